@@ -1,0 +1,63 @@
+package io.github.linattn.kernelgen;
+
+/**
+ * What a kernel computes. Shapes are row-major and contiguous: q, k, v, o and their gradients
+ * [heads, tokens, D]; g and delta [heads, tokens]. Indices: token i, columns j and m.
+ */
+public enum Operation {
+  /** o_i = (a u_i + b S_i^T q_i) / g_i, g_i = a c_i + b q_i . z_i; state in, state out. */
+  FORWARD("forward", true),
+
+  /**
+   * dq_i = b (S_i dO_i / g_i - delta_i z_i), and per (head, tile) the partial sums of da and db in
+   * double.
+   */
+  QUERY_GRADIENT("query_gradient", true),
+
+  /**
+   * dk_p = b (R_p v_p - r_p) with R_p = sum over i >= p of q_i dO_i^T / g_i, r_p of delta_i q_i.
+   */
+  KEY_GRADIENT("key_gradient", true),
+
+  /** dv_p = a y_p + b R_p^T k_p with y_p = sum over i >= p of dO_i / g_i. */
+  VALUE_GRADIENT("value_gradient", true),
+
+  /** delta_i = (o_i . dO_i) / g_i. */
+  ROW_DOT("row_dot", false),
+
+  /** x_i / |x_i|; a zero row stays zero. */
+  NORMALIZE("normalize", false),
+
+  /** dx_i = (dy_i - y_i (y_i . dy_i)) / |x_i| with y_i = x_i / |x_i|; 0 where x_i = 0; in place. */
+  NORMALIZE_GRADIENT("normalize_gradient", false),
+
+  /** da and db of each head: the partial sums of its tiles, added in tile order. */
+  COEFFICIENT_GRADIENT("coefficient_gradient", false);
+
+  private final String id;
+  private final boolean scan;
+
+  Operation(String id, boolean scan) {
+    this.id = id;
+    this.scan = scan;
+  }
+
+  /** The name in symbols and manifests. */
+  public String id() {
+    return id;
+  }
+
+  /** Whether it walks the tokens of a head in order; otherwise its rows are independent. */
+  public boolean isScan() {
+    return scan;
+  }
+
+  /**
+   * The operation with this id.
+   *
+   * @throws IllegalArgumentException if there is none; the message lists those there are
+   */
+  public static Operation parse(String id) {
+    return Ids.find(Operation.class, Operation::id, id);
+  }
+}
