@@ -1,0 +1,549 @@
+package io.github.linattn.bindings;
+
+import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import io.github.linattn.bindings.generated.cudaFuncAttributes;
+import io.github.linattn.bindings.generated.cudaPointerAttributes;
+import io.github.linattn.bindings.generated.cudart;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.function.Consumer;
+
+/**
+ * The calls of the CUDA Runtime, each checked: a status other than success becomes a {@link
+ * io.github.linattn.cuda.CudaException}, a refused allocation a {@link
+ * io.github.linattn.cuda.CudaOutOfMemoryException}, and a call that fails has taken nothing.
+ *
+ * <p>What a method creates belongs to the {@link Arena} it is given and is released when that
+ * closes. The order within one arena is not specified: where it matters (a stream after the memory
+ * that it frees), nest arenas. A release that fails cannot be thrown out of an arena without hiding
+ * the others: it is logged as a warning to {@code io.github.linattn.cuda} and counted by {@link
+ * #failedReleases}.
+ *
+ * <p>Any thread. CUDA's current device belongs to the calling thread: call {@link #setDevice}
+ * first. Wrong sizes, closed handles and heap segments are refused in Java before CUDA sees them.
+ */
+public final class Cuda {
+
+  /** More than any Runtime's cudaDeviceProp (about 1 KB) or cudaFuncAttributes may grow to. */
+  private static final long GENEROUS_STRUCT_BYTES = 4096;
+
+  /** The name is the first member of cudaDeviceProp in every version. */
+  private static final long DEVICE_NAME_BYTES = 256;
+
+  private static final int PCI_ID_BYTES = 32;
+
+  Cuda() {}
+
+  // Devices
+
+  /** Makes a device the current one of the calling thread. */
+  public void setDevice(int device) {
+    CudaStatus.check("cudaSetDevice", cudart.cudaSetDevice(device));
+  }
+
+  /** The current device of the calling thread. */
+  public int device() {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(JAVA_INT);
+      CudaStatus.check("cudaGetDevice", cudart.cudaGetDevice(out));
+      return out.get(JAVA_INT, 0);
+    }
+  }
+
+  /** How many devices this process can see. */
+  public int deviceCount() {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(JAVA_INT);
+      CudaStatus.check("cudaGetDeviceCount", cudart.cudaGetDeviceCount(out));
+      return out.get(JAVA_INT, 0);
+    }
+  }
+
+  /** One property of a device. */
+  public int attribute(DeviceAttribute attribute, int device) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(JAVA_INT);
+      CudaStatus.check(
+          "cudaDeviceGetAttribute", cudart.cudaDeviceGetAttribute(out, attribute.id(), device));
+      return out.get(JAVA_INT, 0);
+    }
+  }
+
+  /** The marketing name of a device. */
+  public String deviceName(int device) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment properties = scratch.allocate(GENEROUS_STRUCT_BYTES, Long.BYTES);
+      CudaStatus.check(
+          "cudaGetDeviceProperties", cudart.cudaGetDeviceProperties(properties, device));
+      properties.set(JAVA_BYTE, DEVICE_NAME_BYTES - 1, (byte) 0);
+      return properties.getString(0);
+    }
+  }
+
+  /** The PCI address of a device, such as {@code 0000:1b:00.0}. */
+  public String devicePciBusId(int device) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(PCI_ID_BYTES);
+      CudaStatus.check(
+          "cudaDeviceGetPCIBusId", cudart.cudaDeviceGetPCIBusId(out, PCI_ID_BYTES, device));
+      return out.getString(0);
+    }
+  }
+
+  /** Waits for all work of the current device. A fault in that work is reported here. */
+  public void synchronizeDevice() {
+    CudaStatus.checkAwaited("cudaDeviceSynchronize", cudart.cudaDeviceSynchronize());
+  }
+
+  /** Free and total memory of the current device. */
+  public MemoryInfo memoryInfo() {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment free = scratch.allocate(JAVA_LONG);
+      MemorySegment total = scratch.allocate(JAVA_LONG);
+      CudaStatus.check("cudaMemGetInfo", cudart.cudaMemGetInfo(free, total));
+      return new MemoryInfo(free.get(JAVA_LONG, 0), total.get(JAVA_LONG, 0));
+    }
+  }
+
+  // Memory
+
+  /** Allocates memory of the current device, not cleared; freed, after waiting, with its owner. */
+  public DeviceMemory allocate(Arena owner, long bytes) {
+    Handles.positive(bytes);
+    MemorySegment raw =
+        created(
+            out -> CudaStatus.checkAllocation("cudaMalloc", cudart.cudaMalloc(out, bytes), bytes));
+    return new DeviceMemory(own(raw, 0, owner, Cuda::free), bytes);
+  }
+
+  private static void free(MemorySegment device) {
+    CudaStatus.released("cudaFree", cudart.cudaFree(device));
+  }
+
+  /**
+   * Allocates memory in the order of a stream, not cleared. Closing the owner frees it in that
+   * order too, without waiting: the stream must still exist then, so it belongs to an outer arena.
+   */
+  public DeviceMemory allocateAsync(Arena owner, long bytes, CudaStream stream) {
+    MemorySegment raw = mallocAsync(bytes, stream);
+    Consumer<MemorySegment> release =
+        memory -> CudaStatus.released("cudaFreeAsync", freeInOrder(memory, stream));
+    return new DeviceMemory(own(raw, 0, owner, release), bytes);
+  }
+
+  /**
+   * Allocates memory in the order of a stream, not cleared, with no owner: the caller passes it to
+   * {@link #freeAsync} exactly once.
+   */
+  public DeviceMemory allocateAsync(long bytes, CudaStream stream) {
+    return new DeviceMemory(mallocAsync(bytes, stream), bytes);
+  }
+
+  private static MemorySegment mallocAsync(long bytes, CudaStream stream) {
+    Handles.positive(bytes);
+    MemorySegment on = stream.handle();
+    return created(
+        out ->
+            CudaStatus.checkAllocation(
+                "cudaMallocAsync", cudart.cudaMallocAsync(out, bytes, on), bytes));
+  }
+
+  /** Frees, in the order of a stream, what {@link #allocateAsync(long, CudaStream)} gave. */
+  public void freeAsync(DeviceMemory memory, CudaStream stream) {
+    CudaStatus.check("cudaFreeAsync", freeInOrder(memory.pointer(), stream));
+  }
+
+  private static int freeInOrder(MemorySegment memory, CudaStream stream) {
+    return cudart.cudaFreeAsync(memory, stream.handle());
+  }
+
+  /**
+   * Allocates page-locked host memory, not cleared, which kernels and asynchronous copies may use
+   * in place; freed with its owner, which must outlive that use.
+   */
+  public MemorySegment allocatePinned(Arena owner, long bytes, PinnedKind kind) {
+    Handles.positive(bytes);
+    MemorySegment raw =
+        created(
+            out ->
+                CudaStatus.checkPinning(
+                    "cudaHostAlloc", cudart.cudaHostAlloc(out, bytes, kind.flags()), bytes));
+    return own(
+        raw,
+        bytes,
+        owner,
+        memory -> CudaStatus.released("cudaFreeHost", cudart.cudaFreeHost(memory)));
+  }
+
+  /**
+   * Page-locks host memory where it lies and gives the device's view of it, until {@code owner}
+   * closes. The memory must outlive the owner.
+   */
+  public DeviceMemory registerHost(Arena owner, MemorySegment host, HostAccess access) {
+    long bytes = Handles.positive(host.byteSize());
+    MemorySegment memory = Handles.host(host, 0, bytes);
+    CudaStatus.checkPinning(
+        "cudaHostRegister", cudart.cudaHostRegister(memory, bytes, access.flags()), bytes);
+    MemorySegment registered = MemorySegment.ofAddress(memory.address());
+    Consumer<MemorySegment> release =
+        view -> CudaStatus.released("cudaHostUnregister", cudart.cudaHostUnregister(registered));
+    MemorySegment view;
+    try {
+      view = deviceView(memory);
+    } catch (RuntimeException e) {
+      release.accept(registered);
+      throw e;
+    }
+    return new DeviceMemory(own(view, 0, owner, release), bytes);
+  }
+
+  /** The device's view of pinned host memory, for as long as {@code owner} is open. */
+  public DeviceMemory mapped(Arena owner, MemorySegment pinned) {
+    long bytes = Handles.positive(pinned.byteSize());
+    MemorySegment view = deviceView(Handles.host(pinned, 0, bytes));
+    return new DeviceMemory(view.reinterpret(0, owner, null), bytes);
+  }
+
+  private static MemorySegment deviceView(MemorySegment host) {
+    return created(
+        out ->
+            CudaStatus.check(
+                "cudaHostGetDevicePointer", cudart.cudaHostGetDevicePointer(out, host, 0)));
+  }
+
+  /** What CUDA knows about an address; {@code UNREGISTERED} for any it does not know. */
+  public PointerInfo pointerInfo(long address) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = cudaPointerAttributes.allocate(scratch);
+      CudaStatus.check(
+          "cudaPointerGetAttributes",
+          cudart.cudaPointerGetAttributes(out, MemorySegment.ofAddress(address)));
+      return new PointerInfo(
+          PointerInfo.Kind.ofType(cudaPointerAttributes.type(out)),
+          cudaPointerAttributes.device(out),
+          cudaPointerAttributes.devicePointer(out).address(),
+          cudaPointerAttributes.hostPointer(out).address());
+    }
+  }
+
+  /** Copies host memory to the device; on return the host memory may be reused. */
+  public void copyToDevice(
+      DeviceMemory target, long targetOffset, MemorySegment source, long sourceOffset, long bytes) {
+    MemorySegment to = target.pointerTo(targetOffset, bytes);
+    MemorySegment from = Handles.host(source, sourceOffset, bytes);
+    CudaStatus.checkAwaited(
+        "cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, cudart.cudaMemcpyHostToDevice()));
+  }
+
+  /**
+   * As {@link #copyToDevice}, in the order of a stream. The host memory is pinned, and neither
+   * changed nor freed until the stream has passed the copy.
+   */
+  public void copyToDeviceAsync(
+      DeviceMemory target,
+      long targetOffset,
+      MemorySegment source,
+      long sourceOffset,
+      long bytes,
+      CudaStream stream) {
+    MemorySegment to = target.pointerTo(targetOffset, bytes);
+    MemorySegment from = Handles.host(source, sourceOffset, bytes);
+    CudaStatus.check(
+        "cudaMemcpyAsync",
+        cudart.cudaMemcpyAsync(to, from, bytes, cudart.cudaMemcpyHostToDevice(), stream.handle()));
+  }
+
+  /** Copies device memory to the host and waits for it. */
+  public void copyToHost(
+      MemorySegment target, long targetOffset, DeviceMemory source, long sourceOffset, long bytes) {
+    MemorySegment to = Handles.host(target, targetOffset, bytes);
+    MemorySegment from = source.pointerTo(sourceOffset, bytes);
+    CudaStatus.checkAwaited(
+        "cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, cudart.cudaMemcpyDeviceToHost()));
+  }
+
+  /**
+   * As {@link #copyToHost}, in the order of a stream. The host memory is pinned, and neither read
+   * nor freed until the stream has passed the copy.
+   */
+  public void copyToHostAsync(
+      MemorySegment target,
+      long targetOffset,
+      DeviceMemory source,
+      long sourceOffset,
+      long bytes,
+      CudaStream stream) {
+    MemorySegment to = Handles.host(target, targetOffset, bytes);
+    MemorySegment from = source.pointerTo(sourceOffset, bytes);
+    CudaStatus.check(
+        "cudaMemcpyAsync",
+        cudart.cudaMemcpyAsync(to, from, bytes, cudart.cudaMemcpyDeviceToHost(), stream.handle()));
+  }
+
+  /** Copies between ranges of device memory that do not overlap; may return before it is done. */
+  public void copyOnDevice(
+      DeviceMemory target, long targetOffset, DeviceMemory source, long sourceOffset, long bytes) {
+    MemorySegment to = target.pointerTo(targetOffset, bytes);
+    MemorySegment from = source.pointerTo(sourceOffset, bytes);
+    CudaStatus.checkAwaited(
+        "cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, cudart.cudaMemcpyDeviceToDevice()));
+  }
+
+  /** As {@link #copyOnDevice}, in the order of a stream. */
+  public void copyOnDeviceAsync(
+      DeviceMemory target,
+      long targetOffset,
+      DeviceMemory source,
+      long sourceOffset,
+      long bytes,
+      CudaStream stream) {
+    MemorySegment to = target.pointerTo(targetOffset, bytes);
+    MemorySegment from = source.pointerTo(sourceOffset, bytes);
+    CudaStatus.check(
+        "cudaMemcpyAsync",
+        cudart.cudaMemcpyAsync(
+            to, from, bytes, cudart.cudaMemcpyDeviceToDevice(), stream.handle()));
+  }
+
+  /** Sets each byte of a range, in the order of a stream. */
+  public void fillAsync(
+      DeviceMemory target, long targetOffset, byte value, long bytes, CudaStream stream) {
+    MemorySegment to = target.pointerTo(targetOffset, bytes);
+    CudaStatus.check(
+        "cudaMemsetAsync", cudart.cudaMemsetAsync(to, value & 0xff, bytes, stream.handle()));
+  }
+
+  /** Sets each byte of a range; may return before it is done. */
+  public void fill(DeviceMemory target, long targetOffset, byte value, long bytes) {
+    MemorySegment to = target.pointerTo(targetOffset, bytes);
+    CudaStatus.check("cudaMemset", cudart.cudaMemset(to, value & 0xff, bytes));
+  }
+
+  // Streams and events
+
+  /**
+   * Creates a stream of the current device that does not wait for the default stream. Closing the
+   * owner destroys it without waiting: synchronise first.
+   */
+  public CudaStream createStream(Arena owner) {
+    MemorySegment raw =
+        created(
+            out ->
+                CudaStatus.check(
+                    "cudaStreamCreateWithFlags",
+                    cudart.cudaStreamCreateWithFlags(out, cudart.cudaStreamNonBlocking())));
+    return new CudaStream(
+        own(
+            raw,
+            0,
+            owner,
+            stream -> CudaStatus.released("cudaStreamDestroy", cudart.cudaStreamDestroy(stream))));
+  }
+
+  /** Waits until the stream has done all its work. A fault in that work is reported here. */
+  public void synchronize(CudaStream stream) {
+    CudaStatus.checkAwaited("cudaStreamSynchronize", cudart.cudaStreamSynchronize(stream.handle()));
+  }
+
+  /** Whether the stream has done all its work; does not wait. */
+  public boolean isDone(CudaStream stream) {
+    return CudaStatus.checkQuery("cudaStreamQuery", cudart.cudaStreamQuery(stream.handle()));
+  }
+
+  /** Makes the later work of a stream wait for an event; returns at once. */
+  public void waitFor(CudaStream stream, CudaEvent event) {
+    CudaStatus.check(
+        "cudaStreamWaitEvent",
+        cudart.cudaStreamWaitEvent(stream.handle(), event.handle(), cudart.cudaEventWaitDefault()));
+  }
+
+  /** Creates an event of the current device. */
+  public CudaEvent createEvent(Arena owner, EventTiming timing) {
+    MemorySegment raw =
+        created(
+            out ->
+                CudaStatus.check(
+                    "cudaEventCreateWithFlags",
+                    cudart.cudaEventCreateWithFlags(out, timing.flags())));
+    return new CudaEvent(
+        own(
+            raw,
+            0,
+            owner,
+            event -> CudaStatus.released("cudaEventDestroy", cudart.cudaEventDestroy(event))));
+  }
+
+  /** Moves an event to the present end of a stream. */
+  public void record(CudaEvent event, CudaStream stream) {
+    CudaStatus.check("cudaEventRecord", cudart.cudaEventRecord(event.handle(), stream.handle()));
+  }
+
+  /** Waits until its stream has passed an event. A fault in the work before is reported here. */
+  public void synchronize(CudaEvent event) {
+    CudaStatus.checkAwaited("cudaEventSynchronize", cudart.cudaEventSynchronize(event.handle()));
+  }
+
+  /** Whether its stream has passed an event; does not wait. */
+  public boolean isDone(CudaEvent event) {
+    return CudaStatus.checkQuery("cudaEventQuery", cudart.cudaEventQuery(event.handle()));
+  }
+
+  /** Device time between two {@linkplain EventTiming#TIMED timed} events that have passed. */
+  public float elapsedMillis(CudaEvent start, CudaEvent end) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(JAVA_FLOAT);
+      CudaStatus.checkAwaited(
+          "cudaEventElapsedTime", cudart.cudaEventElapsedTime(out, start.handle(), end.handle()));
+      return out.get(JAVA_FLOAT, 0);
+    }
+  }
+
+  // Kernels
+
+  /**
+   * Loads an image of kernels: cubin, fatbin or PTX text that ends in a zero byte. CUDA copies it,
+   * so that the segment may be freed on return. Unloaded with its owner.
+   */
+  public CudaModule loadImage(Arena owner, MemorySegment image) {
+    long bytes = Handles.positive(image.byteSize());
+    MemorySegment code = Handles.host(image, 0, bytes);
+    MemorySegment none = MemorySegment.NULL;
+    MemorySegment raw =
+        created(
+            out ->
+                CudaStatus.checkAllocation(
+                    "cudaLibraryLoadData",
+                    cudart.cudaLibraryLoadData(out, code, none, none, 0, none, none, 0),
+                    bytes));
+    return new CudaModule(
+        own(
+            raw,
+            0,
+            owner,
+            library ->
+                CudaStatus.released("cudaLibraryUnload", cudart.cudaLibraryUnload(library))));
+  }
+
+  /** The kernel of that name in a loaded image. */
+  public CudaKernel kernel(CudaModule image, String symbol) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment name = scratch.allocateFrom(symbol);
+      MemorySegment raw =
+          created(
+              out ->
+                  CudaStatus.check(
+                      "cudaLibraryGetKernel",
+                      cudart.cudaLibraryGetKernel(out, image.handle(), name)));
+      return new CudaKernel(image, raw, symbol);
+    }
+  }
+
+  /**
+   * Lets launches of a kernel on the current device ask for up to {@code bytes} of shared memory.
+   */
+  public void setMaxDynamicSharedMemory(CudaKernel kernel, int bytes) {
+    CudaStatus.check(
+        "cudaFuncSetAttribute",
+        cudart.cudaFuncSetAttribute(
+            kernel.handle(), cudart.cudaFuncAttributeMaxDynamicSharedMemorySize(), bytes));
+  }
+
+  /** What a kernel takes on the current device. */
+  public KernelResources resources(CudaKernel kernel) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(GENEROUS_STRUCT_BYTES, Long.BYTES);
+      CudaStatus.check("cudaFuncGetAttributes", cudart.cudaFuncGetAttributes(out, kernel.handle()));
+      return new KernelResources(
+          cudaFuncAttributes.numRegs(out),
+          cudaFuncAttributes.sharedSizeBytes(out),
+          cudaFuncAttributes.localSizeBytes(out),
+          cudaFuncAttributes.maxThreadsPerBlock(out),
+          cudaFuncAttributes.maxDynamicSharedSizeBytes(out));
+    }
+  }
+
+  /** How many blocks of a kernel one multiprocessor of the current device holds at a time. */
+  public int residentBlocks(CudaKernel kernel, int blockThreads, long dynamicSharedBytes) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(JAVA_INT);
+      CudaStatus.check(
+          "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+          cudart.cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+              out, kernel.handle(), blockThreads, dynamicSharedBytes));
+      return out.get(JAVA_INT, 0);
+    }
+  }
+
+  /**
+   * Starts a kernel and returns. CUDA copies the arguments, so that they and the scratch may be
+   * reused at once; this call takes no memory of its own. A fault inside the kernel appears where
+   * the stream is awaited.
+   *
+   * @param argumentStruct the kernel's one parameter, a struct passed by value, off the Java heap
+   * @param scratch not in use by another thread
+   */
+  public void launch(
+      LaunchScratch scratch,
+      CudaKernel kernel,
+      int gridX,
+      int gridY,
+      int blockThreads,
+      long dynamicSharedBytes,
+      CudaStream stream,
+      MemorySegment argumentStruct) {
+    if (Math.min(Math.min(gridX, gridY), blockThreads) < 1 || dynamicSharedBytes < 0) {
+      throw new IllegalArgumentException(
+          "grid and block must be >= 1 and shared memory >= 0: grid "
+              + gridX
+              + " x "
+              + gridY
+              + ", block "
+              + blockThreads
+              + ", shared bytes "
+              + dynamicSharedBytes);
+    }
+    long bytes = Handles.positive(argumentStruct.byteSize());
+    scratch.fill(
+        gridX,
+        gridY,
+        blockThreads,
+        dynamicSharedBytes,
+        stream.handle(),
+        Handles.host(argumentStruct, 0, bytes));
+    CudaStatus.check(
+        "cudaLaunchKernelExC",
+        cudart.cudaLaunchKernelExC(scratch.config(), kernel.handle(), scratch.arguments()));
+  }
+
+  // Releases
+
+  /** How many releases have failed in this process. */
+  public long failedReleases() {
+    return CudaStatus.failedReleases();
+  }
+
+  /** The pointer that {@code create} writes to its out-parameter. */
+  private static MemorySegment created(Consumer<MemorySegment> create) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment out = scratch.allocate(ADDRESS);
+      create.accept(out);
+      return out.get(ADDRESS, 0);
+    }
+  }
+
+  /** Gives {@code raw} to its owner; released at once where the owner is closed or not ours. */
+  private static MemorySegment own(
+      MemorySegment raw, long bytes, Arena owner, Consumer<MemorySegment> release) {
+    try {
+      return raw.reinterpret(bytes, owner, release);
+    } catch (RuntimeException | Error e) {
+      release.accept(raw);
+      throw e;
+    }
+  }
+}
