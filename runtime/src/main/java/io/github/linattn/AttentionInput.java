@@ -1,0 +1,102 @@
+package io.github.linattn;
+
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What one call reads. Tensors stay the caller's and are not changed; the last axis is contiguous,
+ * the others have any non-negative stride.
+ */
+public final class AttentionInput {
+  private final Tensor q;
+  private final Tensor k;
+  private final Tensor v;
+  private final AttentionShape shape;
+  private final @Nullable Sequences packing;
+  private final @Nullable AttentionState initialState;
+
+  private AttentionInput(
+      Tensor q,
+      Tensor k,
+      Tensor v,
+      AttentionShape shape,
+      @Nullable Sequences packing,
+      @Nullable AttentionState initialState) {
+    this.q = q;
+    this.k = k;
+    this.v = v;
+    this.shape = shape;
+    this.packing = packing;
+    this.initialState = initialState;
+  }
+
+  /**
+   * One sequence per batch row, starting from nothing.
+   *
+   * @param q [batch, heads, tokens, keyDim]
+   * @param k [batch, keyValueHeads, tokens, keyDim]
+   * @param v [batch, keyValueHeads, tokens, valueDim]
+   * @throws IllegalArgumentException if the shapes or types don't fit together
+   */
+  public static AttentionInput of(Tensor q, Tensor k, Tensor v) {
+    return new AttentionInput(q, k, v, Checks.shapeOf(q, k, v), null, null);
+  }
+
+  /**
+   * The same tensors, read as sequences one after the other along the token axis.
+   *
+   * @throws IllegalArgumentException if batch is not 1 or the lengths don't sum to the tokens
+   */
+  public AttentionInput packed(Sequences sequences) {
+    if (shape.batch() != 1) {
+      throw new IllegalArgumentException(
+          "packed sequences need batch 1, got batch " + shape.batch());
+    }
+    if (sequences.tokens() != shape.tokens()) {
+      throw new IllegalArgumentException(
+          "sequence lengths %s sum to %d, but q has %d tokens"
+              .formatted(sequences, sequences.tokens(), shape.tokens()));
+    }
+    return new AttentionInput(q, k, v, shape, sequences, initialState);
+  }
+
+  /** The same tensors, continuing where {@code state} ended. The state stays the caller's. */
+  public AttentionInput from(AttentionState state) {
+    return new AttentionInput(q, k, v, shape, packing, state);
+  }
+
+  /** Queries. */
+  public Tensor q() {
+    return q;
+  }
+
+  /** Keys. */
+  public Tensor k() {
+    return k;
+  }
+
+  /** Values. */
+  public Tensor v() {
+    return v;
+  }
+
+  /** Extents, read off the tensors. */
+  public AttentionShape shape() {
+    return shape;
+  }
+
+  /** Whether the token axis holds packed sequences. */
+  public boolean isPacked() {
+    return packing != null;
+  }
+
+  /** The packing, or one sequence over all tokens. */
+  public Sequences sequences() {
+    return packing != null ? packing : Sequences.ofLengths(shape.tokens());
+  }
+
+  /** The state to continue from, or empty. */
+  public Optional<AttentionState> initialState() {
+    return Optional.ofNullable(initialState);
+  }
+}

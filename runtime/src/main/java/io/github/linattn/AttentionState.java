@@ -1,0 +1,121 @@
+package io.github.linattn;
+
+import java.util.Arrays;
+
+/**
+ * What linear attention remembers of the tokens before: S = Σ k⊗v, z = Σ k, u = Σ v and the count
+ * of tokens, per key/value head and sequence (equation 9 of the paper with its constant term). All
+ * sums are fp32. With normalised keys the sums are over k/|k|.
+ *
+ * <p>A run that starts from the state of another equals one run over both. Written by one call at a
+ * time; closing frees the tensors if {@link Backend#newState} made them.
+ */
+public final class AttentionState implements AutoCloseable {
+  private final Tensor s;
+  private final Tensor z;
+  private final Tensor u;
+  private final long[] counts;
+  private final boolean owner;
+
+  private AttentionState(Tensor s, Tensor z, Tensor u, long[] counts, boolean owner) {
+    this.s = s;
+    this.z = z;
+    this.u = u;
+    this.counts = counts;
+    this.owner = owner;
+  }
+
+  static AttentionState owning(Tensor s, Tensor z, Tensor u, int sequences) {
+    return new AttentionState(s, z, u, new long[sequences], true);
+  }
+
+  /**
+   * A state in the caller's tensors, which stay the caller's.
+   *
+   * @param s [batch, keyValueHeads, sequences, keyDim, valueDim], fp32
+   * @param z [batch, keyValueHeads, sequences, keyDim], fp32
+   * @param u [batch, keyValueHeads, sequences, valueDim], fp32
+   * @param counts tokens seen by each sequence
+   * @throws IllegalArgumentException if shapes or types don't fit together
+   */
+  public static AttentionState over(Tensor s, Tensor z, Tensor u, long... counts) {
+    TensorShape shape = s.shape();
+    if (shape.rank() != 5) {
+      throw new IllegalArgumentException(
+          "state S must be [batch, keyValueHeads, sequences, keyDim, valueDim], got " + s);
+    }
+    requireShape("z", z, shape, 3);
+    requireShape("u", u, shape, 4);
+    if (s.dtype() != DType.F32 || z.dtype() != DType.F32 || u.dtype() != DType.F32) {
+      throw new IllegalArgumentException("state is fp32, got S %s, z %s, u %s".formatted(s, z, u));
+    }
+    if (counts.length != shape.extent(2)) {
+      throw new IllegalArgumentException(
+          "state of %d sequences needs as many counts, got %d"
+              .formatted(shape.extent(2), counts.length));
+    }
+    for (long count : counts) {
+      requireCount(count);
+    }
+    return new AttentionState(s, z, u, counts.clone(), false);
+  }
+
+  private static void requireShape(String name, Tensor tensor, TensorShape s, int lastAxis) {
+    TensorShape expected =
+        TensorShape.of(s.extent(0), s.extent(1), s.extent(2), s.extent(lastAxis));
+    if (!tensor.shape().equals(expected)) {
+      throw new IllegalArgumentException(
+          "state %s must have the shape %s to fit S %s, got %s"
+              .formatted(name, expected, s, tensor));
+    }
+  }
+
+  private static void requireCount(long count) {
+    if (count < 0) {
+      throw new IllegalArgumentException("a token count can't be negative: " + count);
+    }
+  }
+
+  /** Σ k⊗v, [batch, keyValueHeads, sequences, keyDim, valueDim]. */
+  public Tensor s() {
+    return s;
+  }
+
+  /** Σ k, [batch, keyValueHeads, sequences, keyDim]. */
+  public Tensor z() {
+    return z;
+  }
+
+  /** Σ v, [batch, keyValueHeads, sequences, valueDim]. */
+  public Tensor u() {
+    return u;
+  }
+
+  /** Number of sequences. */
+  public int sequences() {
+    return counts.length;
+  }
+
+  /** Tokens that sequence {@code i} has seen. */
+  public long count(int i) {
+    return counts[i];
+  }
+
+  void setCount(int i, long count) {
+    counts[i] = count;
+  }
+
+  @Override
+  public void close() {
+    if (owner) {
+      s.close();
+      z.close();
+      u.close();
+    }
+  }
+
+  @Override
+  public String toString() {
+    return "state S " + s + ", counts " + Arrays.toString(counts);
+  }
+}

@@ -1,0 +1,173 @@
+package io.github.linattn;
+
+import io.github.linattn.internal.Engine;
+import io.github.linattn.internal.cpu.CpuEngine;
+import io.github.linattn.internal.cuda.CudaEngine;
+import java.lang.foreign.MemorySegment;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Where attention is computed, and the memory for it. May be used from many threads. Closing it
+ * ends its own stream and its kernels; tensors that it made are closed by whoever asked for them,
+ * before the backend.
+ */
+public final class Backend implements AutoCloseable {
+  private static final System.Logger LOG = System.getLogger(Backend.class.getName());
+
+  private final Engine engine;
+  private final Stream stream;
+  private final @Nullable String fallbackReason;
+
+  private Backend(Engine engine, @Nullable String fallbackReason) {
+    this.engine = engine;
+    this.stream = engine.newStream();
+    this.fallbackReason = fallbackReason;
+  }
+
+  /** The CPU, with one thread per processor. */
+  public static Backend cpu() {
+    return cpu(Runtime.getRuntime().availableProcessors());
+  }
+
+  /** The CPU, with this many threads. Results have the same bits for the same number of threads. */
+  public static Backend cpu(int threads) {
+    return new Backend(new CpuEngine(threads), null);
+  }
+
+  /**
+   * One NVIDIA GPU. Never falls back.
+   *
+   * @throws io.github.linattn.cuda.CudaException if there is no usable GPU; says why and the cure
+   */
+  public static Backend cuda(int ordinal) {
+    Engine engine = CudaEngine.open(ordinal);
+    try {
+      return new Backend(engine, null);
+    } catch (RuntimeException e) {
+      engine.close();
+      throw e;
+    }
+  }
+
+  /** GPU 0 if it is usable, else the CPU; {@link #fallbackReason} and one log line then say why. */
+  public static Backend auto() {
+    Optional<String> reason = CudaEngine.unusableReason();
+    if (reason.isEmpty()) {
+      return cuda(0);
+    }
+    LOG.log(System.Logger.Level.INFO, "using the CPU: {0}", reason.get());
+    return new Backend(new CpuEngine(Runtime.getRuntime().availableProcessors()), reason.get());
+  }
+
+  /** Why {@link #auto} chose the CPU, or empty. */
+  public Optional<String> fallbackReason() {
+    return Optional.ofNullable(fallbackReason);
+  }
+
+  /** Short name: {@code cpu} or {@code cuda:0}. */
+  public String name() {
+    return engine.name();
+  }
+
+  /** One line for a person: device, sizes, versions. */
+  public String describe() {
+    return engine.describe();
+  }
+
+  /** The kind of memory in which this backend computes. */
+  public MemoryKind memoryKind() {
+    return engine.memoryKind();
+  }
+
+  /**
+   * A new row-major tensor in the memory in which this backend computes; its elements are
+   * unspecified.
+   *
+   * @throws io.github.linattn.cuda.CudaOutOfMemoryException with the bytes needed and free
+   */
+  public Tensor allocate(DType dtype, TensorShape shape) {
+    long bytes = Tensor.bytesOf(dtype, shape);
+    return Tensor.over(engine.allocate(engine.memoryKind(), bytes), dtype, shape);
+  }
+
+  /** A new row-major tensor in page-locked host memory, for asynchronous copies and for the GPU. */
+  public Tensor allocatePinned(DType dtype, TensorShape shape) {
+    long bytes = Tensor.bytesOf(dtype, shape);
+    return Tensor.over(engine.allocate(MemoryKind.PINNED, bytes), dtype, shape);
+  }
+
+  /**
+   * Page-locks the caller's off-heap memory in place until the tensor closes. The memory stays the
+   * caller's and must outlive the tensor.
+   */
+  public Tensor pin(MemorySegment memory, DType dtype, TensorShape shape) {
+    return Tensor.over(engine.pin(pinnable(memory, dtype, shape)), dtype, shape);
+  }
+
+  private static MemorySegment pinnable(MemorySegment memory, DType dtype, TensorShape shape) {
+    try (Tensor checked = Tensor.wrap(memory, dtype, shape)) {
+      return checked.segment();
+    }
+  }
+
+  /**
+   * A tensor over device memory of somebody else, row-major, at {@code address}; it must outlive
+   * the tensor.
+   */
+  public Tensor wrapDeviceMemory(long address, DType dtype, TensorShape shape) {
+    long bytes = Tensor.bytesOf(dtype, shape);
+    return Tensor.over(engine.wrapDeviceMemory(address, bytes), dtype, shape);
+  }
+
+  /** An empty state (all sums and counts 0) in the memory in which this backend computes. */
+  public AttentionState newState(AttentionShape shape, int sequences) {
+    long batch = shape.batch();
+    long heads = shape.keyValueHeads();
+    var tensors = new TensorGroup();
+    try {
+      return AttentionState.owning(
+          tensors.add(
+              zeros(TensorShape.of(batch, heads, sequences, shape.keyDim(), shape.valueDim()))),
+          tensors.add(zeros(TensorShape.of(batch, heads, sequences, shape.keyDim()))),
+          tensors.add(zeros(TensorShape.of(batch, heads, sequences, shape.valueDim()))),
+          sequences);
+    } catch (RuntimeException | Error e) {
+      tensors.closeAfter(e);
+      throw e;
+    }
+  }
+
+  private Tensor zeros(TensorShape shape) {
+    long bytes = Tensor.bytesOf(DType.F32, shape);
+    return Tensor.over(engine.allocateZeroed(bytes), DType.F32, shape);
+  }
+
+  /** A new queue of work, closed by the caller before the backend. */
+  public Stream newStream() {
+    return engine.newStream();
+  }
+
+  Stream stream() {
+    return stream;
+  }
+
+  Engine engine() {
+    return engine;
+  }
+
+  void requireReachable(String name, Tensor tensor) {
+    engine.requireReachable(name, tensor);
+  }
+
+  @Override
+  public void close() {
+    stream.close();
+    engine.close();
+  }
+
+  @Override
+  public String toString() {
+    return name();
+  }
+}

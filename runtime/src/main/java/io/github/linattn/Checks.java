@@ -1,0 +1,246 @@
+package io.github.linattn;
+
+import io.github.linattn.internal.Operator;
+import org.jspecify.annotations.Nullable;
+
+/** Refuses wrong arguments with a sentence, before anything is allocated or launched. */
+final class Checks {
+  private Checks() {}
+
+  static AttentionShape shapeOf(Tensor q, Tensor k, Tensor v) {
+    requireRank("q", q);
+    requireRank("k", k);
+    requireRank("v", v);
+    TensorShape qs = q.shape();
+    TensorShape ks = k.shape();
+    TensorShape vs = v.shape();
+    requireSame("batch", qs.extent(0), ks.extent(0), vs.extent(0));
+    requireSame("tokens", qs.extent(2), ks.extent(2), vs.extent(2));
+    if (ks.extent(1) != vs.extent(1)) {
+      throw new IllegalArgumentException(
+          "k has %d heads and v has %d; they must agree".formatted(ks.extent(1), vs.extent(1)));
+    }
+    if (qs.extent(3) != ks.extent(3)) {
+      throw new IllegalArgumentException(
+          "rows of q have %d elements and rows of k %d; they must agree"
+              .formatted(qs.extent(3), ks.extent(3)));
+    }
+    if (q.dtype() != k.dtype() || q.dtype() != v.dtype()) {
+      throw new IllegalArgumentException(
+          "q, k and v must have one type, got %s, %s and %s"
+              .formatted(q.dtype(), k.dtype(), v.dtype()));
+    }
+    return new AttentionShape(
+        intExtent("batch", qs.extent(0)),
+        intExtent("heads", qs.extent(1)),
+        intExtent("keyValueHeads", ks.extent(1)),
+        intExtent("tokens", qs.extent(2)),
+        intExtent("keyDim", qs.extent(3)),
+        intExtent("valueDim", vs.extent(3)));
+  }
+
+  private static void requireRank(String name, Tensor tensor) {
+    if (tensor.shape().rank() != 4) {
+      throw new IllegalArgumentException(
+          "%s must be [batch, heads, tokens, dim], got %s".formatted(name, tensor));
+    }
+  }
+
+  private static void requireSame(String extent, long q, long k, long v) {
+    if (q != k || q != v) {
+      throw new IllegalArgumentException(
+          "q, k and v must agree in %s, got %d, %d and %d".formatted(extent, q, k, v));
+    }
+  }
+
+  private static int intExtent(String name, long extent) {
+    if (extent > Integer.MAX_VALUE) {
+      throw new IllegalArgumentException(name + " must be at most 2^31-1, got " + extent);
+    }
+    return (int) extent;
+  }
+
+  /** Checks what a forward and a backward read. */
+  static void input(Operator operator, AttentionInput input, Backend backend) {
+    AttentionShape shape = input.shape();
+    coefficients(operator, shape);
+    if (input.q().dtype() != DType.F32 && operator.mode() != Mode.DEFAULT) {
+      throw new IllegalArgumentException(
+          "mode %s is for fp32 tensors; %s tensors know DEFAULT only"
+              .formatted(operator.mode(), input.q().dtype()));
+    }
+    readable("q", input.q(), backend);
+    readable("k", input.k(), backend);
+    readable("v", input.v(), backend);
+    input.initialState().ifPresent(state -> state("initial", operator, state, input, backend));
+  }
+
+  static void coefficients(Operator operator, AttentionShape shape) {
+    if (!operator.isUniform() && operator.a().length != shape.heads()) {
+      throw new IllegalArgumentException(
+          "%d coefficients for %d query heads: give one for all, or one for each"
+              .formatted(operator.a().length, shape.heads()));
+    }
+  }
+
+  static void state(
+      String role, Operator operator, AttentionState state, AttentionInput input, Backend backend) {
+    if (!operator.causal()) {
+      throw new IllegalArgumentException(
+          "a non-causal operator has no %s state: each token sees all of its sequence"
+              .formatted(role));
+    }
+    AttentionShape shape = input.shape();
+    int sequences = input.sequences().count();
+    TensorShape expected =
+        TensorShape.of(
+            shape.batch(), shape.keyValueHeads(), sequences, shape.keyDim(), shape.valueDim());
+    if (!state.s().shape().equals(expected)) {
+      throw new IllegalArgumentException(
+          "the %s state must have S %s for this input, got %s".formatted(role, expected, state));
+    }
+    readable(role + " state S", state.s(), backend);
+    readable(role + " state z", state.z(), backend);
+    readable(role + " state u", state.u(), backend);
+  }
+
+  static void output(
+      String name,
+      Tensor tensor,
+      DType dtype,
+      TensorShape shape,
+      AttentionInput input,
+      Backend backend) {
+    expect(name, tensor, dtype, shape, backend);
+    requireDistinctElements(name, tensor);
+    requireDisjoint(name, tensor, "q", input.q());
+    requireDisjoint(name, tensor, "k", input.k());
+    requireDisjoint(name, tensor, "v", input.v());
+    input
+        .initialState()
+        .ifPresent(
+            state -> {
+              requireDisjoint(name, tensor, "the initial state S", state.s());
+              requireDisjoint(name, tensor, "the initial state z", state.z());
+              requireDisjoint(name, tensor, "the initial state u", state.u());
+            });
+  }
+
+  /** A final state may be the initial state itself, but must not lie partly over it. */
+  static void finalState(
+      Operator operator, AttentionState state, AttentionInput input, Backend backend) {
+    state("final", operator, state, input, backend);
+    @Nullable AttentionState initial = input.initialState().orElse(null);
+    if (initial == state) {
+      return;
+    }
+    output("final state S", state.s(), DType.F32, state.s().shape(), input, backend);
+    output("final state z", state.z(), DType.F32, state.z().shape(), input, backend);
+    output("final state u", state.u(), DType.F32, state.u().shape(), input, backend);
+  }
+
+  static void expect(String name, Tensor tensor, DType dtype, TensorShape shape, Backend backend) {
+    if (tensor.dtype() != dtype || !tensor.shape().equals(shape)) {
+      throw new IllegalArgumentException(
+          "%s must be %s%s, got %s".formatted(name, dtype, shape, tensor));
+    }
+    readable(name, tensor, backend);
+  }
+
+  private static void readable(String name, Tensor tensor, Backend backend) {
+    int last = tensor.shape().rank() - 1;
+    for (int axis = 0; axis < last; axis++) {
+      if (tensor.stride(axis) < 0) {
+        throw new IllegalArgumentException(
+            "%s has a negative stride along axis %d".formatted(name, axis));
+      }
+    }
+    if (tensor.shape().extent(last) > 1 && tensor.stride(last) != 1) {
+      throw new IllegalArgumentException(
+          "%s must be contiguous along its last axis, its stride there is %d"
+              .formatted(name, tensor.stride(last)));
+    }
+    long address;
+    try {
+      address = tensor.segment().address();
+    } catch (IllegalStateException closed) {
+      throw new IllegalStateException(
+          "%s (%s) is closed; see the cause for where".formatted(name, tensor), closed.getCause());
+    }
+    if (address % tensor.dtype().bytes() != 0) {
+      throw new IllegalArgumentException(
+          "%s must start at a multiple of %d bytes, it starts at 0x%x"
+              .formatted(name, tensor.dtype().bytes(), address));
+    }
+    backend.requireReachable(name, tensor);
+  }
+
+  private static void requireDistinctElements(String name, Tensor tensor) {
+    long[][] axes = axesByStride(tensor);
+    long reach = 0; // offset of the last element over the axes seen so far
+    for (long[] axis : axes) {
+      if (axis[0] <= reach) {
+        throw new IllegalArgumentException(
+            "%s is written, but its strides let two of its elements share one address"
+                .formatted(name));
+      }
+      reach += axis[0] * (axis[1] - 1);
+    }
+  }
+
+  private static long[][] axesByStride(Tensor tensor) {
+    TensorShape shape = tensor.shape();
+    return java.util.stream.IntStream.range(0, shape.rank())
+        .filter(axis -> shape.extent(axis) > 1)
+        .mapToObj(axis -> new long[] {tensor.stride(axis), shape.extent(axis)})
+        .sorted(java.util.Comparator.comparingLong(axis -> axis[0]))
+        .toArray(long[][]::new);
+  }
+
+  static void requireDisjoint(String name, Tensor written, String otherName, Tensor other) {
+    if (overlap(written, other)) {
+      throw new IllegalArgumentException(
+          "%s is written and overlaps %s; give it memory of its own".formatted(name, otherName));
+    }
+  }
+
+  /**
+   * Whether two tensors can share an element. Ranges that cross are still disjoint where both step
+   * by multiples of one period and their rows fill different parts of it, as q, k and v do in one
+   * [tokens, 3, heads, dim] buffer.
+   */
+  private static boolean overlap(Tensor x, Tensor y) {
+    long xStart = x.segment().address();
+    long yStart = y.segment().address();
+    if (x.device() != y.device()
+        || xStart + x.byteSpan() <= yStart
+        || yStart + y.byteSpan() <= xStart) {
+      return false;
+    }
+    long period = period(x, period(y, 0));
+    long xRow = rowBytes(x);
+    long yRow = rowBytes(y);
+    if (period == 0) {
+      return true;
+    }
+    long shift = Math.floorMod(yStart - xStart, period);
+    return shift < xRow || shift + yRow > period;
+  }
+
+  private static long period(Tensor tensor, long divisor) {
+    for (int axis = 0; axis < tensor.shape().rank() - 1; axis++) {
+      if (tensor.shape().extent(axis) > 1) {
+        divisor = gcd(divisor, tensor.stride(axis) * tensor.dtype().bytes());
+      }
+    }
+    return divisor;
+  }
+
+  private static long gcd(long a, long b) {
+    return b == 0 ? a : gcd(b, a % b);
+  }
+
+  private static long rowBytes(Tensor tensor) {
+    return tensor.shape().extent(tensor.shape().rank() - 1) * tensor.dtype().bytes();
+  }
+}

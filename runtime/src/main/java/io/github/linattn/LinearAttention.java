@@ -1,0 +1,304 @@
+package io.github.linattn;
+
+import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.ForwardCall;
+import io.github.linattn.internal.Operator;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Linear attention with the kernel f(x) = a + b·x, exactly, in O(N·D²) time and O(N·D) memory.
+ *
+ * <p>For each query i, with n over the tokens it may see (n ≤ i if causal, else all of its
+ * sequence):
+ *
+ * <pre>
+ *   g_i = Σ_n (a + b q_i·k_n)          o_i = Σ_n (a + b q_i·k_n) v_n / g_i
+ * </pre>
+ *
+ * <p>The backward is analytic: from o, g and dO alone it gives dq, dk, dv, da and db. No epsilon is
+ * added to g: where it is 0, the row is not finite. NaN and infinities reach the rows they touch
+ * and no others.
+ *
+ * <p>Immutable and thread-safe as far as its {@link Stream} allows: one thread at a time per
+ * stream. On a GPU calls return when the work is queued; tensors stay open until it is done.
+ *
+ * @see <a href="https://arxiv.org/abs/2510.21956">Gerami and Duraiswami, Transformer Based Linear
+ *     Attention with Optimized GPU Kernel Implementation, section 3</a>
+ */
+public final class LinearAttention {
+  private final Operator operator;
+  private final boolean keepState;
+  private final Backend backend;
+  private final Stream stream;
+
+  private LinearAttention(Operator operator, boolean keepState, Backend backend, Stream stream) {
+    this.operator = operator;
+    this.keepState = keepState;
+    this.backend = backend;
+    this.stream = stream;
+  }
+
+  /** Starts from a = b = 1, causal, not normalised, {@link Mode#DEFAULT}, no state kept. */
+  public static Builder builder() {
+    return new Builder();
+  }
+
+  /** {@link #forward(AttentionInput)} of one sequence per batch row, starting from nothing. */
+  public Forward forward(Tensor q, Tensor k, Tensor v) {
+    return forward(AttentionInput.of(q, k, v));
+  }
+
+  /**
+   * Computes o and g, and the state after the last token where the builder asked for it, into new
+   * tensors of the backend.
+   *
+   * @throws IllegalArgumentException if the input does not fit the operator or the backend
+   * @throws IllegalStateException if a tensor is closed
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses; nothing is leaked
+   */
+  public Forward forward(AttentionInput input) {
+    Checks.input(operator, input, backend);
+    AttentionShape shape = input.shape();
+    var results = new TensorGroup();
+    try {
+      Tensor o = results.add(backend.allocate(input.q().dtype(), shape.output()));
+      Tensor g = results.add(backend.allocate(DType.F32, shape.normalizer()));
+      AttentionState state = null;
+      if (keepState) {
+        state = results.add(backend.newState(shape, input.sequences().count()));
+      }
+      forwardInto(input, o, g, state);
+      return new Forward(input, o, g, state);
+    } catch (RuntimeException | Error e) {
+      results.closeAfter(e);
+      throw e;
+    }
+  }
+
+  /** {@link #forwardInto(AttentionInput, Tensor, Tensor, AttentionState)} without state. */
+  public void forwardInto(Tensor q, Tensor k, Tensor v, Tensor o, Tensor g) {
+    forwardInto(AttentionInput.of(q, k, v), o, g, null);
+  }
+
+  /**
+   * Computes o and g into the caller's tensors, which overlap nothing that is read.
+   *
+   * @param o [batch, heads, tokens, valueDim] of the input's type
+   * @param g [batch, heads, tokens], fp32
+   * @param finalState takes the state after the last token if not null; may be the initial state
+   *     itself, which is then replaced
+   * @throws IllegalArgumentException if an argument does not fit; nothing is written
+   */
+  public void forwardInto(
+      AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState finalState) {
+    Checks.input(operator, input, backend);
+    AttentionShape shape = input.shape();
+    Checks.output("o", o, input.q().dtype(), shape.output(), input, backend);
+    Checks.output("g", g, DType.F32, shape.normalizer(), input, backend);
+    Checks.requireDisjoint("g", g, "o", o);
+    if (finalState != null) {
+      Checks.finalState(operator, finalState, input, backend);
+    }
+    backend.engine().forward(new ForwardCall(operator, input, o, g, finalState, stream));
+    if (finalState != null) {
+      advanceCounts(input, finalState);
+    }
+  }
+
+  private static void advanceCounts(AttentionInput input, AttentionState finalState) {
+    AttentionState initial = input.initialState().orElse(null);
+    Sequences sequences = input.sequences();
+    for (int i = 0; i < sequences.count(); i++) {
+      long before = initial == null ? 0 : initial.count(i);
+      finalState.setCount(i, before + sequences.length(i));
+    }
+  }
+
+  /**
+   * Decode step: attends one new token per batch row and takes it into {@code state}.
+   *
+   * @param q [batch, heads, 1, keyDim]
+   * @param k [batch, keyValueHeads, 1, keyDim]
+   * @param v [batch, keyValueHeads, 1, valueDim]
+   * @param state read and replaced; from {@link Backend#newState} or {@link Forward#state}
+   */
+  public void decodeInto(Tensor q, Tensor k, Tensor v, AttentionState state, Tensor o, Tensor g) {
+    AttentionInput input = AttentionInput.of(q, k, v).from(state);
+    if (input.shape().tokens() != 1) {
+      throw new IllegalArgumentException(
+          "a decode step takes one token, got " + input.shape().tokens());
+    }
+    forwardInto(input, o, g, state);
+  }
+
+  /**
+   * Computes all gradients into new tensors of the backend. An initial state counts as constant.
+   *
+   * @param y result of {@link #forward} of this operator, still open, its input unchanged
+   * @param dO gradient of the loss with respect to o, of its shape and type
+   * @throws IllegalArgumentException if dO does not fit
+   */
+  public Gradients backward(Forward y, Tensor dO) {
+    AttentionInput input = y.input();
+    Checks.input(operator, input, backend);
+    AttentionShape shape = input.shape();
+    DType dtype = input.q().dtype();
+    var results = new TensorGroup();
+    try {
+      Gradients gradients =
+          Gradients.owning(
+              results.add(backend.allocate(dtype, shape.q())),
+              results.add(backend.allocate(dtype, shape.k())),
+              results.add(backend.allocate(dtype, shape.v())),
+              results.add(backend.allocate(DType.F32, shape.coefficients())),
+              results.add(backend.allocate(DType.F32, shape.coefficients())));
+      backwardInto(input, y.output(), y.normalizer(), dO, gradients);
+      return gradients;
+    } catch (RuntimeException | Error e) {
+      results.closeAfter(e);
+      throw e;
+    }
+  }
+
+  /**
+   * Computes all gradients into the caller's tensors, which overlap nothing that is read.
+   *
+   * @param o output of the forward
+   * @param g normalizer of the forward
+   * @param dO gradient of the loss with respect to o
+   */
+  public void backwardInto(
+      AttentionInput input, Tensor o, Tensor g, Tensor dO, Gradients gradients) {
+    Checks.input(operator, input, backend);
+    AttentionShape shape = input.shape();
+    DType dtype = input.q().dtype();
+    Checks.expect("o", o, dtype, shape.output(), backend);
+    Checks.expect("g", g, DType.F32, shape.normalizer(), backend);
+    Checks.expect("dO", dO, dtype, shape.output(), backend);
+    String[] names = {"dq", "dk", "dv", "da", "db"};
+    Tensor[] written = {
+      gradients.dq(), gradients.dk(), gradients.dv(), gradients.da(), gradients.db()
+    };
+    TensorShape[] shapes = {
+      shape.q(), shape.k(), shape.v(), shape.coefficients(), shape.coefficients()
+    };
+    for (int i = 0; i < written.length; i++) {
+      Checks.output(names[i], written[i], i < 3 ? dtype : DType.F32, shapes[i], input, backend);
+      Checks.requireDisjoint(names[i], written[i], "o", o);
+      Checks.requireDisjoint(names[i], written[i], "g", g);
+      Checks.requireDisjoint(names[i], written[i], "dO", dO);
+      for (int earlier = 0; earlier < i; earlier++) {
+        Checks.requireDisjoint(names[i], written[i], names[earlier], written[earlier]);
+      }
+    }
+    backend.engine().backward(new BackwardCall(operator, input, o, g, dO, gradients, stream));
+  }
+
+  /**
+   * What a forward and a backward of this shape would run and take, without running them.
+   *
+   * @throws IllegalArgumentException if this backend can't do it
+   */
+  public Plan plan(AttentionShape shape, DType dtype) {
+    Checks.coefficients(operator, shape);
+    return new Plan(
+        backend.name(),
+        backend.engine().planForward(operator, shape, dtype),
+        backend.engine().planBackward(operator, shape, dtype));
+  }
+
+  /** Waits until every call made so far is done. */
+  public void synchronize() {
+    stream.synchronize();
+  }
+
+  /** Chooses the operator. Not thread-safe. */
+  public static final class Builder {
+    private float[] a = {1};
+    private float[] b = {1};
+    private boolean causal = true;
+    private boolean normalize;
+    private boolean keepState;
+    private Mode mode = Mode.DEFAULT;
+
+    private Builder() {}
+
+    /** The same a and b for every query head; both finite. */
+    public Builder coefficients(float a, float b) {
+      return coefficients(new float[] {a}, new float[] {b});
+    }
+
+    /**
+     * One a and one b for each query head of a batch row.
+     *
+     * @throws IllegalArgumentException if the lengths differ or are 0, or a value is not finite
+     */
+    public Builder coefficients(float[] a, float[] b) {
+      if (a.length == 0 || a.length != b.length) {
+        throw new IllegalArgumentException(
+            "a and b need one value each, or one for each query head; got %d and %d"
+                .formatted(a.length, b.length));
+      }
+      requireFinite("a", a);
+      requireFinite("b", b);
+      this.a = a.clone();
+      this.b = b.clone();
+      return this;
+    }
+
+    private static void requireFinite(String name, float[] values) {
+      for (float value : values) {
+        if (!Float.isFinite(value)) {
+          throw new IllegalArgumentException(
+              "coefficient %s must be finite, got %s".formatted(name, value));
+        }
+      }
+    }
+
+    /** Whether a query sees only itself and earlier tokens. */
+    public Builder causal(boolean causal) {
+      this.causal = causal;
+      return this;
+    }
+
+    /**
+     * Whether q and k rows are divided by their Euclidean norm first (section 3.3 of the paper). A
+     * row of zeros stays zero. Gradients are with respect to the raw rows.
+     */
+    public Builder normalizeQueriesAndKeys(boolean normalize) {
+      this.normalize = normalize;
+      return this;
+    }
+
+    /** Whether {@link #forward} gives the state after the last token; causal only. */
+    public Builder keepState(boolean keepState) {
+      this.keepState = keepState;
+      return this;
+    }
+
+    /** Exactness of fp32 products. */
+    public Builder mode(Mode mode) {
+      this.mode = mode;
+      return this;
+    }
+
+    /** Runs on the backend's own stream. */
+    public LinearAttention on(Backend backend) {
+      return on(backend, backend.stream());
+    }
+
+    /**
+     * Runs on a stream of the backend.
+     *
+     * @throws IllegalArgumentException if state is asked of a non-causal operator
+     */
+    public LinearAttention on(Backend backend, Stream stream) {
+      if (keepState && !causal) {
+        throw new IllegalArgumentException(
+            "a non-causal operator has no state to keep: each token sees all of its sequence");
+      }
+      Operator operator = new Operator(a, b, causal, normalize, mode);
+      return new LinearAttention(operator, keepState, backend, stream);
+    }
+  }
+}

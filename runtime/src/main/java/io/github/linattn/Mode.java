@@ -1,0 +1,16 @@
+package io.github.linattn;
+
+/**
+ * How exactly fp32 tensors are multiplied. 16-bit tensors know {@link #DEFAULT} only.
+ *
+ * <p>The mode is a floor, not a promise to be inexact: a backend may compute more exactly than
+ * asked. The CPU backend and the {@code paper} kernels multiply in fp32 in every mode.
+ */
+public enum Mode {
+  /** fp32 products: relative error of the output at most 2e-6 for sequences up to 10,000 tokens. */
+  ACCURATE,
+  /** Products of at least 16 significant bits: relative error at most 3e-5. */
+  DEFAULT,
+  /** Products of at least 10 significant bits: relative error at most 1.5e-3. */
+  TF32
+}

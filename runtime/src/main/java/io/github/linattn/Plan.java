@@ -1,0 +1,47 @@
+package io.github.linattn;
+
+import java.util.List;
+import java.util.Locale;
+
+/**
+ * What a backend would do for a shape, known before any launch.
+ *
+ * @param backend name of the backend
+ * @param forward steps and bytes of a forward pass
+ * @param backward steps and bytes of a backward pass
+ */
+public record Plan(String backend, Pass forward, Pass backward) {
+
+  /**
+   * One pass.
+   *
+   * @param steps kernels or loops, in the order they run
+   * @param resultBytes bytes of the tensors it writes
+   * @param workspaceBytes bytes it takes besides, and gives back when it is done
+   */
+  public record Pass(List<String> steps, long resultBytes, long workspaceBytes) {
+    /** Copies the steps. */
+    public Pass {
+      steps = List.copyOf(steps);
+    }
+  }
+
+  /** The plan as text for a person. */
+  public String describe() {
+    return describe("forward", forward) + describe("backward", backward);
+  }
+
+  private String describe(String name, Pass pass) {
+    var text = new StringBuilder();
+    text.append(
+        String.format(
+            Locale.ROOT,
+            "%s on %s: results %.1f MB, workspace %.1f MB%n",
+            name,
+            backend,
+            pass.resultBytes() / 1e6,
+            pass.workspaceBytes() / 1e6));
+    pass.steps().forEach(step -> text.append("  ").append(step).append(System.lineSeparator()));
+    return text.toString();
+  }
+}

@@ -1,0 +1,27 @@
+package io.github.linattn;
+
+/**
+ * An ordered queue of work on a backend. Calls on a GPU return before the work is done; calls on
+ * the CPU return when it is. Used by one thread at a time. Closing waits for the work first.
+ */
+public interface Stream extends AutoCloseable {
+
+  /** Waits until everything queued so far is done. */
+  void synchronize();
+
+  /** A mark in this queue, reached when everything before it is done. The caller closes it. */
+  Event record();
+
+  /** Lets work queued from now on start only after {@code event}, which may be another stream's. */
+  void waitFor(Event event);
+
+  /**
+   * Queues a copy of all elements. Between host and device the host side is {@link
+   * MemoryKind#PINNED}; both tensors have no gaps, the same shape and the same type, and stay open
+   * until the copy is done.
+   */
+  void copy(Tensor source, Tensor target);
+
+  @Override
+  void close();
+}

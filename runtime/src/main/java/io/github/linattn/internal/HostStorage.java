@@ -1,0 +1,59 @@
+package io.github.linattn.internal;
+
+import io.github.linattn.MemoryKind;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/** Memory that the CPU reads: allocated here, the caller's own, or page-locked by a GPU backend. */
+public final class HostStorage extends Storage {
+  /** Alignment of allocated memory in bytes: one cache line, and one 512-bit vector. */
+  private static final long ALIGNMENT = 64;
+
+  private final MemorySegment memory;
+  private final @Nullable Arena owned;
+
+  private HostStorage(MemoryKind kind, MemorySegment memory, @Nullable Arena owned) {
+    super(kind, memory.byteSize());
+    this.memory = memory;
+    this.owned = owned;
+  }
+
+  /** Zero-filled memory of its own. */
+  public static HostStorage allocate(long bytes) {
+    Arena arena = Arena.ofShared();
+    return new HostStorage(MemoryKind.HOST, arena.allocate(bytes, ALIGNMENT), arena);
+  }
+
+  /** Somebody else's memory, which outlives this object. */
+  public static HostStorage wrap(MemorySegment memory) {
+    return new HostStorage(MemoryKind.HOST, memory, null);
+  }
+
+  /** Page-locked memory; closing {@code owned} frees or unlocks it. */
+  public static HostStorage pinned(MemorySegment memory, Arena owned) {
+    return new HostStorage(MemoryKind.PINNED, memory, owned);
+  }
+
+  @Override
+  protected MemorySegment memory() {
+    return memory;
+  }
+
+  @Override
+  public void read(long offset, MemorySegment target) {
+    MemorySegment.copy(segment(), offset, target, 0, target.byteSize());
+  }
+
+  @Override
+  public void write(long offset, MemorySegment source) {
+    MemorySegment.copy(source, 0, segment(), offset, source.byteSize());
+  }
+
+  @Override
+  protected void free() {
+    if (owned != null) {
+      owned.close();
+    }
+  }
+}

@@ -1,0 +1,27 @@
+package io.github.linattn.internal;
+
+import io.github.linattn.Mode;
+
+/**
+ * What is computed: the coefficients of f(x) = a + b·x and the switches that change the result.
+ *
+ * @param a one value for all query heads, or one for each
+ * @param b as long as {@code a}
+ */
+public record Operator(float[] a, float[] b, boolean causal, boolean normalize, Mode mode) {
+
+  /** a of a query head. */
+  public float a(int head) {
+    return a.length == 1 ? a[0] : a[head];
+  }
+
+  /** b of a query head. */
+  public float b(int head) {
+    return b.length == 1 ? b[0] : b[head];
+  }
+
+  /** Whether all heads share one a and one b. */
+  public boolean isUniform() {
+    return a.length == 1;
+  }
+}

@@ -1,0 +1,135 @@
+package io.github.linattn.internal.cpu;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.MemoryKind;
+import io.github.linattn.Plan;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Engine;
+import io.github.linattn.internal.ForwardCall;
+import io.github.linattn.internal.HostStorage;
+import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.Storage;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+
+/** The whole operator on the CPU, in fp32 with chunked sums, for every type, mode and layout. */
+public final class CpuEngine implements Engine {
+  private final Parallel parallel;
+  private final MatrixKernel kernel = MatrixKernels.best();
+
+  public CpuEngine(int threads) {
+    this.parallel = new Parallel(threads);
+  }
+
+  @Override
+  public String name() {
+    return "cpu";
+  }
+
+  @Override
+  public String describe() {
+    return "%d threads, %s".formatted(parallel.threads(), MatrixKernels.describe());
+  }
+
+  @Override
+  public MemoryKind memoryKind() {
+    return MemoryKind.HOST;
+  }
+
+  @Override
+  public Storage allocate(MemoryKind kind, long bytes) {
+    return switch (kind) {
+      case HOST -> HostStorage.allocate(bytes);
+      case PINNED, DEVICE -> throw needsGpu(kind + " memory");
+    };
+  }
+
+  @Override
+  public Storage allocateZeroed(long bytes) {
+    return HostStorage.allocate(bytes);
+  }
+
+  @Override
+  public Storage pin(MemorySegment memory) {
+    throw needsGpu("pinned memory");
+  }
+
+  @Override
+  public Storage wrapDeviceMemory(long address, long bytes) {
+    throw needsGpu("device memory");
+  }
+
+  private static UnsupportedOperationException needsGpu(String what) {
+    return new UnsupportedOperationException(
+        what + " needs a GPU; the cpu backend computes in any host memory as it lies");
+  }
+
+  @Override
+  public void requireReachable(String name, Tensor tensor) {
+    if (tensor.memoryKind() == MemoryKind.DEVICE) {
+      throw new IllegalArgumentException(
+          "%s (%s) lives on GPU %d, out of reach of the cpu backend; copy it to the host"
+              .formatted(name, tensor, tensor.device()));
+    }
+  }
+
+  @Override
+  public Stream newStream() {
+    return new CpuStream();
+  }
+
+  @Override
+  public void forward(ForwardCall call) {
+    new ForwardPass(call, kernel, parallel).run();
+  }
+
+  @Override
+  public void backward(BackwardCall call) {
+    new BackwardPass(call, kernel, parallel).run();
+  }
+
+  @Override
+  public Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype) {
+    long results =
+        shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
+    String step = operator.causal() ? "prefix sums and chunks" : "whole sums, then every query";
+    return new Plan.Pass(List.of(step(step, shape)), results, sumBytes(shape));
+  }
+
+  @Override
+  public Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype) {
+    long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
+    long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
+    long deltas = shape.normalizer().elements() * Float.BYTES;
+    return new Plan.Pass(
+        List.of(step("dq, da, db in token order", shape), step("dk, dv against it", shape)),
+        results,
+        2 * sumBytes(shape) + deltas);
+  }
+
+  private String step(String what, AttentionShape shape) {
+    return "%s: %d lanes x %d segments, %s"
+        .formatted(what, lanes(shape), segments(shape), kernel.name());
+  }
+
+  private static int lanes(AttentionShape shape) {
+    return shape.batch() * shape.keyValueHeads();
+  }
+
+  private int segments(AttentionShape shape) {
+    return Segments.perLane(lanes(shape), shape.tokens(), parallel.threads());
+  }
+
+  /** Bytes of the sums over segments and of those that each sweep starts from. */
+  private long sumBytes(AttentionShape shape) {
+    return 2L * lanes(shape) * segments(shape) * OuterSum.bytes(shape.keyDim(), shape.valueDim());
+  }
+
+  @Override
+  public void close() {
+    parallel.close();
+  }
+}

@@ -1,0 +1,44 @@
+package io.github.linattn.internal.cpu;
+
+import io.github.linattn.Event;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+
+/** A queue whose work is done when it is queued. */
+final class CpuStream implements Stream {
+
+  private record Instant(long nanos) implements Event {
+    @Override
+    public void synchronize() {}
+
+    @Override
+    public double millisSince(Event earlier) {
+      if (!(earlier instanceof Instant start)) {
+        throw new IllegalArgumentException("the earlier event is of another backend");
+      }
+      return (nanos - start.nanos()) / 1e6;
+    }
+
+    @Override
+    public void close() {}
+  }
+
+  @Override
+  public void synchronize() {}
+
+  @Override
+  public Event record() {
+    return new Instant(System.nanoTime());
+  }
+
+  @Override
+  public void waitFor(Event event) {}
+
+  @Override
+  public void copy(Tensor source, Tensor target) {
+    target.copyFrom(source.segment());
+  }
+
+  @Override
+  public void close() {}
+}

@@ -1,0 +1,186 @@
+package io.github.linattn.internal.cpu;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.internal.Operator;
+
+/**
+ * Second sweep of the backward over one segment, against token order. Per chunk, with R, r, y over
+ * all later chunks and summed over the query heads that share the keys:
+ *
+ * <pre>
+ *   dK = V Rᵀ − 1 rᵀ + Σ_heads b Eᵀ Q        dV = K R + 1 yᵀ + Σ_heads Wᵀ Ω
+ * </pre>
+ *
+ * dK is formed transposed, so that R and E are read as they lie.
+ */
+final class KeyValueSweep {
+  private final BackwardPass pass;
+  private final Operator operator;
+  private final AttentionShape shape;
+  private final MatrixKernel kernel;
+  private final OuterSum sums;
+  private final KeyValueTile keyValue;
+  private final QueryTile query;
+  private final TensorRows dk;
+  private final TensorRows dv;
+  private final float[] keyTransposed;
+  private final float[] valueTransposed;
+  private final float[] weights = new float[Tiles.CHUNK * Tiles.CHUNK];
+  private final float[] weightGradients = new float[Tiles.CHUNK * Tiles.CHUNK];
+  private final double[] rowSums = new double[Tiles.CHUNK];
+  private final float[] keyGradientTransposed;
+  private final float[] keyGradient;
+  private final float[] valueGradient;
+
+  /**
+   * @param sums R, r and y that the segment starts from, see {@link QueryTile#addTo}
+   */
+  KeyValueSweep(BackwardPass pass, OuterSum sums) {
+    this.pass = pass;
+    this.operator = pass.operator;
+    this.shape = pass.shape;
+    this.kernel = pass.kernel;
+    this.sums = sums;
+    this.keyValue = new KeyValueTile(operator, pass.input);
+    this.query = new QueryTile(pass);
+    this.dk = new TensorRows(pass.gradients.dk());
+    this.dv = new TensorRows(pass.gradients.dv());
+    this.keyTransposed = new float[shape.keyDim() * Tiles.CHUNK];
+    this.valueTransposed = new float[shape.valueDim() * Tiles.CHUNK];
+    this.keyGradientTransposed = new float[shape.keyDim() * Tiles.CHUNK];
+    this.keyGradient = new float[Tiles.CHUNK * shape.keyDim()];
+    this.valueGradient = new float[Tiles.CHUNK * shape.valueDim()];
+  }
+
+  void run(Segments.Segment segment) {
+    Lane lane = segment.lane();
+    int rows;
+    for (int end = segment.end(); end > segment.start(); end -= rows) {
+      rows = Math.min(Tiles.CHUNK, end - segment.start());
+      if (operator.causal() && !queriesAreFinite(lane, end - rows, rows)) {
+        rows = 1; // 0 times NaN in a product would carry it to later tokens
+      }
+      differentiate(lane, end - rows, rows);
+    }
+  }
+
+  private boolean queriesAreFinite(Lane lane, int token, int rows) {
+    for (int head = firstHead(lane); head < firstHead(lane) + group(); head++) {
+      query.load(lane, head, token, rows);
+      if (!query.isFinite(rows)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  private int group() {
+    return shape.headsPerKeyValueHead();
+  }
+
+  private int firstHead(Lane lane) {
+    return lane.keyValueHead() * group();
+  }
+
+  private void differentiate(Lane lane, int token, int rows) {
+    keyValue.load(lane, token, rows);
+    Tiles.transpose(keyValue.v, rows, shape.valueDim(), valueTransposed);
+    startFromSums(rows);
+    if (operator.causal()) {
+      Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
+      for (int head = firstHead(lane); head < firstHead(lane) + group(); head++) {
+        query.load(lane, head, token, rows);
+        addChunk(lane, head, token, rows);
+      }
+    }
+    Tiles.transposeBack(keyGradientTransposed, rows, shape.keyDim(), keyGradient);
+    if (operator.normalize()) {
+      Tiles.normalizeGradient(keyGradient, keyValue.k, keyValue.keyNorms, rows, shape.keyDim());
+    }
+    dk.store(lane.batch(), lane.keyValueHead(), token, rows, keyGradient);
+    dv.store(lane.batch(), lane.keyValueHead(), token, rows, valueGradient);
+  }
+
+  /** dKᵀ = R Vᵀ − r 1ᵀ and dV = K R + 1 yᵀ. */
+  private void startFromSums(int rows) {
+    int d = shape.keyDim();
+    int width = shape.valueDim();
+    int chunk = Tiles.CHUNK;
+    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+    int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
+    kernel.multiply(
+        d,
+        columns,
+        width,
+        sums.matrix,
+        width,
+        1,
+        valueTransposed,
+        chunk,
+        keyGradientTransposed,
+        chunk,
+        false);
+    for (int j = 0; j < d; j++) {
+      for (int p = 0; p < rows; p++) {
+        keyGradientTransposed[j * chunk + p] -= (float) sums.left[j];
+      }
+    }
+    kernel.multiply(
+        paddedRows, width, d, keyValue.k, d, 1, sums.matrix, width, valueGradient, width, false);
+    for (int p = 0; p < rows; p++) {
+      for (int j = 0; j < width; j++) {
+        valueGradient[p * width + j] += (float) sums.right[j];
+      }
+    }
+  }
+
+  /** Adds what the chunk's own queries of one head give, then takes them into R, r and y. */
+  private void addChunk(Lane lane, int head, int token, int rows) {
+    int d = shape.keyDim();
+    int width = shape.valueDim();
+    int chunk = Tiles.CHUNK;
+    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+    int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
+    kernel.multiply(
+        paddedRows, columns, d, query.q, d, 1, keyTransposed, chunk, weights, chunk, false);
+    Tiles.causalWeights(weights, rows, operator.a(head), operator.b(head), rowSums);
+    kernel.multiply(
+        paddedRows,
+        columns,
+        width,
+        query.omega,
+        width,
+        1,
+        valueTransposed,
+        chunk,
+        weightGradients,
+        chunk,
+        false);
+    subtractDeltas(pass.deltas(lane, head), token, rows);
+    kernel.multiply(
+        paddedRows, width, rows, weights, 1, chunk, query.omega, width, valueGradient, width, true);
+    query.addTo(sums, lane, head, token, rows); // scales q by b, as dK wants it too
+    kernel.multiply(
+        d,
+        columns,
+        rows,
+        query.q,
+        1,
+        d,
+        weightGradients,
+        chunk,
+        keyGradientTransposed,
+        chunk,
+        true);
+  }
+
+  private void subtractDeltas(float[] deltas, int token, int rows) {
+    for (int i = 0; i < rows; i++) {
+      int row = i * Tiles.CHUNK;
+      for (int n = 0; n <= i; n++) {
+        weightGradients[row + n] -= deltas[token + i];
+      }
+      java.util.Arrays.fill(weightGradients, row + i + 1, row + Tiles.CHUNK, 0);
+    }
+  }
+}

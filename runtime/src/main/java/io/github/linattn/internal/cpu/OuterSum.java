@@ -1,0 +1,93 @@
+package io.github.linattn.internal.cpu;
+
+/**
+ * Running sums over tokens: matrix = Σ left⊗right in fp32, a chunk at a time, and the weighted sums
+ * of left and of right rows in double. The forward's S, z, u and the backward's R, r, y are such
+ * sums.
+ */
+final class OuterSum {
+  final int leftWidth;
+  final int rightWidth;
+  final float[] matrix;
+  final double[] left;
+  final double[] right;
+
+  OuterSum(int leftWidth, int rightWidth) {
+    this.leftWidth = leftWidth;
+    this.rightWidth = rightWidth;
+    this.matrix = new float[leftWidth * rightWidth];
+    this.left = new double[leftWidth];
+    this.right = new double[rightWidth];
+  }
+
+  /** Bytes that one sum of these widths takes. */
+  static long bytes(int leftWidth, int rightWidth) {
+    return 4L * leftWidth * rightWidth + 8L * (leftWidth + rightWidth);
+  }
+
+  /**
+   * Takes in rows of a chunk.
+   *
+   * @param leftWeights factor of each row in the sum of left rows; the matrix does not use it
+   * @param rightWeight factor of all rows in the sum of right rows
+   */
+  void addRows(
+      MatrixKernel kernel,
+      int rows,
+      float[] leftRows,
+      float[] leftWeights,
+      float[] rightRows,
+      float rightWeight) {
+    kernel.multiply(
+        leftWidth,
+        rightWidth,
+        rows,
+        leftRows,
+        1,
+        leftWidth,
+        rightRows,
+        rightWidth,
+        matrix,
+        rightWidth,
+        true);
+    for (int i = 0; i < rows; i++) {
+      for (int j = 0; j < leftWidth; j++) {
+        left[j] += (double) leftWeights[i] * leftRows[i * leftWidth + j];
+      }
+      for (int j = 0; j < rightWidth; j++) {
+        right[j] += (double) rightWeight * rightRows[i * rightWidth + j];
+      }
+    }
+  }
+
+  void add(OuterSum other) {
+    for (int i = 0; i < matrix.length; i++) {
+      matrix[i] += other.matrix[i];
+    }
+    for (int i = 0; i < left.length; i++) {
+      left[i] += other.left[i];
+    }
+    for (int i = 0; i < right.length; i++) {
+      right[i] += other.right[i];
+    }
+  }
+
+  OuterSum copy() {
+    OuterSum copy = new OuterSum(leftWidth, rightWidth);
+    copy.add(this);
+    return copy;
+  }
+
+  /** The same sums with left and right exchanged. */
+  OuterSum transposed() {
+    OuterSum other = new OuterSum(rightWidth, leftWidth);
+    for (int i = 0; i < leftWidth; i++) {
+      for (int j = 0; j < rightWidth; j++) {
+        other.matrix[j * leftWidth + i] = matrix[i * rightWidth + j];
+      }
+    }
+    System.arraycopy(right, 0, other.left, 0, rightWidth);
+    System.arraycopy(left, 0, other.right, 0, leftWidth);
+    return other;
+  }
+}

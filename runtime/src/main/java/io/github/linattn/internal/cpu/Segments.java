@@ -1,0 +1,142 @@
+package io.github.linattn.internal.cpu;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.Sequences;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Objects;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Lanes cut into segments, so that few heads still keep all threads busy. A sweep over a segment
+ * starts from the sums over the segments before it, which a pass of their own finds first.
+ */
+final class Segments {
+  /** A shorter segment spends more on finding its start than it gains. */
+  private static final int MIN_TOKENS = 8 * Tiles.CHUNK;
+
+  /** Tokens [start, end) of a lane. */
+  record Segment(Lane lane, int start, int end) {
+    boolean isFirst() {
+      return start == lane.start();
+    }
+
+    boolean isLast() {
+      return end == lane.end();
+    }
+  }
+
+  /** Which sums a sweep starts from. */
+  enum Start {
+    /** Those over the earlier segments of the lane. */
+    BEFORE,
+    /** Those over the later segments of the lane. */
+    AFTER,
+    /** Those over the whole lane. */
+    WHOLE
+  }
+
+  private final Parallel parallel;
+  private final List<Segment> segments;
+
+  private Segments(Parallel parallel, List<Segment> segments) {
+    this.parallel = parallel;
+    this.segments = segments;
+  }
+
+  static Segments of(AttentionInput input, Parallel parallel) {
+    AttentionShape shape = input.shape();
+    Sequences sequences = input.sequences();
+    @Nullable AttentionState initial = input.initialState().orElse(null);
+    int lanes = shape.batch() * shape.keyValueHeads() * sequences.count();
+    List<Segment> segments = new ArrayList<>();
+    for (int batch = 0; batch < shape.batch(); batch++) {
+      for (int head = 0; head < shape.keyValueHeads(); head++) {
+        for (int i = 0; i < sequences.count(); i++) {
+          int start = sequences.start(i);
+          long before = initial == null ? 0 : initial.count(i);
+          cut(
+              new Lane(batch, head, i, start, start + sequences.length(i), before),
+              perLane(lanes, sequences.length(i), parallel.threads()),
+              segments);
+        }
+      }
+    }
+    return new Segments(parallel, segments);
+  }
+
+  /** Segments of a lane of {@code tokens} tokens. */
+  static int perLane(int lanes, int tokens, int threads) {
+    int wanted = lanes >= threads ? 1 : (2 * threads + lanes - 1) / lanes;
+    return Math.clamp(tokens / MIN_TOKENS, 1, wanted);
+  }
+
+  private static void cut(Lane lane, int parts, List<Segment> segments) {
+    int chunks = (lane.length() + Tiles.CHUNK - 1) / Tiles.CHUNK;
+    int start = lane.start();
+    for (int part = 1; part <= parts; part++) {
+      int end = lane.start() + (int) ((long) chunks * part / parts) * Tiles.CHUNK;
+      end = Math.min(end, lane.end());
+      segments.add(new Segment(lane, start, end));
+      start = end;
+    }
+  }
+
+  int count() {
+    return segments.size();
+  }
+
+  Segment get(int index) {
+    return segments.get(index);
+  }
+
+  void forEach(java.util.function.IntConsumer task) {
+    parallel.forEach(segments.size(), task);
+  }
+
+  /**
+   * The sums from which the sweep over each segment starts. Those of {@link Start#WHOLE} are shared
+   * by the segments of a lane and are not to be changed; the others belong to their segment.
+   */
+  List<OuterSum> starts(
+      Start start, Function<Lane, OuterSum> initial, Function<Segment, OuterSum> sumOver) {
+    @Nullable OuterSum[] parts = new OuterSum[count()];
+    forEach(
+        i -> {
+          if (needsPart(start, segments.get(i))) {
+            parts[i] = sumOver.apply(segments.get(i));
+          }
+        });
+    @Nullable OuterSum[] starts = new OuterSum[count()];
+    int step = start == Start.AFTER ? -1 : 1;
+    for (int i = step > 0 ? 0 : count() - 1; i >= 0 && i < count(); i += step) {
+      Segment segment = segments.get(i);
+      boolean opensLane = step > 0 ? segment.isFirst() : segment.isLast();
+      OuterSum sum;
+      if (opensLane) {
+        sum = initial.apply(segment.lane());
+      } else {
+        OuterSum before = Objects.requireNonNull(starts[i - step]);
+        sum = start == Start.WHOLE ? before : before.copy();
+        sum.add(Objects.requireNonNull(parts[i - step]));
+      }
+      if (start == Start.WHOLE && segment.isLast()) {
+        sum.add(Objects.requireNonNull(parts[i]));
+      }
+      starts[i] = sum;
+    }
+    return Arrays.stream(starts).map(Objects::requireNonNull).toList();
+  }
+
+  private static boolean needsPart(Start start, Segment segment) {
+    return switch (start) {
+      case BEFORE -> !segment.isLast();
+      case AFTER -> !segment.isFirst();
+      case WHOLE -> true;
+    };
+  }
+}

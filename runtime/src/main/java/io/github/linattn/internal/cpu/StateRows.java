@@ -1,0 +1,63 @@
+package io.github.linattn.internal.cpu;
+
+import io.github.linattn.AttentionState;
+import io.github.linattn.Tensor;
+import java.lang.foreign.MemorySegment;
+import java.util.function.Function;
+
+/** Moves the state of a lane between an {@link AttentionState} and running sums of k and v. */
+final class StateRows {
+  private StateRows() {}
+
+  /** The sums from which a lane starts: those of {@code initial}, or zeros. */
+  static Function<Lane, OuterSum> initial(
+      java.util.Optional<AttentionState> initial, int keyDim, int valueDim) {
+    return lane -> {
+      OuterSum sum = new OuterSum(keyDim, valueDim);
+      initial.ifPresent(state -> load(state, lane, sum));
+      return sum;
+    };
+  }
+
+  private static void load(AttentionState state, Lane lane, OuterSum sum) {
+    long first = element(state.s(), lane);
+    MemorySegment memory = state.s().segment();
+    for (int row = 0; row < sum.leftWidth; row++) {
+      long element = first + row * state.s().stride(3);
+      state.s().dtype().decode(memory, element, sum.matrix, row * sum.rightWidth, sum.rightWidth);
+    }
+    loadRow(state.z(), lane, sum.left);
+    loadRow(state.u(), lane, sum.right);
+  }
+
+  private static void loadRow(Tensor tensor, Lane lane, double[] target) {
+    float[] row = new float[target.length];
+    tensor.dtype().decode(tensor.segment(), element(tensor, lane), row, 0, row.length);
+    for (int i = 0; i < row.length; i++) {
+      target[i] = row[i];
+    }
+  }
+
+  static void store(OuterSum sum, AttentionState state, Lane lane) {
+    long first = element(state.s(), lane);
+    MemorySegment memory = state.s().segment();
+    for (int row = 0; row < sum.leftWidth; row++) {
+      long element = first + row * state.s().stride(3);
+      state.s().dtype().encode(sum.matrix, row * sum.rightWidth, memory, element, sum.rightWidth);
+    }
+    storeRow(sum.left, state.z(), lane);
+    storeRow(sum.right, state.u(), lane);
+  }
+
+  private static void storeRow(double[] source, Tensor tensor, Lane lane) {
+    float[] row = new float[source.length];
+    Tiles.toFloats(source, row);
+    tensor.dtype().encode(row, 0, tensor.segment(), element(tensor, lane), row.length);
+  }
+
+  private static long element(Tensor tensor, Lane lane) {
+    return lane.batch() * tensor.stride(0)
+        + lane.keyValueHead() * tensor.stride(1)
+        + lane.sequence() * tensor.stride(2);
+  }
+}
