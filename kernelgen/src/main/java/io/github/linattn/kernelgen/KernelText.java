@@ -72,7 +72,7 @@ public final class KernelText {
         static_assert(Plan::kStateRegisters == %7$d, "the header and the resource plan disagree on state");
         }  // namespace
 
-        extern "C" __global__ void __launch_bounds__(%8$d)
+        extern "C" __global__ void __launch_bounds__(%8$d, 1)
             %1$s(const __grid_constant__ linattn::ScanArguments arguments) {
           linattn::sliced_scan<Plan>(arguments);
         }

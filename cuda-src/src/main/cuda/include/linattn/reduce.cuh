@@ -1,0 +1,55 @@
+// Sums: over the lanes of a warp in a fixed order, and over many tokens without losing digits.
+#pragma once
+
+namespace linattn {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// The sum over each aligned group of kLanes lanes, in every lane. All lanes of the warp take part.
+template <int kLanes = kWarp, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, offset);
+  }
+  return value;
+}
+
+// The largest value of each aligned group of kLanes lanes, in every lane; NaN is passed over.
+template <int kLanes>
+__device__ __forceinline__ float max_lanes(float value) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
+  }
+  return value;
+}
+
+// A running sum. Terms of a chunk go to `recent`; fold() moves it into high + low, whose rounding
+// error is kept (Knuth's two-sum), so the error does not grow with the number of chunks.
+struct RunningSum {
+  float high;
+  float low;
+  float recent;
+
+  __device__ __forceinline__ explicit RunningSum(float start = 0.0f) : high(start), low(0.0f), recent(0.0f) {}
+
+  __device__ __forceinline__ void add(float term) { recent += term; }
+
+  __device__ __forceinline__ float total() const { return high + (low + recent); }
+
+  // An infinite sum stays infinite: its rounding "error" would be NaN.
+  __device__ __forceinline__ void fold() {
+    const float addend = __fadd_rn(low, recent);
+    const float sum = __fadd_rn(high, addend);
+    const float addend_in_sum = __fsub_rn(sum, high);
+    const float high_in_sum = __fsub_rn(sum, addend_in_sum);
+    const float error = __fadd_rn(__fsub_rn(high, high_in_sum), __fsub_rn(addend, addend_in_sum));
+    high = sum;
+    low = isinf(sum) ? 0.0f : error;
+    recent = 0.0f;
+  }
+};
+
+}  // namespace linattn

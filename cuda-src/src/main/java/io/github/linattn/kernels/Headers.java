@@ -1,0 +1,49 @@
+package io.github.linattn.kernels;
+
+import io.github.linattn.kernelgen.KernelText;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.SortedMap;
+import java.util.TreeMap;
+
+/** The hand-written device headers, as this module ships them. */
+final class Headers {
+  /** Folder of the include path, beside the generated kernels. */
+  static final String INCLUDE = "include";
+
+  private static final String[] NAMES = {
+    "linattn/arguments.h",
+    "linattn/memory.cuh",
+    "linattn/reduce.cuh",
+    "linattn/row_kernels.cuh",
+    "linattn/sliced_scan.cuh",
+  };
+
+  private Headers() {}
+
+  /** Text by the name it is included with. */
+  static SortedMap<String, String> shipped() throws IOException {
+    SortedMap<String, String> texts = new TreeMap<>();
+    for (String name : NAMES) {
+      String resource = INCLUDE + "/" + name;
+      try (InputStream stream = Headers.class.getResourceAsStream(resource)) {
+        if (stream == null) {
+          throw new FileNotFoundException("this build lacks the device header " + name);
+        }
+        texts.put(name, new String(stream.readAllBytes(), StandardCharsets.UTF_8));
+      }
+    }
+    return texts;
+  }
+
+  /** Writes the headers below {@code out/include}, those that differ. */
+  static void write(Map<String, String> headers, Path out) throws IOException {
+    for (Map.Entry<String, String> header : headers.entrySet()) {
+      KernelText.writeIfChanged(out.resolve(INCLUDE).resolve(header.getKey()), header.getValue());
+    }
+  }
+}

@@ -1,0 +1,10 @@
+package io.github.linattn.kernels;
+
+/** A kernel that nvcc refused or that spills registers; the message names it. */
+public final class KernelBuildException extends RuntimeException {
+  private static final long serialVersionUID = 1L;
+
+  KernelBuildException(String message) {
+    super(message);
+  }
+}

@@ -1,0 +1,58 @@
+package io.github.linattn.kernels;
+
+import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernelgen.KernelEntry;
+import java.util.List;
+import java.util.SortedMap;
+import java.util.TreeMap;
+import java.util.regex.MatchResult;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/** Reads what {@code -Xptxas -v} prints about one kernel. */
+final class PtxasLog {
+  private static final Pattern ENTRY =
+      Pattern.compile("Compiling entry function '\\w+' for '(\\w+)'");
+  private static final Pattern SPILLS =
+      Pattern.compile("(\\d+) bytes spill stores, (\\d+) bytes spill loads");
+  private static final Pattern REGISTERS = Pattern.compile("Used (\\d+) registers");
+  private static final Pattern STATIC_SHARED = Pattern.compile("(\\d+) bytes smem");
+
+  private PtxasLog() {}
+
+  /**
+   * Registers and memory per architecture.
+   *
+   * @throws KernelBuildException if the kernel spills on one of them
+   */
+  static SortedMap<Architecture, KernelEntry.Usage> parse(String symbol, String log) {
+    SortedMap<Architecture, KernelEntry.Usage> usage = new TreeMap<>();
+    List<MatchResult> entries = ENTRY.matcher(log).results().toList();
+    for (int i = 0; i < entries.size(); i++) {
+      MatchResult entry = entries.get(i);
+      int end = i + 1 < entries.size() ? entries.get(i + 1).start() : log.length();
+      String section = log.substring(entry.end(), end);
+      int spilled = number(SPILLS, 1, section) + number(SPILLS, 2, section);
+      Architecture architecture = Architecture.parse(entry.group(1));
+      if (spilled > 0) {
+        throw new KernelBuildException(
+            "kernel "
+                + symbol
+                + " spills "
+                + spilled
+                + " bytes of registers on "
+                + architecture.id());
+      }
+      usage.put(
+          architecture,
+          new KernelEntry.Usage(
+              number(REGISTERS, 1, section), spilled, number(STATIC_SHARED, 1, section)));
+    }
+    return usage;
+  }
+
+  private static int number(Pattern pattern, int group, String section) {
+    Matcher found = pattern.matcher(section);
+    return found.find() ? Integer.parseInt(found.group(group)) : 0;
+  }
+}
