@@ -1,0 +1,258 @@
+package io.github.linattn.bindings;
+
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static java.util.stream.Collectors.toUnmodifiableSet;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.catchThrowableOfType;
+
+import io.github.linattn.cuda.CudaException;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** Fails each CUDA call of a session in turn: it must surface as itself, and leak nothing. */
+class CudaFailureTest {
+  private static final int LAUNCH_FAILURE = 719;
+
+  private static final String FUNCTION = "--include-function ";
+
+  /** Called by the search, or to describe a failure. */
+  private static final Set<String> NOT_OF_A_SESSION =
+      Set.of(
+          "cudaRuntimeGetVersion",
+          "cudaDriverGetVersion",
+          "cudaGetErrorName",
+          "cudaGetErrorString",
+          "cudaGetLastError",
+          "cudaPeekAtLastError");
+
+  private static final Set<String> RELEASES =
+      Set.of(
+          "cudaFree",
+          "cudaFreeAsync",
+          "cudaFreeHost",
+          "cudaHostUnregister",
+          "cudaStreamDestroy",
+          "cudaEventDestroy",
+          "cudaLibraryUnload");
+
+  private static final Set<String> AWAITED =
+      Set.of(
+          "cudaStreamSynchronize",
+          "cudaStreamQuery",
+          "cudaEventSynchronize",
+          "cudaEventQuery",
+          "cudaDeviceSynchronize",
+          "cudaEventElapsedTime",
+          "cudaMemcpy");
+
+  private static final Logger LOG = Logger.getLogger("io.github.linattn.cuda");
+
+  private final List<String> warnings = new ArrayList<>();
+  private final Handler collector = new Collector(warnings);
+  private final CudartDouble cudart = CudartDouble.fresh();
+  private final Cuda cuda = cudart.cuda();
+
+  @BeforeEach
+  void collectWarnings() {
+    LOG.setUseParentHandlers(false);
+    LOG.addHandler(collector);
+  }
+
+  @AfterEach
+  void stopCollecting() {
+    LOG.removeHandler(collector);
+    LOG.setUseParentHandlers(true);
+  }
+
+  private static final class Collector extends Handler {
+    private final List<String> messages;
+
+    Collector(List<String> messages) {
+      this.messages = messages;
+    }
+
+    @Override
+    public void publish(LogRecord event) {
+      messages.add(event.getMessage());
+    }
+
+    @Override
+    public void flush() {}
+
+    @Override
+    public void close() {}
+  }
+
+  /** Makes every call that the wrapper has. */
+  private void session() {
+    cuda.setDevice(cuda.deviceCount() - 1);
+    cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, cuda.device());
+    cuda.deviceName(0);
+    cuda.devicePciBusId(0);
+    cuda.memoryInfo();
+    try (Arena outer = Arena.ofShared()) {
+      CudaStream stream = cuda.createStream(outer);
+      try (Arena inner = Arena.ofConfined()) {
+        copies(inner, stream);
+        events(inner, stream);
+        kernels(inner, stream);
+        cuda.synchronize(stream);
+      }
+    }
+    cuda.synchronizeDevice();
+  }
+
+  private void copies(Arena arena, CudaStream stream) {
+    MemorySegment pinned = cuda.allocatePinned(arena, 64, PinnedKind.WRITE_COMBINED);
+    cuda.mapped(arena, pinned);
+    MemorySegment host = Arena.ofAuto().allocate(64);
+    cuda.registerHost(arena, host, HostAccess.READ_ONLY);
+    DeviceMemory a = cuda.allocate(arena, 64);
+    DeviceMemory b = cuda.allocateAsync(arena, 64, stream);
+    cuda.pointerInfo(a.address());
+    cuda.fill(a, 0, (byte) 0, 64);
+    cuda.fillAsync(b, 0, (byte) 0, 64, stream);
+    cuda.copyToDevice(a, 0, pinned, 0, 64);
+    cuda.copyToDeviceAsync(a, 0, pinned, 0, 64, stream);
+    cuda.copyOnDevice(b, 0, a, 0, 64);
+    cuda.copyOnDeviceAsync(b, 0, a, 0, 64, stream);
+    cuda.copyToHost(pinned, 0, b, 0, 64);
+    cuda.copyToHostAsync(pinned, 0, b, 0, 64, stream);
+  }
+
+  private void events(Arena arena, CudaStream stream) {
+    CudaEvent start = cuda.createEvent(arena, EventTiming.TIMED);
+    CudaEvent end = cuda.createEvent(arena, EventTiming.TIMED);
+    cuda.record(start, stream);
+    cuda.record(end, stream);
+    cuda.waitFor(stream, end);
+    cuda.synchronize(end);
+    cuda.isDone(end);
+    cuda.isDone(stream);
+    cuda.elapsedMillis(start, end);
+  }
+
+  private void kernels(Arena arena, CudaStream stream) {
+    CudaModule image = cuda.loadImage(arena, arena.allocateFrom("image"));
+    CudaKernel kernel = cuda.kernel(image, "la_forward");
+    cuda.setMaxDynamicSharedMemory(kernel, 200_000);
+    cuda.resources(kernel);
+    cuda.residentBlocks(kernel, 256, 200_000);
+    MemorySegment arguments = arena.allocateFrom(JAVA_LONG, 1, 2);
+    cuda.launch(new LaunchScratch(arena), kernel, 3, 2, 256, 200_000, stream, arguments);
+  }
+
+  private String[] sessionCalls() {
+    CudartDouble.fresh();
+    session();
+    return cudart.callNames();
+  }
+
+  @Test
+  void sessionMakesEveryBoundCallAndLeavesNothing() throws IOException {
+    Set<String> bound =
+        Files.readAllLines(Path.of("src/main/jextract/cuda_runtime.args")).stream()
+            .filter(line -> line.startsWith(FUNCTION))
+            .map(line -> line.substring(FUNCTION.length()))
+            .filter(function -> !NOT_OF_A_SESSION.contains(function))
+            .collect(toUnmodifiableSet());
+    assertThat(new HashSet<>(Arrays.asList(sessionCalls()))).isEqualTo(bound);
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void eachFailureSurfacesAsItselfAndLeaksNothing() {
+    String[] calls = sessionCalls();
+    for (int k = 1; k <= calls.length; k++) {
+      String call = calls[k - 1];
+      CudartDouble.fresh();
+      warnings.clear();
+      long failedReleases = cuda.failedReleases();
+      cudart.failAt(k, LAUNCH_FAILURE);
+      if (RELEASES.contains(call)) {
+        session();
+        assertThat(cuda.failedReleases()).as(call).isEqualTo(failedReleases + 1);
+        assertThat(warnings).singleElement().asString().startsWith(call + " failed: ");
+      } else {
+        CudaException failure = catchThrowableOfType(CudaException.class, this::session);
+        assertThat(failure).as("call %d, %s", k, call).isNotNull();
+        assertThat(failure.call()).isEqualTo(call);
+        assertThat(failure.status()).isEqualTo(LAUNCH_FAILURE);
+        assertThat(failure.symbol()).isEqualTo("cudaErrorLaunchFailure");
+        assertThat(failure.text()).isEqualTo("text of the test double");
+        assertThat(failure.device()).hasValue(0);
+        assertThat(failure.getMessage().contains("may come from an earlier launch"))
+            .as(call)
+            .isEqualTo(AWAITED.contains(call));
+        assertThat(cuda.failedReleases()).isEqualTo(failedReleases);
+      }
+      assertThat(cudart.live()).as("live after call %d, %s", k, call).isZero();
+    }
+  }
+
+  @Test
+  void refusedAllocationSaysNeededAndFreeBytes() {
+    cudart.memory(1000);
+    try (Arena arena = Arena.ofConfined()) {
+      cuda.allocate(arena, 600);
+      for (Runnable refused :
+          List.<Runnable>of(
+              () -> cuda.allocate(arena, 500),
+              () -> cuda.allocateAsync(arena, 500, CudaStream.standard()))) {
+        CudaOutOfMemoryException failure =
+            catchThrowableOfType(CudaOutOfMemoryException.class, refused::run);
+        assertThat(failure.neededBytes()).isEqualTo(500);
+        assertThat(failure.freeBytes()).hasValue(400);
+        assertThat(failure).hasMessageEndingWith("500 bytes needed, 400 bytes free");
+      }
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void refusedPinningDoesNotInventFreeBytes() {
+    try (Arena arena = Arena.ofConfined()) {
+      cudart.failAt(1, 2);
+      CudaOutOfMemoryException failure =
+          catchThrowableOfType(
+              CudaOutOfMemoryException.class,
+              () -> cuda.allocatePinned(arena, 64, PinnedKind.CACHED));
+      assertThat(failure.freeBytes()).isEmpty();
+      assertThat(failure).hasMessageEndingWith("64 bytes needed, free bytes unknown");
+    }
+  }
+
+  @Test
+  void whatAClosedArenaCannotOwnIsReleasedAtOnce() {
+    Arena closed = Arena.ofConfined();
+    closed.close();
+    List<Runnable> creations =
+        List.of(
+            () -> cuda.allocate(closed, 64),
+            () -> cuda.allocateAsync(closed, 64, CudaStream.standard()),
+            () -> cuda.allocatePinned(closed, 64, PinnedKind.CACHED),
+            () -> cuda.registerHost(closed, Arena.ofAuto().allocate(8), HostAccess.READ_WRITE),
+            () -> cuda.createStream(closed),
+            () -> cuda.createEvent(closed, EventTiming.UNTIMED),
+            () -> cuda.loadImage(closed, Arena.ofAuto().allocateFrom("image")));
+    for (Runnable creation : creations) {
+      assertThat(catchThrowableOfType(IllegalStateException.class, creation::run)).isNotNull();
+      assertThat(cudart.live()).isZero();
+    }
+  }
+}

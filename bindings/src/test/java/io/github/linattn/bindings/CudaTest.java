@@ -1,0 +1,198 @@
+package io.github.linattn.bindings;
+
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.github.linattn.cuda.CudaException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.StructLayout;
+import org.junit.jupiter.api.Test;
+
+/** What the wrapper passes to CUDA, and what it refuses before. */
+class CudaTest {
+  private final CudartDouble cudart = CudartDouble.fresh();
+  private final Cuda cuda = cudart.cuda();
+
+  @Test
+  void libraryIsLoadedOnceAndSaysWhatItIs() {
+    CudaLibrary.Found found = (CudaLibrary.Found) CudaLibrary.load();
+    assertThat(found).isSameAs(CudaLibrary.load());
+    assertThat(found.path()).isAbsolute().hasFileName("libcudart.so.13");
+    assertThat(found.deviceCount()).isEqualTo(1);
+  }
+
+  @Test
+  void deviceIsDescribed() {
+    cudart.devices(2);
+    cuda.setDevice(1);
+    assertThat(cuda.device()).isEqualTo(1);
+    assertThat(cuda.deviceName(1)).isEqualTo("Test Double");
+    assertThat(cuda.devicePciBusId(1)).isEqualTo("0000:02:00.0");
+    assertThat(cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, 1)).isEqualTo(9);
+    assertThat(cuda.attribute(DeviceAttribute.MAX_SHARED_BYTES_PER_BLOCK, 1)).isEqualTo(232_448);
+    for (DeviceAttribute attribute : DeviceAttribute.values()) {
+      assertThat(cuda.attribute(attribute, 1)).as(attribute.name()).isNotNegative();
+    }
+    assertThatThrownBy(() -> cuda.setDevice(2))
+        .isInstanceOf(CudaException.class)
+        .hasMessage(
+            "cudaSetDevice failed: cudaErrorInvalidDevice (101): text of the test double; device 1");
+  }
+
+  @Test
+  void bytesArriveWhereTheyAreSent() {
+    try (Arena arena = Arena.ofConfined()) {
+      CudaStream stream = cuda.createStream(arena);
+      MemorySegment in = arena.allocateFrom(JAVA_FLOAT, 1, 2, 3, 4);
+      MemorySegment out = cuda.allocatePinned(arena, 16, PinnedKind.CACHED);
+      DeviceMemory a = cuda.allocate(arena, 32);
+      DeviceMemory b = cuda.allocate(arena, 16);
+      cuda.fill(a, 0, (byte) 7, 32);
+      cuda.copyToDevice(a.slice(8, 24), 8, in, 0, 16);
+      assertThat(CudartDouble.peek(a).get(JAVA_BYTE, 15)).isEqualTo((byte) 7);
+      assertThat(CudartDouble.peek(a).asSlice(16).mismatch(in)).isEqualTo(-1);
+      cuda.copyOnDeviceAsync(b, 0, a, 16, 16, stream);
+      cuda.copyToHostAsync(out, 4, b, 4, 12, stream);
+      cuda.synchronize(stream);
+      assertThat(out.asSlice(4).toArray(JAVA_FLOAT)).containsExactly(2, 3, 4);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void launchPassesGridBlockSharedMemoryStreamAndArguments() {
+    StructLayout layout =
+        MemoryLayout.structLayout(JAVA_LONG.withName("pointer"), JAVA_LONG.withName("time"));
+    cudart.argumentBytes(layout.byteSize());
+    try (Arena arena = Arena.ofConfined()) {
+      CudaStream stream = cuda.createStream(arena);
+      CudaModule image = cuda.loadImage(arena, arena.allocateFrom("image"));
+      CudaKernel kernel = cuda.kernel(image, "la_forward");
+      cuda.setMaxDynamicSharedMemory(kernel, 100_000);
+      LaunchScratch scratch = new LaunchScratch(arena);
+      MemorySegment arguments = arena.allocate(layout);
+      for (int i = 0; i < 2; i++) {
+        arguments.set(JAVA_LONG, 0, 11 + i);
+        arguments.set(JAVA_LONG, 8, -1L);
+        cuda.launch(scratch, kernel, 64 + i, 5, 384, 99_000, stream, arguments);
+      }
+      assertThat(cudart.launches()).isEqualTo(2);
+      assertThat(cudart.launchKernel(0)).isEqualTo("la_forward");
+      assertThat(cudart.launchDimensions(0)).containsExactly(64, 5, 1, 384, 1, 1);
+      assertThat(cudart.launchDimensions(1)).containsExactly(65, 5, 1, 384, 1, 1);
+      assertThat(cudart.launchSharedBytes(0)).isEqualTo(99_000);
+      assertThat(cudart.launchStream(0)).isEqualTo(stream.address());
+      assertThat(cudart.launchArguments(0, layout).toArray(JAVA_LONG)).containsExactly(11, -1);
+      assertThat(cudart.launchArguments(1, layout).toArray(JAVA_LONG)).containsExactly(12, -1);
+      assertThat(cuda.resources(kernel).maxDynamicSharedBytes()).isEqualTo(100_000);
+    }
+  }
+
+  @Test
+  void unknownKernelAndUnreadableImageAreRefused() {
+    try (Arena arena = Arena.ofConfined()) {
+      CudaModule image = cuda.loadImage(arena, arena.allocateFrom("image"));
+      assertThatThrownBy(() -> cuda.kernel(image, "missing_kernel"))
+          .hasMessageContaining("cudaLibraryGetKernel failed: cudaErrorSymbolNotFound");
+      assertThatThrownBy(() -> cuda.loadImage(arena, arena.allocate(16)))
+          .hasMessageContaining("cudaLibraryLoadData failed: cudaErrorInvalidKernelImage");
+    }
+  }
+
+  @Test
+  void pointersAreTold() {
+    try (Arena arena = Arena.ofConfined()) {
+      DeviceMemory device = cuda.allocate(arena, 64);
+      MemorySegment pinned = cuda.allocatePinned(arena, 64, PinnedKind.CACHED);
+      MemorySegment plain = arena.allocate(64);
+      assertThat(cuda.pointerInfo(device.address()).kind()).isEqualTo(PointerInfo.Kind.DEVICE);
+      assertThat(cuda.pointerInfo(pinned.address()).kind()).isEqualTo(PointerInfo.Kind.HOST);
+      assertThat(cuda.pointerInfo(plain.address()).kind()).isEqualTo(PointerInfo.Kind.UNREGISTERED);
+      DeviceMemory view = cuda.registerHost(arena, plain, HostAccess.READ_WRITE);
+      assertThat(view.address()).isEqualTo(plain.address());
+      assertThat(cuda.pointerInfo(plain.address()).kind()).isEqualTo(PointerInfo.Kind.HOST);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void workThatIsNotDoneIsNoFailure() {
+    try (Arena arena = Arena.ofConfined()) {
+      CudaStream stream = cuda.createStream(arena);
+      CudaEvent event = cuda.createEvent(arena, EventTiming.UNTIMED);
+      cudart.pending(true);
+      assertThat(cuda.isDone(stream)).isFalse();
+      assertThat(cuda.isDone(event)).isFalse();
+      cudart.pending(false);
+      assertThat(cuda.isDone(stream)).isTrue();
+      assertThat(cuda.isDone(event)).isTrue();
+    }
+  }
+
+  @Test
+  void streamOrderedMemoryIsFreedByHand() {
+    DeviceMemory memory = cuda.allocateAsync(64, CudaStream.standard());
+    assertThat(cudart.live()).isEqualTo(1);
+    cuda.freeAsync(memory, CudaStream.standard());
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void wrongSizesNeverReachCuda() {
+    try (Arena arena = Arena.ofConfined()) {
+      DeviceMemory device = cuda.allocate(arena, 16);
+      MemorySegment host = arena.allocate(16);
+      MemorySegment heap = MemorySegment.ofArray(new byte[16]);
+      long calls = cudart.calls();
+      assertThatThrownBy(() -> cuda.copyToDevice(device, 1, host, 0, 16))
+          .isInstanceOf(IndexOutOfBoundsException.class);
+      assertThatThrownBy(() -> cuda.copyToHost(host, 8, device, 0, 9))
+          .isInstanceOf(IndexOutOfBoundsException.class);
+      assertThatThrownBy(() -> cuda.copyToHost(host, 0, device, -1, 4))
+          .isInstanceOf(IndexOutOfBoundsException.class);
+      assertThatThrownBy(() -> cuda.copyToDevice(device, 0, heap, 0, 16))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("off the Java heap");
+      assertThatThrownBy(() -> cuda.allocate(arena, 0))
+          .isInstanceOf(IllegalArgumentException.class);
+      assertThatThrownBy(() -> device.pointer().get(JAVA_BYTE, 0))
+          .isInstanceOf(IndexOutOfBoundsException.class);
+      assertThat(cudart.calls()).isEqualTo(calls);
+    }
+  }
+
+  @Test
+  void closedOwnersAreNamed() {
+    Arena arena = Arena.ofConfined();
+    DeviceMemory device = cuda.allocate(arena, 16);
+    CudaStream stream = cuda.createStream(arena);
+    CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
+    arena.close();
+    assertThatThrownBy(() -> cuda.fill(device, 0, (byte) 0, 16))
+        .isInstanceOf(IllegalStateException.class)
+        .hasMessage("this device memory was closed");
+    assertThatThrownBy(() -> cuda.synchronize(stream)).hasMessage("this stream was closed");
+    assertThatThrownBy(() -> cuda.resources(kernel)).hasMessage("this kernel image was closed");
+  }
+
+  @Test
+  void contextIsAddedAndTheClassKept() {
+    cudart.memory(8);
+    try (Arena arena = Arena.ofConfined()) {
+      assertThatThrownBy(
+              () -> {
+                try {
+                  cuda.allocate(arena, 16);
+                } catch (CudaException e) {
+                  throw e.withContext("shape [4, 16]").withContext("forward");
+                }
+              })
+          .hasMessageContaining("device 0; shape [4, 16]; forward; 16 bytes needed, 8 bytes free");
+    }
+  }
+}
