@@ -7,5 +7,6 @@ module io.github.linattn.runtime {
   requires static org.jspecify;
 
   exports io.github.linattn;
+  exports io.github.linattn.io;
   exports io.github.linattn.reference;
 }

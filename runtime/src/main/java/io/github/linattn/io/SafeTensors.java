@@ -1,0 +1,146 @@
+package io.github.linattn.io;
+
+import static java.nio.file.StandardOpenOption.READ;
+
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.util.Collections;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * A safetensors file, mapped into memory: no element is copied or touched until it is used.
+ *
+ * <p>Owns the mapping; {@link StoredTensor#data} of its tensors ends when it closes. The file must
+ * not be shortened while it is open.
+ *
+ * @see <a href="https://github.com/huggingface/safetensors#format">the format</a>
+ * @see SafeTensorsWriter
+ */
+public final class SafeTensors implements AutoCloseable {
+  static final ValueLayout.OfLong HEADER_LENGTH =
+      ValueLayout.JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
+  /** The same limit as the format's own reader. */
+  private static final long MAX_HEADER_BYTES = 100_000_000;
+
+  private final Path file;
+  private final Arena arena;
+  private final MemorySegment data;
+  private final SafeTensorsHeader header;
+
+  private SafeTensors(Path file, Arena arena, MemorySegment data, SafeTensorsHeader header) {
+    this.file = file;
+    this.arena = arena;
+    this.data = data;
+    this.header = header;
+  }
+
+  /**
+   * Maps a file and checks its header.
+   *
+   * @throws IOException if the file can't be read or is not a well-formed safetensors file; the
+   *     message names the file and what is wrong
+   */
+  public static SafeTensors open(Path file) throws IOException {
+    if (!Files.exists(file)) {
+      throw new NoSuchFileException(file.toString(), null, "no such file");
+    }
+    if (!Files.isRegularFile(file)) {
+      throw new IOException(file + " is not a regular file");
+    }
+    Arena arena = Arena.ofShared();
+    try {
+      return map(file, arena);
+    } catch (IOException | RuntimeException | Error e) {
+      arena.close();
+      throw e;
+    }
+  }
+
+  private static SafeTensors map(Path file, Arena arena) throws IOException {
+    MemorySegment all;
+    try (FileChannel channel = FileChannel.open(file, READ)) {
+      all = channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size(), arena);
+    }
+    if (all.byteSize() < Long.BYTES) {
+      throw new IOException(
+          "%s has %d bytes and is no safetensors file".formatted(file, all.byteSize()));
+    }
+    long headerBytes = all.get(HEADER_LENGTH, 0);
+    long rest = all.byteSize() - Long.BYTES;
+    if (headerBytes < 0 || headerBytes > Math.min(rest, MAX_HEADER_BYTES)) {
+      throw new IOException(
+          "%s is truncated or no safetensors file: it announces a header of %s bytes, %d follow"
+              .formatted(file, Long.toUnsignedString(headerBytes), rest));
+    }
+    String json = utf8(file, all.asSlice(Long.BYTES, headerBytes));
+    MemorySegment data = all.asSlice(Long.BYTES + headerBytes);
+    return new SafeTensors(file, arena, data, SafeTensorsHeader.parse(file, json, data.byteSize()));
+  }
+
+  private static String utf8(Path file, MemorySegment bytes) throws IOException {
+    try {
+      return StandardCharsets.UTF_8.newDecoder().decode(bytes.asByteBuffer()).toString();
+    } catch (CharacterCodingException e) {
+      throw new IOException(file + ": the header is not UTF-8", e);
+    }
+  }
+
+  /** The file as it was named at {@link #open}. */
+  public Path file() {
+    return file;
+  }
+
+  /** Names of the tensors, in the order of the header. */
+  public Set<String> names() {
+    return Collections.unmodifiableSet(header.slots().keySet());
+  }
+
+  /** What the file says about itself; empty if nothing. */
+  public Map<String, String> metadata() {
+    return Collections.unmodifiableMap(header.metadata());
+  }
+
+  /** Whether the file holds a tensor of this name. */
+  public boolean contains(String name) {
+    return header.slots().containsKey(name);
+  }
+
+  /**
+   * One tensor, in place.
+   *
+   * @throws IllegalArgumentException if there is none of this name, or its type is unknown
+   */
+  public StoredTensor tensor(String name) {
+    SafeTensorsHeader.Slot slot = header.slots().get(name);
+    if (slot == null) {
+      throw new IllegalArgumentException(
+          "%s has no tensor %s; it has %s".formatted(file, name, String.join(", ", names())));
+    }
+    MemorySegment elements = data.asSlice(slot.begin(), slot.end() - slot.begin());
+    return new StoredTensor(name, slot.dtype(), slot.shape(), elements);
+  }
+
+  /** Ends the mapping. A second call does nothing. */
+  @Override
+  public void close() {
+    if (arena.scope().isAlive()) {
+      arena.close();
+    }
+  }
+
+  @Override
+  public String toString() {
+    return file.toString();
+  }
+}

@@ -1,0 +1,150 @@
+package io.github.linattn.io;
+
+import static java.nio.file.StandardCopyOption.REPLACE_EXISTING;
+import static java.nio.file.StandardOpenOption.CREATE_NEW;
+import static java.nio.file.StandardOpenOption.WRITE;
+
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileSystemException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.UUID;
+import java.util.stream.Collectors;
+
+/**
+ * Collects tensors and writes them as one safetensors file. Not thread-safe; reads the tensors'
+ * memory in {@link #write} only.
+ */
+public final class SafeTensorsWriter {
+  private static final int ALIGNMENT = 8;
+  private static final long PIECE = 1 << 30;
+
+  private final Map<String, StoredTensor> tensors = new LinkedHashMap<>();
+  private final Map<String, String> metadata = new LinkedHashMap<>();
+
+  /** Adds a line about the file. */
+  public SafeTensorsWriter metadata(String key, String value) {
+    metadata.put(key, value);
+    return this;
+  }
+
+  /**
+   * Adds a tensor.
+   *
+   * @param data row-major elements, off-heap or a {@code byte[]}; open until {@link #write}
+   * @throws IllegalArgumentException if the name is taken or the size does not fit
+   */
+  public SafeTensorsWriter add(String name, String dtype, List<Long> shape, MemorySegment data) {
+    var tensor = new StoredTensor(name, dtype, shape, data);
+    if (name.equals("__metadata__") || tensors.putIfAbsent(name, tensor) != null) {
+      throw new IllegalArgumentException("the name " + name + " is taken");
+    }
+    return this;
+  }
+
+  /**
+   * Writes a temporary file beside {@code target} and moves it into place, so that {@code target}
+   * is either complete or as it was before.
+   *
+   * @throws IOException if the file can't be written
+   */
+  public void write(Path target) throws IOException {
+    if (Files.exists(target) && !Files.isRegularFile(target)) {
+      throw new FileSystemException(target.toString(), null, "not a regular file");
+    }
+    Path temporary =
+        target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".part");
+    try {
+      writeAll(temporary);
+      Files.move(temporary, target, REPLACE_EXISTING);
+    } finally {
+      Files.deleteIfExists(temporary);
+    }
+  }
+
+  private void writeAll(Path temporary) throws IOException {
+    try (FileChannel channel = FileChannel.open(temporary, CREATE_NEW, WRITE)) {
+      byte[] header = header().getBytes(StandardCharsets.UTF_8);
+      ByteBuffer length = ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN);
+      writeFully(channel, length.putLong(0, header.length));
+      writeFully(channel, ByteBuffer.wrap(header));
+      for (StoredTensor tensor : tensors.values()) {
+        writeData(channel, tensor.data());
+      }
+    }
+  }
+
+  private static void writeData(FileChannel channel, MemorySegment data) throws IOException {
+    for (long at = 0; at < data.byteSize(); at += PIECE) {
+      long bytes = Math.min(PIECE, data.byteSize() - at);
+      writeFully(channel, data.asSlice(at, bytes).asByteBuffer());
+    }
+  }
+
+  private static void writeFully(FileChannel channel, ByteBuffer bytes) throws IOException {
+    while (bytes.hasRemaining()) {
+      channel.write(bytes);
+    }
+  }
+
+  private String header() {
+    var json = new StringBuilder("{");
+    if (!metadata.isEmpty()) {
+      json.append("\"__metadata__\":").append(metadataJson()).append(',');
+    }
+    long at = 0;
+    for (StoredTensor tensor : tensors.values()) {
+      json.append(entryJson(tensor, at)).append(',');
+      at += tensor.data().byteSize();
+    }
+    if (json.charAt(json.length() - 1) == ',') {
+      json.setLength(json.length() - 1);
+    }
+    json.append('}');
+    int bytes = json.toString().getBytes(StandardCharsets.UTF_8).length;
+    return json + " ".repeat(Math.floorMod(-bytes, ALIGNMENT));
+  }
+
+  private String metadataJson() {
+    return metadata.entrySet().stream()
+        .map(entry -> quoted(entry.getKey()) + ":" + quoted(entry.getValue()))
+        .collect(Collectors.joining(",", "{", "}"));
+  }
+
+  private static String entryJson(StoredTensor tensor, long begin) {
+    String shape =
+        tensor.shape().stream().map(String::valueOf).collect(Collectors.joining(",", "[", "]"));
+    return String.format(
+        Locale.ROOT,
+        "%s:{\"dtype\":%s,\"shape\":%s,\"data_offsets\":[%d,%d]}",
+        quoted(tensor.name()),
+        quoted(tensor.dtype()),
+        shape,
+        begin,
+        begin + tensor.data().byteSize());
+  }
+
+  private static String quoted(String text) {
+    var json = new StringBuilder("\"");
+    for (int i = 0; i < text.length(); i++) {
+      char c = text.charAt(i);
+      if (c == '"' || c == '\\') {
+        json.append('\\').append(c);
+      } else if (c < ' ') {
+        json.append(String.format(Locale.ROOT, "\\u%04x", (int) c));
+      } else {
+        json.append(c);
+      }
+    }
+    return json.append('"').toString();
+  }
+}

@@ -1,0 +1,8 @@
+/**
+ * Tensor files. For the command line, tests and applications. A file that is open may be read from
+ * many threads; whoever opens it closes it.
+ */
+@NullMarked
+package io.github.linattn.io;
+
+import org.jspecify.annotations.NullMarked;
