@@ -21,8 +21,8 @@ import java.util.function.Consumer;
  * <p>What a method creates belongs to the {@link Arena} it is given and is released when that
  * closes. The order within one arena is not specified: where it matters (a stream after the memory
  * that it frees), nest arenas. A release that fails cannot be thrown out of an arena without hiding
- * the others: it is logged as a warning to {@code io.github.linattn.cuda} and counted by {@link
- * #failedReleases}.
+ * the others: it is logged to {@code io.github.linattn.cuda}, the first of each kind as a warning,
+ * and counted by {@link #failedReleases}.
  *
  * <p>Any thread. CUDA's current device belongs to the calling thread: call {@link #setDevice}
  * first. Wrong sizes, closed handles and heap segments are refused in Java before CUDA sees them.

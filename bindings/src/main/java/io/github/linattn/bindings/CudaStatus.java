@@ -11,6 +11,8 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.OptionalInt;
 import java.util.OptionalLong;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.jspecify.annotations.Nullable;
 
@@ -21,6 +23,7 @@ import org.jspecify.annotations.Nullable;
 final class CudaStatus {
   private static final System.Logger LOG = System.getLogger("io.github.linattn.cuda");
   private static final AtomicLong FAILED_RELEASES = new AtomicLong();
+  private static final Set<String> WARNED = ConcurrentHashMap.newKeySet();
 
   /** cudaErrorCudartUnloading: the process ends, and CUDA has already freed everything. */
   private static final int UNLOADING = 4;
@@ -77,7 +80,9 @@ final class CudaStatus {
     FAILED_RELEASES.incrementAndGet();
     CudaException failure =
         failure(call, status, "reported while freeing, may come from an earlier launch");
-    LOG.log(Level.WARNING, failure.getMessage());
+    // One fault fails every release after it; the first of each kind tells all there is to tell.
+    Level level = WARNED.add(call + status) ? Level.WARNING : Level.DEBUG;
+    LOG.log(level, failure.getMessage());
   }
 
   static long failedReleases() {
