@@ -19,7 +19,8 @@ import java.util.List;
  *
  * <p>{@link QuerySweep} goes forward with S, z, u and finds dq, δ, da and db; {@link KeyValueSweep}
  * goes back with R = Σ b q⊗Ω, r = Σ b δ q and y = Σ a Ω and finds dk and dv. δ comes from sums that
- * the first sweep holds anyway, so that the rounding of a stored o has no part in it.
+ * the first sweep holds anyway, so that the rounding of a stored o has no part in it. All of v is
+ * centred first, see {@link KeyValueTile}.
  */
 final class BackwardPass {
   final Operator operator;
@@ -51,16 +52,17 @@ final class BackwardPass {
 
   void run() {
     boolean causal = operator.causal();
+    var initial = StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim());
     List<OuterSum> keyValueSums =
         segments.starts(
             causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
-            StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim()),
-            segment -> new KeyValueTile(operator, input).sumOver(segment, kernel));
+            lane -> keyValueTile(lane).center(initial.apply(lane)),
+            segment -> keyValueTile(segment.lane()).sumOver(segment, kernel));
     QuerySweep[] sweeps = new QuerySweep[segments.count()];
     segments.forEach(
         i -> {
-          sweeps[i] = new QuerySweep(this, keyValueSums.get(i).transposed());
-          sweeps[i].run(segments.get(i));
+          sweeps[i] = new QuerySweep(this, segments.get(i), keyValueSums.get(i).transposed());
+          sweeps[i].run();
         });
     storeCoefficientGradients(sweeps);
     List<OuterSum> gradientSums =
@@ -68,7 +70,7 @@ final class BackwardPass {
             causal ? Segments.Start.AFTER : Segments.Start.WHOLE,
             lane -> new OuterSum(shape.keyDim(), shape.valueDim()),
             segment -> new QueryTile(this).sumOver(segment));
-    segments.forEach(i -> new KeyValueSweep(this, gradientSums.get(i)).run(segments.get(i)));
+    segments.forEach(i -> new KeyValueSweep(this, segments.get(i), gradientSums.get(i)).run());
   }
 
   /** Adds the segments' parts in a fixed order, so that equal calls give equal bits. */
@@ -96,6 +98,10 @@ final class BackwardPass {
       }
       tensor.dtype().encode(row, 0, tensor.segment(), batch * tensor.stride(0), row.length);
     }
+  }
+
+  KeyValueTile keyValueTile(Lane lane) {
+    return KeyValueTile.centered(operator, input, lane);
   }
 
   float[] deltas(Lane lane, int head) {

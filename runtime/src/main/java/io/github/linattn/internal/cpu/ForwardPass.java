@@ -47,14 +47,16 @@ final class ForwardPass {
         segments.starts(
             start,
             StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim()),
-            segment -> new KeyValueTile(operator, input).sumOver(segment, kernel));
-    segments.forEach(i -> new Sweep(starts.get(i)).run(segments.get(i)));
+            segment -> KeyValueTile.of(operator, input, segment.lane()).sumOver(segment, kernel));
+    segments.forEach(i -> new Sweep(segments.get(i), starts.get(i)).run());
   }
 
   /** One segment; owns its tiles. */
   private final class Sweep {
+    private final Segments.Segment segment;
+    private final Lane lane;
     private final OuterSum state;
-    private final KeyValueTile keyValue = new KeyValueTile(operator, input);
+    private final KeyValueTile keyValue;
     private final float[] query = new float[Tiles.CHUNK * shape.keyDim()];
     private final float[] keyTransposed = new float[shape.keyDim() * Tiles.CHUNK];
     private final float[] weights = new float[Tiles.CHUNK * Tiles.CHUNK];
@@ -64,23 +66,25 @@ final class ForwardPass {
     private final double[] norms = new double[Tiles.CHUNK];
     private final float[] z = new float[shape.keyDim()];
 
-    Sweep(OuterSum state) {
+    Sweep(Segments.Segment segment, OuterSum state) {
+      this.segment = segment;
+      this.lane = segment.lane();
       this.state = state;
+      this.keyValue = KeyValueTile.of(operator, input, lane);
     }
 
-    void run(Segments.Segment segment) {
-      Lane lane = segment.lane();
+    void run() {
       int rows;
       for (int token = segment.start(); token < segment.end(); token += rows) {
         rows = Math.min(Tiles.CHUNK, segment.end() - token);
         if (operator.causal()) {
-          rows = keyValue.loadSafely(lane, token, rows);
+          rows = keyValue.loadSafely(token, rows);
           Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
         }
         Tiles.toFloats(state.left, z);
         int group = shape.headsPerKeyValueHead();
         for (int member = 0; member < group; member++) {
-          attend(lane, lane.keyValueHead() * group + member, token, rows);
+          attend(lane.keyValueHead() * group + member, token, rows);
         }
         if (operator.causal()) {
           keyValue.addTo(state, kernel, rows);
@@ -91,7 +95,7 @@ final class ForwardPass {
       }
     }
 
-    private void attend(Lane lane, int head, int token, int rows) {
+    private void attend(int head, int token, int rows) {
       q.load(lane.batch(), head, token, rows, query);
       if (operator.normalize()) {
         Tiles.normalize(query, rows, shape.keyDim(), norms);

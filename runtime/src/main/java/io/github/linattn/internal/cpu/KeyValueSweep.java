@@ -2,6 +2,7 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
+import java.util.Arrays;
 
 /**
  * Second sweep of the backward over one segment, against token order. Per chunk, with R, r, y over
@@ -15,6 +16,8 @@ import io.github.linattn.internal.Operator;
  */
 final class KeyValueSweep {
   private final BackwardPass pass;
+  private final Segments.Segment segment;
+  private final Lane lane;
   private final Operator operator;
   private final AttentionShape shape;
   private final MatrixKernel kernel;
@@ -35,13 +38,15 @@ final class KeyValueSweep {
   /**
    * @param sums R, r and y that the segment starts from, see {@link QueryTile#addTo}
    */
-  KeyValueSweep(BackwardPass pass, OuterSum sums) {
+  KeyValueSweep(BackwardPass pass, Segments.Segment segment, OuterSum sums) {
     this.pass = pass;
+    this.segment = segment;
+    this.lane = segment.lane();
     this.operator = pass.operator;
     this.shape = pass.shape;
     this.kernel = pass.kernel;
     this.sums = sums;
-    this.keyValue = new KeyValueTile(operator, pass.input);
+    this.keyValue = pass.keyValueTile(lane);
     this.query = new QueryTile(pass);
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
@@ -52,20 +57,19 @@ final class KeyValueSweep {
     this.valueGradient = new float[Tiles.CHUNK * shape.valueDim()];
   }
 
-  void run(Segments.Segment segment) {
-    Lane lane = segment.lane();
+  void run() {
     int rows;
     for (int end = segment.end(); end > segment.start(); end -= rows) {
       rows = Math.min(Tiles.CHUNK, end - segment.start());
-      if (operator.causal() && !queriesAreFinite(lane, end - rows, rows)) {
+      if (operator.causal() && !queriesAreFinite(end - rows, rows)) {
         rows = 1; // 0 times NaN in a product would carry it to later tokens
       }
-      differentiate(lane, end - rows, rows);
+      differentiate(end - rows, rows);
     }
   }
 
-  private boolean queriesAreFinite(Lane lane, int token, int rows) {
-    for (int head = firstHead(lane); head < firstHead(lane) + group(); head++) {
+  private boolean queriesAreFinite(int token, int rows) {
+    for (int head = firstHead(); head < firstHead() + group(); head++) {
       query.load(lane, head, token, rows);
       if (!query.isFinite(rows)) {
         return false;
@@ -78,19 +82,19 @@ final class KeyValueSweep {
     return shape.headsPerKeyValueHead();
   }
 
-  private int firstHead(Lane lane) {
+  private int firstHead() {
     return lane.keyValueHead() * group();
   }
 
-  private void differentiate(Lane lane, int token, int rows) {
-    keyValue.load(lane, token, rows);
+  private void differentiate(int token, int rows) {
+    keyValue.load(token, rows);
     Tiles.transpose(keyValue.v, rows, shape.valueDim(), valueTransposed);
     startFromSums(rows);
     if (operator.causal()) {
       Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
-      for (int head = firstHead(lane); head < firstHead(lane) + group(); head++) {
+      for (int head = firstHead(); head < firstHead() + group(); head++) {
         query.load(lane, head, token, rows);
-        addChunk(lane, head, token, rows);
+        addChunk(head, token, rows);
       }
     }
     Tiles.transposeBack(keyGradientTransposed, rows, shape.keyDim(), keyGradient);
@@ -135,7 +139,7 @@ final class KeyValueSweep {
   }
 
   /** Adds what the chunk's own queries of one head give, then takes them into R, r and y. */
-  private void addChunk(Lane lane, int head, int token, int rows) {
+  private void addChunk(int head, int token, int rows) {
     int d = shape.keyDim();
     int width = shape.valueDim();
     int chunk = Tiles.CHUNK;
@@ -180,7 +184,7 @@ final class KeyValueSweep {
       for (int n = 0; n <= i; n++) {
         weightGradients[row + n] -= deltas[token + i];
       }
-      java.util.Arrays.fill(weightGradients, row + i + 1, row + Tiles.CHUNK, 0);
+      Arrays.fill(weightGradients, row + i + 1, row + Tiles.CHUNK, 0);
     }
   }
 }

@@ -4,24 +4,50 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.internal.Operator;
 import java.util.Arrays;
 
-/** Rows of k and v of one chunk, with k normalised where the operator says so. One worker's own. */
+/**
+ * Rows of k and v of one chunk of a lane, with k normalised where the operator says so. One
+ * worker's own.
+ *
+ * <p>The backward centres v: every e_in = Ω_i·v_n − o_i·Ω_i stays as it is when one constant vector
+ * is taken from all v (and so from o), and sums of centred rows cancel less.
+ */
 final class KeyValueTile {
   /** Weights of a plain sum of rows. */
   private static final float[] ONES = ones();
 
   private final boolean normalize;
+  private final Lane lane;
   private final TensorRows keyRows;
   private final TensorRows valueRows;
+  private final float[] center;
   final float[] k;
   final float[] v;
   final double[] keyNorms = new double[Tiles.CHUNK];
 
-  KeyValueTile(Operator operator, AttentionInput input) {
+  private KeyValueTile(Operator operator, AttentionInput input, Lane lane) {
     this.normalize = operator.normalize();
+    this.lane = lane;
     this.keyRows = new TensorRows(input.k());
     this.valueRows = new TensorRows(input.v());
+    this.center = new float[valueRows.width()];
     this.k = new float[Tiles.CHUNK * keyRows.width()];
     this.v = new float[Tiles.CHUNK * valueRows.width()];
+  }
+
+  /** Tiles of v as it is. */
+  static KeyValueTile of(Operator operator, AttentionInput input, Lane lane) {
+    return new KeyValueTile(operator, input, lane);
+  }
+
+  /** Tiles of v less the mean of the lane's first rows. */
+  static KeyValueTile centered(Operator operator, AttentionInput input, Lane lane) {
+    KeyValueTile tile = new KeyValueTile(operator, input, lane);
+    int rows = Math.min(Tiles.CHUNK, lane.length());
+    if (rows > 0) {
+      tile.valueRows.load(lane.batch(), lane.keyValueHead(), lane.start(), rows, tile.v);
+      Tiles.meanOfRows(tile.v, rows, tile.center);
+    }
+    return tile;
   }
 
   private static float[] ones() {
@@ -30,9 +56,10 @@ final class KeyValueTile {
     return ones;
   }
 
-  void load(Lane lane, int token, int rows) {
+  void load(int token, int rows) {
     keyRows.load(lane.batch(), lane.keyValueHead(), token, rows, k);
     valueRows.load(lane.batch(), lane.keyValueHead(), token, rows, v);
+    Tiles.subtractFromRows(v, rows, center);
     if (normalize) {
       Tiles.normalize(k, rows, keyRows.width(), keyNorms);
     }
@@ -42,8 +69,8 @@ final class KeyValueTile {
    * Loads up to {@code rows} rows and returns how many a product of the chunk may take: 1 where one
    * of them is not finite, because in a product 0 times NaN would carry it to earlier tokens.
    */
-  int loadSafely(Lane lane, int token, int rows) {
-    load(lane, token, rows);
+  int loadSafely(int token, int rows) {
+    load(token, rows);
     boolean finite =
         Tiles.isFinite(k, rows * keyRows.width()) && Tiles.isFinite(v, rows * valueRows.width());
     return finite ? rows : 1;
@@ -64,9 +91,15 @@ final class KeyValueTile {
     OuterSum sum = new OuterSum(keyRows.width(), valueRows.width());
     for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
       int rows = Math.min(Tiles.CHUNK, segment.end() - token);
-      load(segment.lane(), token, rows);
+      load(token, rows);
       addTo(sum, kernel, rows);
     }
+    return sum;
+  }
+
+  /** Makes sums over v as it is into sums over the rows that this tile gives. */
+  OuterSum center(OuterSum sum) {
+    sum.shiftRight(center, lane.countBefore());
     return sum;
   }
 }

@@ -72,6 +72,18 @@ final class OuterSum {
     }
   }
 
+  /** Makes these sums what they were had {@code shift} been taken from each of the right rows. */
+  void shiftRight(float[] shift, long count) {
+    for (int i = 0; i < leftWidth; i++) {
+      for (int j = 0; j < rightWidth; j++) {
+        matrix[i * rightWidth + j] -= (float) (left[i] * shift[j]);
+      }
+    }
+    for (int j = 0; j < rightWidth; j++) {
+      right[j] -= (double) count * shift[j];
+    }
+  }
+
   OuterSum copy() {
     OuterSum copy = new OuterSum(leftWidth, rightWidth);
     copy.add(this);

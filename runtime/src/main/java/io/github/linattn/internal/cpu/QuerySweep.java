@@ -2,13 +2,14 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
+import java.util.Arrays;
 
 /**
  * First sweep of the backward over one segment, in token order. Per chunk, with E = T∘(Ω Vᵀ − δ
  * 1ᵀ):
  *
  * <pre>
- *   δ = rowsum(W∘Ω Vᵀ) + b q·(Ω Sᵀ) + a Ω u        dQ = b (E K + Ω Sᵀ − δ zᵀ)
+ *   δ = (rowsum(W∘Ω Vᵀ) + b q·(Ω Sᵀ) + a Ω u)/g    dQ = b (E K + Ω Sᵀ − δ zᵀ)
  *   da += rowsum(E) + Ω u − δ c                     db += q·dQ/b
  * </pre>
  */
@@ -17,6 +18,8 @@ final class QuerySweep {
   final double[] db;
 
   private final BackwardPass pass;
+  private final Segments.Segment segment;
+  private final Lane lane;
   private final Operator operator;
   private final AttentionShape shape;
   private final MatrixKernel kernel;
@@ -36,13 +39,15 @@ final class QuerySweep {
   /**
    * @param state sums that the segment starts from, with v on their left and k on their right
    */
-  QuerySweep(BackwardPass pass, OuterSum state) {
+  QuerySweep(BackwardPass pass, Segments.Segment segment, OuterSum state) {
     this.pass = pass;
+    this.segment = segment;
+    this.lane = segment.lane();
     this.operator = pass.operator;
     this.shape = pass.shape;
     this.kernel = pass.kernel;
     this.state = state;
-    this.keyValue = new KeyValueTile(operator, pass.input);
+    this.keyValue = pass.keyValueTile(lane);
     this.query = new QueryTile(pass);
     this.dq = new TensorRows(pass.gradients.dq());
     this.keyTransposed = new float[shape.keyDim() * Tiles.CHUNK];
@@ -54,20 +59,19 @@ final class QuerySweep {
     this.db = new double[shape.headsPerKeyValueHead()];
   }
 
-  void run(Segments.Segment segment) {
-    Lane lane = segment.lane();
+  void run() {
     int rows;
     for (int token = segment.start(); token < segment.end(); token += rows) {
       rows = Math.min(Tiles.CHUNK, segment.end() - token);
       if (operator.causal()) {
-        rows = keyValue.loadSafely(lane, token, rows);
+        rows = keyValue.loadSafely(token, rows);
         Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
         Tiles.transpose(keyValue.v, rows, shape.valueDim(), valueTransposed);
       }
       Tiles.toFloats(state.left, u);
       Tiles.toFloats(state.right, z);
       for (int member = 0; member < da.length; member++) {
-        differentiate(lane, member, token, rows);
+        differentiate(member, token, rows);
       }
       if (operator.causal()) {
         keyValue.addTransposedTo(state, kernel, rows);
@@ -75,7 +79,7 @@ final class QuerySweep {
     }
   }
 
-  private void differentiate(Lane lane, int member, int token, int rows) {
+  private void differentiate(int member, int token, int rows) {
     int d = shape.keyDim();
     int dv = shape.valueDim();
     int head = lane.keyValueHead() * da.length + member;
@@ -90,10 +94,10 @@ final class QuerySweep {
     float[] deltas = pass.deltas(lane, head);
     for (int i = 0; i < rows; i++) {
       double alongValues = kernel.dot(dv, query.omega, i * dv, u);
-      double delta =
-          rowSums[i]
-              + operator.b(head) * dot(d, query.q, gradient, i * d)
-              + operator.a(head) * alongValues;
+      double alongKeys = dot(d, query.q, gradient, i * d);
+      double outputAlongOmega = // g o·Ω
+          rowSums[i] + operator.b(head) * alongKeys + operator.a(head) * alongValues;
+      double delta = outputAlongOmega / query.g[i];
       deltas[token + i] = (float) delta;
       double chunkSum = operator.causal() ? subtractDelta(i, rows, delta) : 0;
       da[member] += chunkSum + alongValues - delta * seen;
@@ -155,7 +159,7 @@ final class QuerySweep {
       weightGradients[row + n] = (float) e;
       sum += e;
     }
-    java.util.Arrays.fill(weightGradients, row + i + 1, row + rows, 0);
+    Arrays.fill(weightGradients, row + i + 1, row + rows, 0);
     return sum;
   }
 

@@ -11,7 +11,7 @@ final class QueryTile {
   final float[] q;
   final float[] omega;
   final double[] norms = new double[Tiles.CHUNK];
-  private final float[] g = new float[Tiles.CHUNK];
+  final float[] g = new float[Tiles.CHUNK];
   private final float[] delta = new float[Tiles.CHUNK];
 
   QueryTile(BackwardPass pass) {

@@ -91,6 +91,26 @@ final class Tiles {
     }
   }
 
+  /** Mean of each column, 0 where it is not finite. */
+  static void meanOfRows(float[] tile, int rows, float[] mean) {
+    for (int j = 0; j < mean.length; j++) {
+      double sum = 0;
+      for (int i = 0; i < rows; i++) {
+        sum += tile[i * mean.length + j];
+      }
+      float value = (float) (sum / rows);
+      mean[j] = Float.isFinite(value) ? value : 0;
+    }
+  }
+
+  static void subtractFromRows(float[] tile, int rows, float[] row) {
+    for (int i = 0; i < rows; i++) {
+      for (int j = 0; j < row.length; j++) {
+        tile[i * row.length + j] -= row[j];
+      }
+    }
+  }
+
   static void scale(float[] tile, int count, float factor) {
     for (int i = 0; i < count; i++) {
       tile[i] *= factor;
