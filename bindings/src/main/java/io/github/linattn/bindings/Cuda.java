@@ -127,13 +127,21 @@ public final class Cuda {
 
   /**
    * Allocates memory in the order of a stream, not cleared. Closing the owner frees it in that
-   * order too, without waiting: the stream must still exist then, so it belongs to an outer arena.
+   * order too, without waiting, if the stream still exists then, as one of an outer arena does; if
+   * not, it is freed after waiting.
    */
   public DeviceMemory allocateAsync(Arena owner, long bytes, CudaStream stream) {
     MemorySegment raw = mallocAsync(bytes, stream);
-    Consumer<MemorySegment> release =
-        memory -> CudaStatus.released("cudaFreeAsync", freeInOrder(memory, stream));
-    return new DeviceMemory(own(raw, 0, owner, release), bytes);
+    return new DeviceMemory(own(raw, 0, owner, memory -> freeOnClose(memory, stream)), bytes);
+  }
+
+  private static void freeOnClose(MemorySegment memory, CudaStream stream) {
+    if (stream.isOpen()) {
+      MemorySegment on = MemorySegment.ofAddress(stream.address());
+      CudaStatus.released("cudaFreeAsync", cudart.cudaFreeAsync(memory, on));
+    } else {
+      free(memory);
+    }
   }
 
   /**
@@ -155,11 +163,7 @@ public final class Cuda {
 
   /** Frees, in the order of a stream, what {@link #allocateAsync(long, CudaStream)} gave. */
   public void freeAsync(DeviceMemory memory, CudaStream stream) {
-    CudaStatus.check("cudaFreeAsync", freeInOrder(memory.pointer(), stream));
-  }
-
-  private static int freeInOrder(MemorySegment memory, CudaStream stream) {
-    return cudart.cudaFreeAsync(memory, stream.handle());
+    CudaStatus.check("cudaFreeAsync", cudart.cudaFreeAsync(memory.pointer(), stream.handle()));
   }
 
   /**

@@ -18,6 +18,11 @@ public final class CudaStream {
     return Handles.usable(handle, "stream");
   }
 
+  /** Whether its arena is open; no longer while that closes. */
+  boolean isOpen() {
+    return handle.scope().isAlive();
+  }
+
   /**
    * The default stream of the current device. It exists without being created and is never
    * destroyed.

@@ -143,6 +143,17 @@ class CudaTest {
   }
 
   @Test
+  void streamOrderedMemoryMayShareItsStreamsArena() {
+    long failedReleases = cuda.failedReleases();
+    try (Arena arena = Arena.ofConfined()) {
+      CudaStream stream = cuda.createStream(arena);
+      cuda.allocateAsync(arena, 64, stream);
+    }
+    assertThat(cudart.live()).isZero();
+    assertThat(cuda.failedReleases()).isEqualTo(failedReleases);
+  }
+
+  @Test
   void wrongSizesNeverReachCuda() {
     try (Arena arena = Arena.ofConfined()) {
       DeviceMemory device = cuda.allocate(arena, 16);
