@@ -1,0 +1,91 @@
+package io.github.linattn.kernels;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.github.linattn.kernelgen.Catalogue;
+import io.github.linattn.kernelgen.ResourcePlan;
+import io.github.linattn.kernelgen.RowPlan;
+import io.github.linattn.kernelgen.ScanPlan;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.OptionalInt;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/**
+ * The device code on the host, a thread for each CUDA thread, against the quadratic form in double.
+ */
+class EmulationTest {
+  @TempDir Path folder;
+
+  @BeforeAll
+  static void needsCompiler() throws Exception {
+    boolean works;
+    try {
+      works = run(List.of("g++", "--version")).status() == 0;
+    } catch (java.io.IOException absent) {
+      works = false;
+    }
+    assumeTrue(works, "no g++: the device code is not emulated");
+  }
+
+  @ParameterizedTest
+  @CsvSource({"16,1", "48,3", "80,5", "128,4", "192,6"})
+  void agreesWithTheQuadraticForm(int headDim, int slices) throws Exception {
+    emulate(headDim, slices, List.of());
+  }
+
+  /** ThreadSanitizer takes a missing barrier for what it is, a data race. */
+  @ParameterizedTest
+  @CsvSource("32,2")
+  void hasNoRaces(int headDim, int slices) throws Exception {
+    emulate(headDim, slices, List.of("-fsanitize=thread", "-g"));
+  }
+
+  private void emulate(int headDim, int slices, List<String> flags) throws Exception {
+    ScanPlan scan = null;
+    int lanes = 0;
+    for (var spec :
+        Catalogue.forHeadDim(headDim, OptionalInt.of(slices), Catalogue.defaultArchitectures())) {
+      ResourcePlan plan = ResourcePlan.of(spec);
+      if (plan instanceof ScanPlan one) {
+        scan = one;
+      } else {
+        lanes = Math.max(lanes, ((RowPlan) plan).lanesPerRow());
+      }
+    }
+    Path program = folder.resolve("emulation");
+    List<String> command =
+        new ArrayList<>(List.of("g++", "-std=c++20", "-O1", "-ffp-contract=off", "-pthread"));
+    command.addAll(flags);
+    command.addAll(
+        List.of(
+            "-DHEAD_DIM=" + headDim,
+            "-DSLICES=" + slices,
+            "-DCOLUMNS=" + scan.valueColumns(),
+            "-DTOKENS=" + scan.chunkTokens(),
+            "-DLANES=" + lanes,
+            "-Isrc/test/cpp",
+            "-Isrc/main/cuda/include",
+            "src/test/cpp/emulation.cpp",
+            "-o",
+            program.toString()));
+    Output built = run(command);
+    assertEquals(0, built.status(), built.text());
+    Output ran = run(List.of(program.toString()));
+    assertEquals(0, ran.status(), ran.text());
+  }
+
+  private record Output(int status, String text) {}
+
+  private static Output run(List<String> command) throws Exception {
+    Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
+    String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    return new Output(process.waitFor(), text);
+  }
+}

@@ -1,0 +1,146 @@
+package io.github.linattn.kernels;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernelgen.Catalogue;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.Family;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.KernelSpec;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.OptionalInt;
+import java.util.SortedMap;
+import java.util.TreeMap;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class KernelBuildTest {
+  private static final List<KernelSpec> SPECS =
+      Catalogue.forHeadDim(48, OptionalInt.empty(), EnumSet.of(Architecture.SM_90));
+
+  private final ByteArrayOutputStream said = new ByteArrayOutputStream();
+  private final PrintStream log = new PrintStream(said, true, StandardCharsets.UTF_8);
+  @TempDir Path folder;
+
+  @Test
+  void compilesOnlyWhatChanged() throws IOException {
+    Nvcc.Search search = nvcc();
+    SortedMap<String, String> headers = new TreeMap<>(Headers.shipped());
+    KernelBuild build = new KernelBuild(headers, search, log);
+    Path digests = folder.resolve("digests");
+
+    assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(8);
+    KernelBuild.Summary again = build.run(SPECS, folder, digests);
+    assertThat(again.compiled()).isZero();
+    assertThat(again.upToDate()).isEqualTo(8);
+    assertThat(said.toString(StandardCharsets.UTF_8))
+        .contains("kernels: 8 up to date, 0 compiled (sm_90; nvcc ");
+
+    Files.delete(folder.resolve(SPECS.getFirst().symbol() + ".fatbin"));
+    assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(1);
+  }
+
+  @Test
+  void digestCoversHeadersCompilerAndArchitectures() throws IOException {
+    Nvcc.Search none = Nvcc.firstOf(List.of());
+    SortedMap<String, String> headers = new TreeMap<>(Headers.shipped());
+    KernelBuild build = new KernelBuild(headers, none, log);
+    KernelSpec spec = SPECS.getFirst();
+    String digest = build.digest(spec, "13.0.88");
+    assertThat(build.digest(spec, "13.0.88")).isEqualTo(digest);
+    assertThat(build.digest(spec, "13.1.0")).isNotEqualTo(digest);
+    KernelSpec other =
+        new KernelSpec(
+            spec.operation(),
+            Family.PAPER,
+            spec.headDim(),
+            spec.slices(),
+            ElementType.F32,
+            EnumSet.of(Architecture.SM_80));
+    assertThat(build.digest(other, "13.0.88")).isNotEqualTo(digest);
+    headers.merge("linattn/reduce.cuh", "// changed\n", String::concat);
+    assertThat(new KernelBuild(headers, none, log).digest(spec, "13.0.88")).isNotEqualTo(digest);
+  }
+
+  @Test
+  void withoutNvccWritesTextAndOneLine() throws IOException {
+    Nvcc.Search none = Nvcc.firstOf(List.of(folder.resolve("nvcc")));
+    new KernelBuild(Headers.shipped(), none, log).run(SPECS, folder, folder.resolve("digests"));
+    assertThat(said.toString(StandardCharsets.UTF_8).lines())
+        .singleElement()
+        .asString()
+        .contains("none built for CUDA", "nvcc (not there)", "install the CUDA toolkit");
+    assertThat(folder.resolve(SPECS.getFirst().symbol() + ".cu")).exists();
+    assertThat(folder.resolve("include/linattn/arguments.h")).exists();
+    assertThat(BuiltKernels.load(folder).manifest().entries()).isEmpty();
+  }
+
+  @Test
+  void generatedFoldersGrowAndLoad() throws IOException {
+    nvcc();
+    var architectures = EnumSet.of(Architecture.SM_90);
+    KernelBuild.generate(80, OptionalInt.of(5), architectures, folder, log);
+    KernelBuild.generate(16, OptionalInt.empty(), architectures, folder, log);
+    BuiltKernels kernels = BuiltKernels.load(folder);
+    assertThat(kernels.manifest().headDims(Family.PAPER, ElementType.F32)).containsExactly(16, 80);
+    for (KernelEntry entry : kernels.manifest().entries()) {
+      assertThat(kernels.image(entry)).isNotEmpty();
+      assertThat(kernels.source(entry)).contains(entry.symbol());
+      assertThat(entry.usage().get(Architecture.SM_90).registers()).isPositive();
+    }
+  }
+
+  @Test
+  void namesTheKernelThatNvccRefuses() throws IOException {
+    Nvcc.Search search = nvcc();
+    SortedMap<String, String> headers = new TreeMap<>(Headers.shipped());
+    headers.merge("linattn/arguments.h", "\n#error out of order\n", String::concat);
+    assertThatThrownBy(
+            () ->
+                new KernelBuild(headers, search, log).run(SPECS, folder, folder.resolve("digests")))
+        .isInstanceOf(KernelBuildException.class)
+        .hasMessageContaining("nvcc refuses la_paper_forward_d48_l3_f32.cu")
+        .hasMessageContaining("out of order");
+  }
+
+  @Test
+  void readsWhatPtxasReports() {
+    String text =
+        """
+        ptxas info    : 0 bytes gmem
+        ptxas info    : Compiling entry function 'la' for 'sm_80'
+        ptxas info    : Function properties for la
+            0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+        ptxas info    : Used 40 registers, used 1 barriers, 512 bytes cmem[0]
+        ptxas info    : Compiling entry function 'la' for 'sm_90'
+        ptxas info    : Function properties for la
+            0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+        ptxas info    : Used 42 registers, used 1 barriers, 128 bytes smem
+        """;
+    assertThat(PtxasLog.parse("la", text))
+        .containsEntry(Architecture.SM_80, new KernelEntry.Usage(40, 0, 0))
+        .containsEntry(Architecture.SM_90, new KernelEntry.Usage(42, 0, 128));
+    String spilling =
+        text.substring(0, text.lastIndexOf("0 bytes stack"))
+            + "16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n";
+    assertThatThrownBy(() -> PtxasLog.parse("la", spilling))
+        .isInstanceOf(KernelBuildException.class)
+        .hasMessage("kernel la spills 20 bytes of registers on sm_90");
+  }
+
+  private static Nvcc.Search nvcc() {
+    Nvcc.Search search = Nvcc.find();
+    assumeTrue(search.nvcc().isPresent(), () -> "no nvcc: " + search.reason());
+    return search;
+  }
+}

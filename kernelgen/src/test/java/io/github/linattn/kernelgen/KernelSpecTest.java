@@ -1,0 +1,104 @@
+package io.github.linattn.kernelgen;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
+
+import java.util.EnumSet;
+import java.util.List;
+import java.util.OptionalInt;
+import java.util.Set;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+class KernelSpecTest {
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      value = {
+        "0   | 1   | multiple of 16",
+        "8   | 1   | multiple of 16",
+        "40  | 1   | multiple of 16",
+        "528 | 33  | multiple of 16",
+        "-16 | 1   | multiple of 16",
+        "128 | 0   | slices divide the head dimension",
+        "128 | -4  | slices divide the head dimension",
+        "128 | 3   | slices divide the head dimension",
+        "128 | 1   | at least 2 slices",
+        "512 | 4   | at most 64 registers of state",
+        "32  | 16  | 4 columns at a time",
+        "48  | 8   | 4 columns at a time",
+        "512 | 128 | at most 1024 threads",
+      })
+  void refusesWithTheReason(int headDim, int slices, String reason) {
+    assertThatIllegalArgumentException()
+        .isThrownBy(() -> spec(Operation.FORWARD, headDim, slices))
+        .withMessageContaining(reason);
+  }
+
+  @Test
+  void refusesNoArchitecture() {
+    assertThatIllegalArgumentException()
+        .isThrownBy(
+            () -> new KernelSpec(Operation.FORWARD, Family.PAPER, 64, 2, ElementType.F32, Set.of()))
+        .withMessageContaining("at least one architecture");
+  }
+
+  @ParameterizedTest
+  @CsvSource({"16,1", "32,1", "48,3", "80,5", "96,3", "112,7", "128,4", "192,6", "256,8", "512,16"})
+  void defaultSlices(int headDim, int slices) {
+    assertThat(KernelSpec.defaultSlices(headDim)).isEqualTo(slices);
+  }
+
+  @Test
+  void everyHeadDimensionHasAPlanWithItsDefaultSlices() {
+    for (int headDim = 16; headDim <= 512; headDim += 16) {
+      for (KernelSpec spec :
+          Catalogue.forHeadDim(headDim, OptionalInt.empty(), EnumSet.of(Architecture.SM_90))) {
+        ResourcePlan plan = ResourcePlan.of(spec);
+        assertThat(plan.threads()).as(spec.symbol()).isBetween(32, 1024);
+        assertThat(plan.sharedBytes()).as(spec.symbol()).isLessThanOrEqualTo(48 * 1024);
+      }
+    }
+  }
+
+  @Test
+  void sharedRegionsLieBehindOneAnother() {
+    ScanPlan plan = ScanPlan.of(128, 4);
+    int end = 0;
+    for (SharedRegion region : plan.shared()) {
+      assertThat(region.offset()).isEqualTo(end);
+      end += region.bytes();
+    }
+    assertThat(plan.sharedBytes()).isEqualTo(end);
+  }
+
+  @Test
+  void gridRules() {
+    assertThat(new GridRule.PerHead(4).blocks(64)).isEqualTo(256);
+    assertThat(new GridRule.PerRows(8).blocks(17)).isEqualTo(3);
+    assertThat(GridRule.parse("per_head:4")).isEqualTo(new GridRule.PerHead(4));
+    assertThat(GridRule.parse("per_rows:8")).isEqualTo(new GridRule.PerRows(8));
+    for (String wrong : List.of("", "per_head", "per_block:3", "per_head:0", "per_rows:x")) {
+      assertThatIllegalArgumentException().isThrownBy(() -> GridRule.parse(wrong));
+    }
+  }
+
+  @Test
+  void theCatalogueIsSortedAndNamesEachKernelOnce() {
+    List<KernelSpec> specs = Catalogue.defaults();
+    assertThat(specs).hasSize(48).isSorted();
+    assertThat(specs.stream().map(KernelSpec::symbol)).doesNotHaveDuplicates();
+  }
+
+  private static KernelSpec spec(Operation operation, int headDim, int slices) {
+    return new KernelSpec(
+        operation,
+        Family.PAPER,
+        headDim,
+        slices,
+        ElementType.F32,
+        Catalogue.defaultArchitectures());
+  }
+}

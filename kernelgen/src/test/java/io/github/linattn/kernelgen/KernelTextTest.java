@@ -1,0 +1,77 @@
+package io.github.linattn.kernelgen;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Locale;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+class KernelTextTest {
+
+  static Stream<KernelSpec> goldenSpecs() {
+    return Stream.of(
+        spec(Operation.FORWARD, 128, 4),
+        spec(Operation.NORMALIZE, 96, 3),
+        spec(Operation.COEFFICIENT_GRADIENT, 80, 5));
+  }
+
+  @ParameterizedTest
+  @MethodSource("goldenSpecs")
+  void emittedTextIsGolden(KernelSpec spec) throws IOException {
+    Path golden = Path.of("src/test/resources/golden", spec.symbol() + ".cu");
+    if (Boolean.getBoolean("golden.update")) {
+      Files.writeString(golden, KernelText.emit(spec));
+    }
+    assertEquals(
+        Files.readString(golden),
+        KernelText.emit(spec),
+        "intended? rerun with -Dgolden.update=true, review the diff");
+  }
+
+  @Test
+  void textDoesNotDependOnTheLocale() {
+    Locale before = Locale.getDefault();
+    String expected = KernelText.emit(spec(Operation.KEY_GRADIENT, 64, 2));
+    Locale.setDefault(Locale.forLanguageTag("ar-EG"));
+    try {
+      assertThat(KernelText.emit(spec(Operation.KEY_GRADIENT, 64, 2))).isEqualTo(expected);
+      assertThat(spec(Operation.KEY_GRADIENT, 64, 2).symbol())
+          .isEqualTo("la_paper_key_gradient_d64_l2_f32");
+    } finally {
+      Locale.setDefault(before);
+    }
+  }
+
+  @Test
+  void linesEndInLineFeedsAlone() {
+    for (KernelSpec spec : Catalogue.defaults()) {
+      assertThat(KernelText.emit(spec)).doesNotContain("\r", "\t").endsWith("}\n");
+    }
+  }
+
+  @Test
+  void writesOnlyWhatChanged(@TempDir Path folder) throws IOException {
+    Path file = folder.resolve("below").resolve("a.cu");
+    assertThat(KernelText.writeIfChanged(file, "a\n")).isTrue();
+    assertThat(KernelText.writeIfChanged(file, "a\n")).isFalse();
+    assertThat(KernelText.writeIfChanged(file, "b\n")).isTrue();
+    assertThat(file).hasContent("b\n");
+  }
+
+  private static KernelSpec spec(Operation operation, int headDim, int slices) {
+    return new KernelSpec(
+        operation,
+        Family.PAPER,
+        headDim,
+        slices,
+        ElementType.F32,
+        Catalogue.defaultArchitectures());
+  }
+}
