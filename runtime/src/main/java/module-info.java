@@ -3,6 +3,8 @@
  * engines behind it are not exported.
  */
 module io.github.linattn.runtime {
+  requires io.github.linattn.kernels;
+  requires transitive io.github.linattn.bindings;
   requires static jdk.incubator.vector;
   requires static org.jspecify;
 

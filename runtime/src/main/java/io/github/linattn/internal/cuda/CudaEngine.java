@@ -1,17 +1,334 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.MemoryKind;
+import io.github.linattn.NoGpuException;
+import io.github.linattn.Plan;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import io.github.linattn.bindings.Cuda;
+import io.github.linattn.bindings.CudaLibrary;
+import io.github.linattn.bindings.DeviceAttribute;
+import io.github.linattn.bindings.HostAccess;
+import io.github.linattn.bindings.PinnedKind;
+import io.github.linattn.cuda.CudaException;
+import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Engine;
+import io.github.linattn.internal.ForwardCall;
+import io.github.linattn.internal.HostStorage;
+import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.Storage;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernels.BuiltKernels;
+import java.io.File;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Optional;
+import java.util.function.Consumer;
+import java.util.function.Function;
 
-/** Placeholder until the CUDA engine joins. */
-public final class CudaEngine {
-  private CudaEngine() {}
+/** Linear attention on one GPU with the kernels that were built. */
+public final class CudaEngine implements Engine {
+  /** Folders of generated kernels, searched before those shipped; separated as a class path. */
+  public static final String KERNEL_FOLDERS_VARIABLE = "LINATTN_KERNELS";
 
-  public static Engine open(int ordinal) {
-    throw new UnsupportedOperationException("no CUDA engine yet: " + ordinal);
+  private static final String KERNEL_FOLDERS_PROPERTY = "linattn.kernels";
+
+  private final Device device;
+  private final Arena arena = Arena.ofShared();
+  private final Kernels kernels;
+  private boolean closed;
+
+  private CudaEngine(Device device, List<BuiltKernels> sources) {
+    this.device = device;
+    this.kernels = new Kernels(device, arena, sources);
   }
 
+  /**
+   * Opens a GPU.
+   *
+   * @throws NoGpuException if CUDA or its kernels are missing here
+   * @throws IllegalArgumentException if there is no GPU of this ordinal
+   */
+  public static CudaEngine open(int ordinal) {
+    List<BuiltKernels> sources = kernelSources();
+    Optional<String> reason = unusableReason(sources, CudaLibrary.Missing::message);
+    if (reason.isPresent()) {
+      throw new NoGpuException(reason.get());
+    }
+    var found = (CudaLibrary.Found) CudaLibrary.load();
+    if (ordinal < 0 || ordinal >= found.deviceCount()) {
+      throw new IllegalArgumentException(
+          "there is no GPU %d: this process sees %d, numbered from 0"
+              .formatted(ordinal, found.deviceCount()));
+    }
+    return new CudaEngine(new Device(found.cuda(), ordinal), sources);
+  }
+
+  /** Why {@link #open} would find no usable GPU, in one sentence, or empty. */
   public static Optional<String> unusableReason() {
-    return Optional.of("no CUDA engine yet");
+    return unusableReason(kernelSources(), CudaLibrary.Missing::reason);
+  }
+
+  private static Optional<String> unusableReason(
+      List<BuiltKernels> sources, Function<CudaLibrary.Missing, String> explain) {
+    if (CudaLibrary.load() instanceof CudaLibrary.Missing missing) {
+      return Optional.of(explain.apply(missing));
+    }
+    if (sources.stream().allMatch(source -> source.manifest().entries().isEmpty())) {
+      return Optional.of(
+          "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and"
+              + " build again");
+    }
+    return Optional.empty();
+  }
+
+  /** The kernels that this process knows, those of the user's folders first. */
+  public static List<BuiltKernels> kernelSources() {
+    String folders =
+        System.getProperty(
+            KERNEL_FOLDERS_PROPERTY,
+            Optional.ofNullable(System.getenv(KERNEL_FOLDERS_VARIABLE)).orElse(""));
+    List<BuiltKernels> sources = new ArrayList<>();
+    for (String folder : folders.split(File.pathSeparator, -1)) {
+      if (!folder.isBlank()) {
+        sources.add(kernelsOf(folder));
+      }
+    }
+    try {
+      sources.add(BuiltKernels.shipped());
+    } catch (IOException e) {
+      throw new IllegalStateException("the kernels module is damaged: " + e.getMessage(), e);
+    }
+    return List.copyOf(sources);
+  }
+
+  private static BuiltKernels kernelsOf(String folder) {
+    try {
+      return BuiltKernels.load(Path.of(folder));
+    } catch (IOException | IllegalArgumentException e) {
+      throw new IllegalArgumentException(
+          "%s names %s, which holds no kernels that 'linattn generate' wrote: %s"
+              .formatted(KERNEL_FOLDERS_VARIABLE, folder, e.getMessage()),
+          e);
+    }
+  }
+
+  @Override
+  public String name() {
+    return "cuda:" + device.ordinal();
+  }
+
+  @Override
+  public String describe() {
+    Cuda cuda = device.enter();
+    int ordinal = device.ordinal();
+    return "%s, sm_%d%d, %d multiprocessors, %.1f of %.1f GB free"
+        .formatted(
+            cuda.deviceName(ordinal),
+            cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
+            cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal),
+            cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, ordinal),
+            cuda.memoryInfo().freeBytes() / 1e9,
+            cuda.memoryInfo().totalBytes() / 1e9);
+  }
+
+  @Override
+  public MemoryKind memoryKind() {
+    return MemoryKind.DEVICE;
+  }
+
+  @Override
+  public Storage allocate(MemoryKind kind, long bytes) {
+    return switch (kind) {
+      case HOST -> HostStorage.allocate(bytes);
+      case PINNED ->
+          pinned(owner -> device.enter().allocatePinned(owner, bytes, PinnedKind.CACHED));
+      case DEVICE -> DeviceStorage.allocate(device, bytes);
+    };
+  }
+
+  @Override
+  public Storage allocateZeroed(long bytes) {
+    DeviceStorage storage = DeviceStorage.allocate(device, bytes);
+    try {
+      device.cuda().fill(storage.deviceMemory(), 0, (byte) 0, bytes);
+      device.cuda().synchronizeDevice(); // other streams may use it at once
+      return storage;
+    } catch (RuntimeException e) {
+      storage.close();
+      throw e;
+    }
+  }
+
+  @Override
+  public Storage pin(MemorySegment memory) {
+    return pinned(
+        owner -> {
+          device.enter().registerHost(owner, memory, HostAccess.READ_WRITE);
+          return memory;
+        });
+  }
+
+  private static Storage pinned(Function<Arena, MemorySegment> take) {
+    Arena owner = Arena.ofShared();
+    try {
+      return HostStorage.pinned(take.apply(owner), owner);
+    } catch (RuntimeException | Error e) {
+      owner.close();
+      throw e;
+    }
+  }
+
+  @Override
+  public Storage wrapDeviceMemory(long address, long bytes) {
+    return DeviceStorage.wrap(device, address, bytes);
+  }
+
+  @Override
+  public void requireReachable(String name, Tensor tensor) {
+    switch (tensor.memoryKind()) {
+      case PINNED -> {}
+      case HOST ->
+          throw new IllegalArgumentException(
+              "%s (%s) is pageable host memory, out of reach of %s; copy it into a tensor of the"
+                      .formatted(name, tensor, name())
+                  + " backend, or pin it");
+      case DEVICE -> {
+        if (tensor.device() != device.ordinal()) {
+          throw new IllegalArgumentException(
+              "%s (%s) lives on GPU %d, this backend is %s"
+                  .formatted(name, tensor, tensor.device(), name()));
+        }
+      }
+    }
+  }
+
+  @Override
+  public Stream newStream() {
+    return new CudaQueue(device);
+  }
+
+  @Override
+  public void forward(ForwardCall call) {
+    PaperSupport.require(call.operator(), call.input());
+    PaperSupport.requireLayout("o", call.output());
+    PaperSupport.requireLayout("g", call.normalizer());
+    if (call.finalState() != null) {
+      PaperSupport.requireLayout("final state S", call.finalState().s());
+      PaperSupport.requireLayout("final state z", call.finalState().z());
+      PaperSupport.requireLayout("final state u", call.finalState().u());
+    }
+    kernels.entry(Operation.FORWARD, call.input().shape().keyDim());
+    run(
+        "forward of " + call.input().shape(),
+        call.stream(),
+        queue -> {
+          try (var pass = new PaperPass(kernels, queue, call.operator(), call.input())) {
+            pass.forward(call);
+          }
+        });
+  }
+
+  @Override
+  public void backward(BackwardCall call) {
+    PaperSupport.require(call.operator(), call.input());
+    PaperSupport.requireLayout("o", call.output());
+    PaperSupport.requireLayout("g", call.normalizer());
+    PaperSupport.requireLayout("dO", call.outputGradient());
+    PaperSupport.requireLayout("dq", call.gradients().dq());
+    PaperSupport.requireLayout("dk", call.gradients().dk());
+    PaperSupport.requireLayout("dv", call.gradients().dv());
+    PaperSupport.requireLayout("da", call.gradients().da());
+    PaperSupport.requireLayout("db", call.gradients().db());
+    kernels.entry(Operation.QUERY_GRADIENT, call.input().shape().keyDim());
+    run(
+        "backward of " + call.input().shape(),
+        call.stream(),
+        queue -> {
+          try (var pass = new PaperPass(kernels, queue, call.operator(), call.input())) {
+            pass.backward(call);
+          }
+        });
+  }
+
+  private void run(String what, Stream stream, Consumer<CudaQueue> work) {
+    if (!(stream instanceof CudaQueue queue) || !queue.device().equals(device)) {
+      throw new IllegalArgumentException("the stream belongs to another backend than " + name());
+    }
+    synchronized (queue) {
+      try {
+        work.accept(queue);
+      } catch (CudaException e) {
+        throw e.withContext(what);
+      }
+    }
+  }
+
+  @Override
+  public Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype) {
+    PaperSupport.require(operator, shape, dtype);
+    List<String> steps = new ArrayList<>(normalizationSteps(operator, shape));
+    steps.add(symbol(Operation.FORWARD, shape));
+    long results = (shape.output().elements() + shape.normalizer().elements()) * dtype.bytes();
+    return new Plan.Pass(steps, results, sharedWorkspace(operator, shape));
+  }
+
+  @Override
+  public Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype) {
+    PaperSupport.require(operator, shape, dtype);
+    List<String> steps = new ArrayList<>(normalizationSteps(operator, shape));
+    steps.add(symbol(Operation.ROW_DOT, shape));
+    steps.add(symbol(Operation.QUERY_GRADIENT, shape));
+    steps.add(symbol(Operation.COEFFICIENT_GRADIENT, shape));
+    steps.add(symbol(Operation.KEY_GRADIENT, shape));
+    steps.add(symbol(Operation.VALUE_GRADIENT, shape));
+    if (operator.normalize()) {
+      steps.add(symbol(Operation.NORMALIZE_GRADIENT, shape) + " on dq and dk");
+    }
+    long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
+    long results = (elements + 2 * shape.coefficients().elements()) * dtype.bytes();
+    int tiles = kernels.entry(Operation.QUERY_GRADIENT, shape.keyDim()).tiles();
+    long deltas = shape.normalizer().elements() * Float.BYTES;
+    long partials = PaperPass.partialBytes(shape.coefficients().elements(), tiles);
+    return new Plan.Pass(steps, results, sharedWorkspace(operator, shape) + deltas + partials);
+  }
+
+  private List<String> normalizationSteps(Operator operator, AttentionShape shape) {
+    return operator.normalize()
+        ? List.of(symbol(Operation.NORMALIZE, shape) + " of q and k")
+        : List.of();
+  }
+
+  private String symbol(Operation operation, AttentionShape shape) {
+    return kernels.entry(operation, shape.keyDim()).symbol();
+  }
+
+  /** Unit rows of q and k, and coefficients per head. */
+  private static long sharedWorkspace(Operator operator, AttentionShape shape) {
+    long units = operator.normalize() ? shape.q().elements() + shape.k().elements() : 0;
+    long coefficients = operator.isUniform() ? 0 : 2L * shape.heads();
+    return (units + coefficients) * Float.BYTES;
+  }
+
+  /** Waits for the device, then unloads the kernels; a second call does nothing. */
+  @Override
+  public void close() {
+    synchronized (this) {
+      if (closed) {
+        return;
+      }
+      closed = true;
+    }
+    try {
+      device.enter().synchronizeDevice();
+    } finally {
+      arena.close();
+    }
   }
 }

@@ -1,0 +1,192 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.Event;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import io.github.linattn.bindings.Cuda;
+import io.github.linattn.bindings.CudaEvent;
+import io.github.linattn.bindings.CudaStream;
+import io.github.linattn.bindings.DeviceMemory;
+import io.github.linattn.bindings.EventTiming;
+import io.github.linattn.bindings.LaunchScratch;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * A stream of one GPU with what a launch on it fills in. Its own lock keeps calls of several
+ * threads apart.
+ */
+final class CudaQueue implements Stream {
+  private final Device device;
+  private final Arena arena = Arena.ofShared();
+  private final CudaStream stream;
+  private final LaunchScratch launchScratch;
+  private final ArgumentStructs arguments;
+  private boolean closed;
+
+  CudaQueue(Device device) {
+    this.device = device;
+    try {
+      this.stream = device.enter().createStream(arena);
+      this.launchScratch = new LaunchScratch(arena);
+      this.arguments = new ArgumentStructs(arena);
+    } catch (RuntimeException | Error e) {
+      arena.close();
+      throw e;
+    }
+  }
+
+  Device device() {
+    return device;
+  }
+
+  CudaStream stream() {
+    return stream;
+  }
+
+  ArgumentStructs arguments() {
+    return arguments;
+  }
+
+  /** Launches a kernel over {@code count} heads or rows. The caller holds this queue's lock. */
+  void launch(LoadedKernel kernel, long count, MemorySegment argumentStruct) {
+    int blocks = Math.toIntExact(kernel.entry().gridRule().blocks(count));
+    device
+        .cuda()
+        .launch(
+            launchScratch,
+            kernel.kernel(),
+            blocks,
+            1,
+            kernel.entry().threads(),
+            kernel.entry().sharedBytes(),
+            stream,
+            argumentStruct);
+  }
+
+  @Override
+  public void synchronize() {
+    device.enter().synchronize(stream);
+  }
+
+  @Override
+  public Event record() {
+    Cuda cuda = device.enter();
+    Arena owner = Arena.ofShared();
+    try {
+      CudaEvent event = cuda.createEvent(owner, EventTiming.TIMED);
+      cuda.record(event, stream);
+      return new Mark(device, owner, event);
+    } catch (RuntimeException | Error e) {
+      owner.close();
+      throw e;
+    }
+  }
+
+  @Override
+  public void waitFor(Event event) {
+    device.enter().waitFor(stream, mark(event).event);
+  }
+
+  private static Mark mark(Event event) {
+    if (event instanceof Mark mark) {
+      return mark;
+    }
+    throw new IllegalArgumentException("the event is of another backend");
+  }
+
+  @Override
+  public void copy(Tensor source, Tensor target) {
+    if (!source.shape().equals(target.shape())
+        || source.dtype() != target.dtype()
+        || !source.isContiguous()
+        || !target.isContiguous()) {
+      throw new IllegalArgumentException(
+          "a copy needs two tensors of one shape and type without gaps, got %s and %s"
+              .formatted(source, target));
+    }
+    Cuda cuda = device.enter();
+    long bytes = source.byteSpan();
+    boolean fromDevice = isOnDevice("source", source);
+    boolean toDevice = isOnDevice("target", target);
+    if (fromDevice && toDevice) {
+      cuda.copyOnDeviceAsync(deviceMemory(target), 0, deviceMemory(source), 0, bytes, stream);
+    } else if (fromDevice) {
+      cuda.copyToHostAsync(target.segment(), 0, deviceMemory(source), 0, bytes, stream);
+    } else if (toDevice) {
+      cuda.copyToDeviceAsync(deviceMemory(target), 0, source.segment(), 0, bytes, stream);
+    } else {
+      throw new IllegalArgumentException(
+          "a stream copies to, from or within the GPU; both tensors are of the host");
+    }
+  }
+
+  private boolean isOnDevice(String role, Tensor tensor) {
+    return switch (tensor.memoryKind()) {
+      case PINNED -> false;
+      case HOST ->
+          throw new IllegalArgumentException(
+              "the %s %s is pageable host memory; a stream copies pinned memory only"
+                  .formatted(role, tensor));
+      case DEVICE -> {
+        if (tensor.device() != device.ordinal()) {
+          throw new IllegalArgumentException(
+              "the %s %s is on GPU %d, this stream on GPU %d"
+                  .formatted(role, tensor, tensor.device(), device.ordinal()));
+        }
+        yield true;
+      }
+    };
+  }
+
+  private DeviceMemory deviceMemory(Tensor tensor) {
+    return DeviceMemory.ofAddress(arena, tensor.segment().address(), tensor.byteSpan());
+  }
+
+  /** Waits for the work, then destroys the stream; a second call does nothing. */
+  @Override
+  public void close() {
+    synchronized (this) {
+      if (closed) {
+        return;
+      }
+      closed = true;
+    }
+    try {
+      synchronize();
+    } finally {
+      arena.close();
+    }
+  }
+
+  /** A recorded event, owned by whoever asked for it. */
+  private static final class Mark implements Event {
+    private final Device device;
+    private final Arena owner;
+    private final CudaEvent event;
+
+    Mark(Device device, Arena owner, CudaEvent event) {
+      this.device = device;
+      this.owner = owner;
+      this.event = event;
+    }
+
+    @Override
+    public void synchronize() {
+      device.enter().synchronize(event);
+    }
+
+    @Override
+    public double millisSince(Event earlier) {
+      return device.enter().elapsedMillis(mark(earlier).event, event);
+    }
+
+    @Override
+    public void close() {
+      if (owner.scope().isAlive()) {
+        device.enter();
+        owner.close();
+      }
+    }
+  }
+}
