@@ -39,6 +39,10 @@ public final class CudaEngine implements Engine {
 
   private static final String KERNEL_FOLDERS_PROPERTY = "linattn.kernels";
 
+  private static final String NO_KERNELS =
+      "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and build"
+          + " again";
+
   private final Device device;
   private final Arena arena = Arena.ofShared();
   private final Kernels kernels;
@@ -56,36 +60,31 @@ public final class CudaEngine implements Engine {
    * @throws IllegalArgumentException if there is no GPU of this ordinal
    */
   public static CudaEngine open(int ordinal) {
-    List<BuiltKernels> sources = kernelSources();
-    Optional<String> reason = unusableReason(sources, CudaLibrary.Missing::message);
-    if (reason.isPresent()) {
-      throw new NoGpuException(reason.get());
+    if (CudaLibrary.load() instanceof CudaLibrary.Found found) {
+      List<BuiltKernels> sources = kernelSources();
+      if (isEmpty(sources)) {
+        throw new NoGpuException(NO_KERNELS);
+      }
+      if (ordinal < 0 || ordinal >= found.deviceCount()) {
+        throw new IllegalArgumentException(
+            "there is no GPU %d: this process sees %d, numbered from 0"
+                .formatted(ordinal, found.deviceCount()));
+      }
+      return new CudaEngine(new Device(found.cuda(), ordinal), sources);
     }
-    var found = (CudaLibrary.Found) CudaLibrary.load();
-    if (ordinal < 0 || ordinal >= found.deviceCount()) {
-      throw new IllegalArgumentException(
-          "there is no GPU %d: this process sees %d, numbered from 0"
-              .formatted(ordinal, found.deviceCount()));
-    }
-    return new CudaEngine(new Device(found.cuda(), ordinal), sources);
+    throw new NoGpuException(((CudaLibrary.Missing) CudaLibrary.load()).message());
   }
 
   /** Why {@link #open} would find no usable GPU, in one sentence, or empty. */
   public static Optional<String> unusableReason() {
-    return unusableReason(kernelSources(), CudaLibrary.Missing::reason);
+    if (CudaLibrary.load() instanceof CudaLibrary.Missing missing) {
+      return Optional.of(missing.reason());
+    }
+    return isEmpty(kernelSources()) ? Optional.of(NO_KERNELS) : Optional.empty();
   }
 
-  private static Optional<String> unusableReason(
-      List<BuiltKernels> sources, Function<CudaLibrary.Missing, String> explain) {
-    if (CudaLibrary.load() instanceof CudaLibrary.Missing missing) {
-      return Optional.of(explain.apply(missing));
-    }
-    if (sources.stream().allMatch(source -> source.manifest().entries().isEmpty())) {
-      return Optional.of(
-          "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and"
-              + " build again");
-    }
-    return Optional.empty();
+  private static boolean isEmpty(List<BuiltKernels> sources) {
+    return sources.stream().allMatch(source -> source.manifest().entries().isEmpty());
   }
 
   /** The kernels that this process knows, those of the user's folders first. */
