@@ -48,6 +48,7 @@ public final class AttentionInput {
    * @throws IllegalArgumentException if batch is not 1 or the lengths don't sum to the tokens
    */
   public AttentionInput packed(Sequences sequences) {
+    Checks.present("sequences", sequences);
     if (shape.batch() != 1) {
       throw new IllegalArgumentException(
           "packed sequences need batch 1, got batch " + shape.batch());
@@ -62,7 +63,7 @@ public final class AttentionInput {
 
   /** The same tensors, continuing where {@code state} ended. The state stays the caller's. */
   public AttentionInput from(AttentionState state) {
-    return new AttentionInput(q, k, v, shape, packing, state);
+    return new AttentionInput(q, k, v, shape, packing, Checks.present("state", state));
   }
 
   /** Queries. */

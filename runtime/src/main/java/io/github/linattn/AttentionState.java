@@ -39,7 +39,7 @@ public final class AttentionState implements AutoCloseable {
    * @throws IllegalArgumentException if shapes or types don't fit together
    */
   public static AttentionState over(Tensor s, Tensor z, Tensor u, long... counts) {
-    TensorShape shape = s.shape();
+    TensorShape shape = Checks.present("state S", s).shape();
     if (shape.rank() != 5) {
       throw new IllegalArgumentException(
           "state S must be [batch, keyValueHeads, sequences, keyDim, valueDim], got " + s);
@@ -61,6 +61,7 @@ public final class AttentionState implements AutoCloseable {
   }
 
   private static void requireShape(String name, Tensor tensor, TensorShape s, int lastAxis) {
+    Checks.present("state " + name, tensor);
     TensorShape expected =
         TensorShape.of(s.extent(0), s.extent(1), s.extent(2), s.extent(lastAxis));
     if (!tensor.shape().equals(expected)) {

@@ -38,7 +38,7 @@ public final class Backend implements AutoCloseable {
   /**
    * One NVIDIA GPU. Never falls back.
    *
-   * @throws io.github.linattn.cuda.CudaException if there is no usable GPU; says why and the cure
+   * @throws NoGpuException if there is no usable GPU; says why, what was tried and the cure
    */
   public static Backend cuda(int ordinal) {
     Engine engine = CudaEngine.open(ordinal);

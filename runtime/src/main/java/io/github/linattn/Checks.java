@@ -7,7 +7,18 @@ import org.jspecify.annotations.Nullable;
 final class Checks {
   private Checks() {}
 
+  /** The argument itself, which callers outside the null checker's reach may have left out. */
+  static <T> T present(String name, @Nullable T argument) {
+    if (argument == null) {
+      throw new IllegalArgumentException(name + " is null");
+    }
+    return argument;
+  }
+
   static AttentionShape shapeOf(Tensor q, Tensor k, Tensor v) {
+    present("q", q);
+    present("k", k);
+    present("v", v);
     requireRank("q", q);
     requireRank("k", k);
     requireRank("v", v);
@@ -140,6 +151,7 @@ final class Checks {
   }
 
   static void expect(String name, Tensor tensor, DType dtype, TensorShape shape, Backend backend) {
+    present(name, tensor);
     if (tensor.dtype() != dtype || !tensor.shape().equals(shape)) {
       throw new IllegalArgumentException(
           "%s must be %s%s, got %s".formatted(name, dtype, shape, tensor));
@@ -164,7 +176,7 @@ final class Checks {
     try {
       address = tensor.segment().address();
     } catch (IllegalStateException closed) {
-      throw new IllegalStateException(
+      throw new IllegalArgumentException(
           "%s (%s) is closed; see the cause for where".formatted(name, tensor), closed.getCause());
     }
     if (address % tensor.dtype().bytes() != 0) {

@@ -52,12 +52,12 @@ public final class LinearAttention {
    * Computes o and g, and the state after the last token where the builder asked for it, into new
    * tensors of the backend.
    *
-   * @throws IllegalArgumentException if the input does not fit the operator or the backend
-   * @throws IllegalStateException if a tensor is closed
+   * @throws IllegalArgumentException if the input does not fit the operator, or a tensor is closed
+   * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses; nothing is leaked
    */
   public Forward forward(AttentionInput input) {
-    Checks.input(operator, input, backend);
+    Checks.input(operator, Checks.present("input", input), backend);
     AttentionShape shape = input.shape();
     var results = new TensorGroup();
     try {
@@ -91,7 +91,7 @@ public final class LinearAttention {
    */
   public void forwardInto(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState finalState) {
-    Checks.input(operator, input, backend);
+    Checks.input(operator, Checks.present("input", input), backend);
     AttentionShape shape = input.shape();
     Checks.output("o", o, input.q().dtype(), shape.output(), input, backend);
     Checks.output("g", g, DType.F32, shape.normalizer(), input, backend);
@@ -123,7 +123,7 @@ public final class LinearAttention {
    * @param state read and replaced; from {@link Backend#newState} or {@link Forward#state}
    */
   public void decodeInto(Tensor q, Tensor k, Tensor v, AttentionState state, Tensor o, Tensor g) {
-    AttentionInput input = AttentionInput.of(q, k, v).from(state);
+    AttentionInput input = AttentionInput.of(q, k, v).from(Checks.present("state", state));
     if (input.shape().tokens() != 1) {
       throw new IllegalArgumentException(
           "a decode step takes one token, got " + input.shape().tokens());
@@ -139,7 +139,7 @@ public final class LinearAttention {
    * @throws IllegalArgumentException if dO does not fit
    */
   public Gradients backward(Forward y, Tensor dO) {
-    AttentionInput input = y.input();
+    AttentionInput input = Checks.present("y", y).input();
     Checks.input(operator, input, backend);
     AttentionShape shape = input.shape();
     DType dtype = input.q().dtype();
@@ -169,7 +169,8 @@ public final class LinearAttention {
    */
   public void backwardInto(
       AttentionInput input, Tensor o, Tensor g, Tensor dO, Gradients gradients) {
-    Checks.input(operator, input, backend);
+    Checks.input(operator, Checks.present("input", input), backend);
+    Checks.present("gradients", gradients);
     AttentionShape shape = input.shape();
     DType dtype = input.q().dtype();
     Checks.expect("o", o, dtype, shape.output(), backend);
@@ -278,13 +279,13 @@ public final class LinearAttention {
 
     /** Exactness of fp32 products. */
     public Builder mode(Mode mode) {
-      this.mode = mode;
+      this.mode = Checks.present("mode", mode);
       return this;
     }
 
     /** Runs on the backend's own stream. */
     public LinearAttention on(Backend backend) {
-      return on(backend, backend.stream());
+      return on(backend, Checks.present("backend", backend).stream());
     }
 
     /**
@@ -297,6 +298,8 @@ public final class LinearAttention {
         throw new IllegalArgumentException(
             "a non-causal operator has no state to keep: each token sees all of its sequence");
       }
+      Checks.present("backend", backend);
+      Checks.present("stream", stream);
       Operator operator = new Operator(a, b, causal, normalize, mode);
       return new LinearAttention(operator, keepState, backend, stream);
     }
