@@ -1,5 +1,5 @@
 // Runs the device code of one plan on the host and compares it with the quadratic form in double.
-// Built with -DHEAD_DIM, -DSLICES, -DCOLUMNS, -DTOKENS (of a chunk), -DLANES. Exit status 0: agrees.
+// Built with -DHEAD_DIM, -DSLICES, -DCOLUMNS, -DTOKENS (of a chunk), -DSPLIT_SUMS, -DLANES. Exit status 0: agrees.
 #include "cuda_on_host.h"
 
 #include <cstdio>
@@ -17,7 +17,7 @@ constexpr int kHeads = 2;
 constexpr int kRowThreads = 256;
 using Operation = ScanOperation;
 template <Operation kOperation>
-using PlanOf = ScanPlan<kOperation, HEAD_DIM, SLICES, COLUMNS, TOKENS>;
+using PlanOf = ScanPlan<kOperation, HEAD_DIM, SLICES, COLUMNS, TOKENS, SPLIT_SUMS>;
 constexpr int kTiles = PlanOf<Operation::kForward>::kTiles;
 
 int failures = 0;

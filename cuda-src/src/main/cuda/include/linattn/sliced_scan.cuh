@@ -18,13 +18,15 @@ __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / 
 // Sizes in elements unless named otherwise. A block's shared memory, in this order:
 //   2 stages of {query [T x D], key [T x D], value [T x J], g [T], delta [T]},
 //   scratch [T x max(D, L J)], constant [T x J], row factor [T].
-template <ScanOperation kOperationOf, int kHeadDimOf, int kSlicesOf, int kColumnsOf, int kTokensOf>
+template <ScanOperation kOperationOf, int kHeadDimOf, int kSlicesOf, int kColumnsOf, int kTokensOf,
+          bool kSplitSumsOf>
 struct ScanPlan {
   static constexpr ScanOperation kOperation = kOperationOf;
   static constexpr int kHeadDim = kHeadDimOf;
   static constexpr int kSlices = kSlicesOf;
   static constexpr int kColumns = kColumnsOf;
   static constexpr int kTokens = kTokensOf;
+  static constexpr bool kSplitSums = kSplitSumsOf;
 
   static constexpr bool kIsForward = kOperation == ScanOperation::kForward;
   static constexpr bool kIsQueryGradient = kOperation == ScanOperation::kQueryGradient;
@@ -36,7 +38,8 @@ struct ScanPlan {
   static constexpr int kActiveThreads = kColumns * kSlices;
   static constexpr int kThreads = ceil_div(kActiveThreads, kWarp) * kWarp;
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kStateRegisters = kHeadDim / kSlices;
+  static constexpr int kSliceDim = kHeadDim / kSlices;
+  static constexpr int kStateRegisters = kSliceDim * (kSplitSums ? 2 : 1);
   static constexpr int kPrefixesPerThread = ceil_div(kHeadDim, kThreads);
   static constexpr int kOutputsPerThread = ceil_div(kTokens * kColumns, kThreads);
 
@@ -52,7 +55,7 @@ struct ScanPlan {
 
   static_assert(kHeadDim % 16 == 0 && kColumns % 16 == 0, "rows are copied 16 bytes at a time");
   static_assert(kHeadDim % kColumns == 0, "tiles cover the value columns exactly");
-  static_assert(kHeadDim % kSlices == 0 && kStateRegisters % 4 == 0, "a slice is read 16 bytes at a time");
+  static_assert(kHeadDim % kSlices == 0 && kSliceDim % 4 == 0, "a slice is read 16 bytes at a time");
   static_assert(kTokens % 4 == 0 && kTokens <= kWarp, "regions start at 16 bytes; a warp covers a chunk's rows");
   static_assert(kThreads <= 1024, "a block has at most 1024 threads");
   static_assert(kScratchElements * sizeof(float) >= kWarps * sizeof(double),
@@ -158,13 +161,30 @@ struct RowSums {
 // Slice l of column j of the state, and the constant term of column j (kept by slice 0).
 template <typename Plan>
 struct State {
-  float linear_frag[Plan::kStateRegisters];
+  // invariant: the state is linear_frag + recent_frag. With split sums a chunk is added to
+  // recent_frag, which enters the chunk with what linear_frag lost to rounding; else it is zero.
+  float linear_frag[Plan::kSliceDim];
+  float recent_frag[Plan::kSliceDim];
   RunningSum constant_frag;
 
   __device__ __forceinline__ State() : constant_frag(0.0f) {
 #pragma unroll
-    for (int m = 0; m < Plan::kStateRegisters; ++m) {
+    for (int m = 0; m < Plan::kSliceDim; ++m) {
       linear_frag[m] = 0.0f;
+      recent_frag[m] = 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void fold() {
+    constant_frag.fold();
+    if constexpr (Plan::kSplitSums) {
+#pragma unroll
+      for (int m = 0; m < Plan::kSliceDim; ++m) {
+        const float sum = __fadd_rn(linear_frag[m], recent_frag[m]);
+        const float error = __fsub_rn(recent_frag[m], __fsub_rn(sum, linear_frag[m]));
+        linear_frag[m] = sum;
+        recent_frag[m] = isinf(sum) ? 0.0f : error;
+      }
     }
   }
 };
@@ -188,11 +208,11 @@ __device__ __forceinline__ void load_state(const ScanArguments& args, const Tile
                                            const Owner<Plan>& owner, State<Plan>& state) {
   if constexpr (!Plan::kIsReverse) {
     const int column = tile.first_column + owner.column;
-    const int first = owner.slice * Plan::kStateRegisters;
+    const int first = owner.slice * Plan::kSliceDim;
     if (args.state_in != nullptr) {
       const float* state_gmem = args.state_in + tile.head * Plan::kHeadDim * Plan::kHeadDim;
 #pragma unroll
-      for (int m = 0; m < Plan::kStateRegisters; ++m) {
+      for (int m = 0; m < Plan::kSliceDim; ++m) {
         state.linear_frag[m] = Plan::kIsForward ? state_gmem[(first + m) * Plan::kHeadDim + column]
                                                 : state_gmem[column * Plan::kHeadDim + first + m];
       }
@@ -208,12 +228,12 @@ template <typename Plan>
 __device__ __forceinline__ void store_state(const ScanArguments& args, const Tile<Plan>& tile,
                                             const Owner<Plan>& owner, const State<Plan>& state) {
   const int column = tile.first_column + owner.column;
-  const int first = owner.slice * Plan::kStateRegisters;
+  const int first = owner.slice * Plan::kSliceDim;
   if (args.state_out != nullptr) {
     float* state_gmem = args.state_out + tile.head * Plan::kHeadDim * Plan::kHeadDim;
 #pragma unroll
-    for (int m = 0; m < Plan::kStateRegisters; ++m) {
-      state_gmem[(first + m) * Plan::kHeadDim + column] = state.linear_frag[m];
+    for (int m = 0; m < Plan::kSliceDim; ++m) {
+      state_gmem[(first + m) * Plan::kHeadDim + column] = state.linear_frag[m] + state.recent_frag[m];
     }
   }
   if (args.value_sum_out != nullptr && owner.slice == 0) {
@@ -252,24 +272,31 @@ __device__ __forceinline__ void store_key_sum(const ScanArguments& args, const T
 
 // One token: the state takes key (x) value, then gives its part of query . X.
 template <typename Plan>
-__device__ __forceinline__ float advance(float (&linear_frag)[Plan::kStateRegisters], const float* query_smem,
-                                         const float* key_smem, float scaled_value) {
-  // Four chains of dependent additions, to cover the latency of FFMA with few warps.
+__device__ __forceinline__ float advance(State<Plan>& state, const float* query_smem, const float* key_smem,
+                                         float scaled_value) {
+  auto& sum_frag = Plan::kSplitSums ? state.recent_frag : state.linear_frag;
+  // Independent chains of additions, to cover the latency of FFMA with few warps.
   float dot_frag[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  float linear_dot_frag[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-  for (int m = 0; m < Plan::kStateRegisters; m += 4) {
-    const float4 key = *reinterpret_cast<const float4*>(key_smem + m);
-    const float4 query = *reinterpret_cast<const float4*>(query_smem + m);
-    linear_frag[m + 0] = fmaf(key.x, scaled_value, linear_frag[m + 0]);
-    linear_frag[m + 1] = fmaf(key.y, scaled_value, linear_frag[m + 1]);
-    linear_frag[m + 2] = fmaf(key.z, scaled_value, linear_frag[m + 2]);
-    linear_frag[m + 3] = fmaf(key.w, scaled_value, linear_frag[m + 3]);
-    dot_frag[0] = fmaf(query.x, linear_frag[m + 0], dot_frag[0]);
-    dot_frag[1] = fmaf(query.y, linear_frag[m + 1], dot_frag[1]);
-    dot_frag[2] = fmaf(query.z, linear_frag[m + 2], dot_frag[2]);
-    dot_frag[3] = fmaf(query.w, linear_frag[m + 3], dot_frag[3]);
+  for (int m = 0; m < Plan::kSliceDim; m += 4) {
+    const float4 key_vector = *reinterpret_cast<const float4*>(key_smem + m);
+    const float4 query_vector = *reinterpret_cast<const float4*>(query_smem + m);
+    const float key[4] = {key_vector.x, key_vector.y, key_vector.z, key_vector.w};
+    const float query[4] = {query_vector.x, query_vector.y, query_vector.z, query_vector.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum_frag[m + i] = fmaf(key[i], scaled_value, sum_frag[m + i]);
+      dot_frag[i] = fmaf(query[i], sum_frag[m + i], dot_frag[i]);
+      if constexpr (Plan::kSplitSums) {
+        linear_dot_frag[i] = fmaf(query[i], state.linear_frag[m + i], linear_dot_frag[i]);
+      }
+    }
   }
-  return (dot_frag[0] + dot_frag[1]) + (dot_frag[2] + dot_frag[3]);
+  const float dot = (dot_frag[0] + dot_frag[1]) + (dot_frag[2] + dot_frag[3]);
+  const float linear_dot =
+      (linear_dot_frag[0] + linear_dot_frag[1]) + (linear_dot_frag[2] + linear_dot_frag[3]);
+  return linear_dot + dot;
 }
 
 // All tokens of a chunk in the order of the scan. Partial dots go to scratch [T][L][J], the
@@ -278,7 +305,7 @@ template <typename Plan>
 __device__ __forceinline__ void scan_chunk(const Owner<Plan>& owner, State<Plan>& state, const float* stage_smem,
                                            const float* row_factor_smem, float* scratch_smem,
                                            float* constant_smem) {
-  const int slice_offset = owner.slice * Plan::kStateRegisters;
+  const int slice_offset = owner.slice * Plan::kSliceDim;
 #pragma unroll 2
   for (int step = 0; step < Plan::kTokens; ++step) {
     const int t = Plan::kIsReverse ? Plan::kTokens - 1 - step : step;
@@ -286,13 +313,13 @@ __device__ __forceinline__ void scan_chunk(const Owner<Plan>& owner, State<Plan>
     const float scaled_value = Plan::kIsReverse ? value * row_factor_smem[t] : value;
     const float* query_smem = stage_smem + t * Plan::kHeadDim + slice_offset;
     scratch_smem[(t * Plan::kSlices + owner.slice) * Plan::kColumns + owner.column] =
-        advance<Plan>(state.linear_frag, query_smem, query_smem + Plan::kKeyOffset, scaled_value);
+        advance<Plan>(state, query_smem, query_smem + Plan::kKeyOffset, scaled_value);
     if (owner.slice == 0) {
       state.constant_frag.add(Plan::kIsKeyGradient ? value * stage_smem[Plan::kDeltaOffset + t] : scaled_value);
       constant_smem[t * Plan::kColumns + owner.column] = state.constant_frag.total();
     }
   }
-  state.constant_frag.fold();
+  state.fold();
 }
 
 // Adds the slices of one output in slice order.

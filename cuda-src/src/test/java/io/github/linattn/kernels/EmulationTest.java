@@ -69,6 +69,7 @@ class EmulationTest {
             "-DSLICES=" + slices,
             "-DCOLUMNS=" + scan.valueColumns(),
             "-DTOKENS=" + scan.chunkTokens(),
+            "-DSPLIT_SUMS=" + scan.splitSums(),
             "-DLANES=" + lanes,
             "-Isrc/test/cpp",
             "-Isrc/main/cuda/include",

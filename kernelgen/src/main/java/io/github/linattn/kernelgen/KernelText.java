@@ -60,13 +60,15 @@ public final class KernelText {
         // block      %8$d threads: %9$d value columns x %6$d slices
         // grid       heads x %10$d tiles of value columns
         // tokens     chunks of %11$d, the next one in flight while one is computed
+        // sums       %16$s
         // shared     %12$d bytes:
         //   offset  bytes  holds
         %13$s#include "linattn/sliced_scan.cuh"
 
         namespace {
         using Plan = linattn::ScanPlan<linattn::ScanOperation::%14$s, /*kHeadDim=*/%5$d,
-                                       /*kSlices=*/%6$d, /*kColumns=*/%9$d, /*kTokens=*/%11$d>;
+                                       /*kSlices=*/%6$d, /*kColumns=*/%9$d, /*kTokens=*/%11$d,
+                                       /*kSplitSums=*/%15$b>;
         static_assert(Plan::kThreads == %8$d, "the header and the resource plan disagree on threads");
         static_assert(Plan::kSharedBytes == %12$d, "the header and the resource plan disagree on the map");
         static_assert(Plan::kStateRegisters == %7$d, "the header and the resource plan disagree on state");
@@ -90,7 +92,9 @@ public final class KernelText {
         plan.chunkTokens(),
         plan.sharedBytes(),
         map,
-        constant(spec.operation()));
+        constant(spec.operation()),
+        plan.splitSums(),
+        plan.splitSums() ? "of each chunk apart, its rounding error kept" : "in sequence");
   }
 
   private static String rows(KernelSpec spec, RowPlan plan) {

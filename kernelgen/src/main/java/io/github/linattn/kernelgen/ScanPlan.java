@@ -12,7 +12,10 @@ import java.util.Locale;
  * @param valueColumns J, columns of a tile
  * @param chunkTokens T, tokens that are in shared memory together
  * @param threads J x L, rounded up to whole warps
- * @param stateRegisters D/L
+ * @param splitSums whether a thread keeps the sums of the chunk apart from those before it, and
+ *     what rounding lost of these: costs a third of the rate, keeps the error from growing with the
+ *     tokens
+ * @param stateRegisters D/L, twice that with split sums
  * @param shared the shared-memory map, in the order of offsets, without gaps
  * @param sharedBytes the end of the map
  * @param gridRule heads x (D/J) blocks
@@ -21,6 +24,7 @@ public record ScanPlan(
     int valueColumns,
     int chunkTokens,
     int threads,
+    boolean splitSums,
     int stateRegisters,
     List<SharedRegion> shared,
     int sharedBytes,
@@ -28,6 +32,13 @@ public record ScanPlan(
     implements ResourcePlan {
 
   private static final int WARP = 32;
+
+  /** More would leave fewer than 128 registers for each; at 64, 16 of them for state spill. */
+  private static final int PREFERRED_THREADS = 512;
+
+  /** With more, a thread has fewer than the 160 registers that split sums and 32 columns take. */
+  private static final int MAX_SPLIT_THREADS = 384;
+
   private static final int STAGES = 2;
   private static final int MOST_TOKENS = 16;
   private static final int FEWEST_TOKENS = 4;
@@ -52,19 +63,22 @@ public record ScanPlan(
     }
     int tokens = chunkTokens(headDim, slices, columns);
     List<SharedRegion> map = sharedMap(headDim, slices, columns, tokens);
+    boolean splitSums =
+        2 * headDim / slices <= KernelSpec.MAX_STATE_REGISTERS && threads <= MAX_SPLIT_THREADS;
     return new ScanPlan(
         columns,
         tokens,
         threads,
-        headDim / slices,
+        splitSums,
+        splitSums ? 2 * headDim / slices : headDim / slices,
         map,
         end(map),
         new GridRule.PerHead(headDim / columns));
   }
 
-  /** J: a warp wide where the head dimension and the thread budget allow it. */
+  /** J: a warp wide where the head dimension and the preferred number of threads allow it. */
   static int valueColumns(int headDim, int slices) {
-    return headDim % WARP == 0 && WARP * slices <= MAX_THREADS ? WARP : 16;
+    return headDim % WARP == 0 && WARP * slices <= PREFERRED_THREADS ? WARP : 16;
   }
 
   /** The most tokens that fit the default budget, else the fewest if they fit with opting in. */
