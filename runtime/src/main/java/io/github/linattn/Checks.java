@@ -218,7 +218,7 @@ final class Checks {
 
   /**
    * Whether two tensors can share an element. Ranges that cross are still disjoint where both step
-   * by multiples of one period and their rows fill different parts of it, as q, k and v do in one
+   * by multiples of one period and their runs fill different parts of it, as q, k and v do in one
    * [tokens, 3, heads, dim] buffer.
    */
   private static boolean overlap(Tensor x, Tensor y) {
@@ -229,30 +229,38 @@ final class Checks {
         || yStart + y.byteSpan() <= xStart) {
       return false;
     }
-    long period = period(x, period(y, 0));
-    long xRow = rowBytes(x);
-    long yRow = rowBytes(y);
+    Steps xSteps = Steps.of(x);
+    Steps ySteps = Steps.of(y);
+    long period = gcd(xSteps.period, ySteps.period);
     if (period == 0) {
       return true;
     }
     long shift = Math.floorMod(yStart - xStart, period);
-    return shift < xRow || shift + yRow > period;
+    return shift < xSteps.run || shift + ySteps.run > period;
   }
 
-  private static long period(Tensor tensor, long divisor) {
-    for (int axis = 0; axis < tensor.shape().rank() - 1; axis++) {
-      if (tensor.shape().extent(axis) > 1) {
-        divisor = gcd(divisor, tensor.stride(axis) * tensor.dtype().bytes());
+  /**
+   * A tensor as equal runs of bytes without gaps, whose starts are multiples of a period apart.
+   *
+   * @param period 0 if there is one run
+   */
+  private record Steps(long run, long period) {
+    static Steps of(Tensor tensor) {
+      long bytes = tensor.dtype().bytes();
+      long run = 1;
+      long period = 0;
+      for (long[] axis : axesByStride(tensor)) {
+        if (period == 0 && axis[0] == run) {
+          run *= axis[1];
+        } else {
+          period = gcd(period, axis[0]);
+        }
       }
+      return new Steps(run * bytes, period * bytes);
     }
-    return divisor;
   }
 
   private static long gcd(long a, long b) {
     return b == 0 ? a : gcd(b, a % b);
-  }
-
-  private static long rowBytes(Tensor tensor) {
-    return tensor.shape().extent(tensor.shape().rank() - 1) * tensor.dtype().bytes();
   }
 }
