@@ -1,7 +1,6 @@
 package io.github.linattn.internal.cpu;
 
 import jdk.incubator.vector.FloatVector;
-import jdk.incubator.vector.VectorOperators;
 import jdk.incubator.vector.VectorSpecies;
 
 /** Products with the Vector API, in blocks of four rows and two vectors of columns. */
@@ -143,7 +142,11 @@ final class VectorMatrixKernel implements MatrixKernel {
       FloatVector left = FloatVector.fromArray(SPECIES, a, aStart + p);
       sum = left.fma(FloatVector.fromArray(SPECIES, b, p), sum);
     }
-    return sum.reduceLanes(VectorOperators.ADD);
+    float total = 0;
+    for (float lane : sum.toArray()) { // reduceLanes adds in an order that changes with compilation
+      total += lane;
+    }
+    return total;
   }
 
   @Override
