@@ -1,0 +1,142 @@
+package io.github.linattn.test.harness;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.reference.Reference;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a backend answered, head-major.
+ *
+ * @param state of a causal problem, else null
+ */
+public record Results(
+    float[] o,
+    float[] g,
+    float[] dq,
+    float[] dk,
+    float[] dv,
+    float[] da,
+    float[] db,
+    @Nullable StateValues state) {
+
+  /** Asserts that all of it is what the reference says. */
+  public void assertRight(Case problem) {
+    assertRight(problem, problem.expected(), Tolerance.of(problem));
+  }
+
+  /** Asserts that all of it is {@code expected}. */
+  public void assertRight(Case problem, Reference.Result expected, Tolerance.Bounds bounds) {
+    double stored = bounds.stored();
+    double computed = bounds.computed();
+    double coefficient = bounds.coefficient();
+    Scales scales = Scales.of(problem, expected.g());
+    check(problem, "o", expected.o(), o, problem.dtype, stored, 0);
+    check(problem, "g", expected.g(), g, DType.F32, computed, 0);
+    check(problem, "dq", expected.dq(), dq, problem.dtype, stored, scales.queries);
+    check(problem, "dk", expected.dk(), dk, problem.dtype, stored, scales.keys);
+    check(problem, "dv", expected.dv(), dv, problem.dtype, stored, 0);
+    check(problem, "da", expected.da(), da, DType.F32, coefficient, scales.a);
+    check(problem, "db", expected.db(), db, DType.F32, coefficient, scales.b);
+    if (state != null) {
+      check(problem, "S", expected.state().s(), state.s(), DType.F32, computed, 0);
+      check(problem, "z", expected.state().z(), state.z(), DType.F32, computed, 0);
+      check(problem, "u", expected.state().u(), state.u(), DType.F32, computed, 0);
+      assertThat(state.counts()).as("%s: counts", problem).isEqualTo(expected.state().counts());
+    }
+  }
+
+  private static void check(
+      Case problem,
+      String what,
+      double[] expected,
+      float[] got,
+      DType dtype,
+      double bound,
+      double scale) {
+    Tolerance.assertClose(problem + ": " + what, expected, got, dtype, bound, scale);
+  }
+
+  /** Asserts the same bits everywhere. */
+  public void assertSameBits(Results other, String what) {
+    assertBits(o, other.o, what + ": o");
+    assertBits(g, other.g, what + ": g");
+    assertBits(dq, other.dq, what + ": dq");
+    assertBits(dk, other.dk, what + ": dk");
+    assertBits(dv, other.dv, what + ": dv");
+    assertBits(da, other.da, what + ": da");
+    assertBits(db, other.db, what + ": db");
+    if (state != null && other.state != null) {
+      assertBits(state.s(), other.state.s(), what + ": S");
+      assertBits(state.z(), other.state.z(), what + ": z");
+      assertBits(state.u(), other.state.u(), what + ": u");
+      assertThat(state.counts()).as(what + ": counts").isEqualTo(other.state.counts());
+    }
+  }
+
+  /** Asserts that two arrays hold the same bits; NaN equals the same NaN. */
+  public static void assertBits(float[] got, float[] expected, String what) {
+    assertThat(got).as(what + Seeds.replay()).hasSameSizeAs(expected);
+    for (int i = 0; i < got.length; i++) {
+      if (Float.floatToRawIntBits(got[i]) != Float.floatToRawIntBits(expected[i])) {
+        throw new AssertionError(
+            "%s differs at element %d: %s and %s%s"
+                .formatted(what, i, got[i], expected[i], Seeds.replay()));
+      }
+    }
+  }
+
+  /** Norms of the terms that cancel in the gradients, by the inequality of Cauchy and Schwarz. */
+  private record Scales(double queries, double keys, double a, double b) {
+
+    static Scales of(Case problem, double[] g) {
+      AttentionShape shape = problem.shape;
+      double omega = 0;
+      for (int i = 0; i < g.length; i++) {
+        double row = rowNorm(problem.dO, i, shape.valueDim()) / Math.abs(g[i]);
+        omega += row * row;
+      }
+      double value = largestRow(problem.v, shape.valueDim());
+      double query = largestRow(problem.q, shape.keyDim());
+      double key = largestRow(problem.k, shape.keyDim());
+      double slope = 0;
+      for (float b : problem.b) {
+        slope = Math.max(slope, Math.abs(b));
+      }
+      double terms = Math.sqrt(omega) * value;
+      double units = problem.normalize ? 1 : query * key;
+      double queries =
+          slope * terms * (problem.normalize ? 1 / smallestRow(problem.q, shape.keyDim()) : key);
+      double keys =
+          slope * terms * (problem.normalize ? 1 / smallestRow(problem.k, shape.keyDim()) : query);
+      return new Scales(queries, keys, terms, terms * units);
+    }
+
+    private static double rowNorm(float[] values, int row, int width) {
+      double squares = 0;
+      for (int j = row * width; j < (row + 1) * width; j++) {
+        squares += (double) values[j] * values[j];
+      }
+      return Math.sqrt(squares);
+    }
+
+    private static double largestRow(float[] values, int width) {
+      double largest = 0;
+      for (int row = 0; row < values.length / width; row++) {
+        largest = Math.max(largest, rowNorm(values, row, width));
+      }
+      return largest;
+    }
+
+    private static double smallestRow(float[] values, int width) {
+      double smallest = Double.MAX_VALUE;
+      for (int row = 0; row < values.length / width; row++) {
+        double norm = rowNorm(values, row, width);
+        smallest = norm == 0 ? smallest : Math.min(smallest, norm);
+      }
+      return smallest;
+    }
+  }
+}

@@ -1,0 +1,127 @@
+package io.github.linattn.test.harness;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.DType;
+import io.github.linattn.reference.Reference;
+
+/**
+ * The one table of bounds. A quantity is right where |got − expected| ≤ bound · |expected| +
+ * quantum · √count in the Euclidean norm over the whole tensor; a NaN makes the comparison false.
+ *
+ * <p>Expected is the reference in double on inputs already rounded to the type, so no rounding of
+ * inputs is in it. What is left:
+ *
+ * <ul>
+ *   <li>fp32 arithmetic, 2e-6 for up to 10,000 tokens: a sum over a chunk of 64 tokens errs by at
+ *       most 64 · 2^-24 = 3.8e-6 and by about 8 · 2^-24 = 5e-7 in practice, chunks add in double or
+ *       compensated; the bound is four times that. Every backend here multiplies in fp32 in every
+ *       {@link io.github.linattn.Mode}, so every mode is held to it. A running fp32 sum may grow in
+ *       error with its length, so the bound does beyond 10,000 tokens.
+ *   <li>rounding of stored results: half a unit in the last place, 2^-9 for bf16 and 2^-11 for
+ *       fp16; below 2^-14 fp16 has a fixed step of 2^-24, half of which is the quantum.
+ *   <li>da and db are sums of terms of either sign that nearly cancel: fifty times fp32.
+ * </ul>
+ *
+ * <p>Where the exact result is 0, as dq, dk, da and db of a lone token are, no bound relative to it
+ * makes sense: an absolute one, of the size of the terms that cancel, takes its place.
+ */
+public final class Tolerance {
+  private static final double FP32 = 2e-6;
+  private static final double TOKENS_OF_FP32 = 10_000;
+  private static final double CANCELLING = 50;
+
+  private Tolerance() {}
+
+  /**
+   * Bounds of one problem's results.
+   *
+   * @param stored of o, dq, dk and dv, which have the type of the inputs
+   * @param computed of g and the state, which are fp32
+   * @param coefficient of da and db
+   */
+  public record Bounds(double stored, double computed, double coefficient) {}
+
+  /** Bounds against an answer for the inputs as the backend reads them. */
+  public static Bounds of(Case problem) {
+    double computed = computed(problem.shape.tokens());
+    return new Bounds(
+        stored(problem.dtype, problem.shape.tokens()), computed, CANCELLING * computed);
+  }
+
+  /**
+   * Bounds against an answer for inputs that were not yet rounded to 16 bits: each of q, k, v and
+   * dO then brings an error of up to half a unit in the last place of its own, and so does the
+   * result.
+   */
+  public static Bounds unrounded(Case problem) {
+    double bound =
+        switch (problem.dtype) {
+          case F32 -> FP32;
+          case BF16 -> 1.2e-2; // 6 times 2^-9
+          case F16 -> 3e-3; // 6 times 2^-11
+        };
+    return new Bounds(bound, bound, CANCELLING * bound);
+  }
+
+  /** Bound of a quantity that is stored as {@code dtype}. */
+  public static double stored(DType dtype, int tokens) {
+    double halfUnit =
+        switch (dtype) {
+          case F32 -> 0;
+          case BF16 -> 0x1p-9;
+          case F16 -> 0x1p-11;
+        };
+    return halfUnit + computed(tokens);
+  }
+
+  /** Bound of a quantity that is stored as fp32, whatever the type of the inputs. */
+  public static double computed(int tokens) {
+    return FP32 * Math.max(1, tokens / TOKENS_OF_FP32);
+  }
+
+  private static double quantum(DType dtype) {
+    return dtype == DType.F16 ? 0x1p-25 : 0;
+  }
+
+  /**
+   * Asserts that {@code got} is {@code expected} within {@code bound}.
+   *
+   * @param scale norm that terms of the result have before they cancel, or 0
+   */
+  public static void assertClose(
+      String what, double[] expected, float[] got, DType dtype, double bound, double scale) {
+    assertThat(got).as(what + Seeds.replay()).hasSameSizeAs(expected);
+    double size = norm(expected);
+    double error = Reference.error(expected, got) * (size == 0 ? 1 : size);
+    double allowed =
+        bound * Math.max(size, isZero(size, scale) ? scale : 0)
+            + quantum(dtype) * Math.sqrt(expected.length);
+    assertThat(error <= allowed)
+        .as(
+            "%s: error %.3g, allowed %.3g, size %.3g, in %s%s",
+            what, error, allowed, size, dtype, Seeds.replay())
+        .isTrue();
+  }
+
+  /** Whether nothing but the rounding of double is left of terms of this scale. */
+  private static boolean isZero(double size, double scale) {
+    return size <= 1e-12 * scale;
+  }
+
+  static double norm(double[] values) {
+    double squares = 0;
+    for (double value : values) {
+      squares += value * value;
+    }
+    return Math.sqrt(squares);
+  }
+
+  static double norm(float[] values) {
+    double squares = 0;
+    for (float value : values) {
+      squares += (double) value * value;
+    }
+    return Math.sqrt(squares);
+  }
+}
