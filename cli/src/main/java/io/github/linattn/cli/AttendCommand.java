@@ -1,0 +1,226 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Forward;
+import io.github.linattn.Gradients;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Sequences;
+import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Parameters;
+
+/** {@code linattn attend}: attention on tensors of a file. */
+@Command(
+    name = "attend",
+    mixinStandardHelpOptions = true,
+    versionProvider = Version.class,
+    sortOptions = false,
+    description = "Compute linear attention of the tensors q, k and v of a safetensors file.",
+    footer = {
+      "",
+      "Reads q [B*H,N,D], k [B*K,N,D], v [B*K,N,Dv] and, with --grad, do [B*H,N,Dv], each",
+      "F32, BF16 or F16. Query head h of a batch row reads key/value head floor(h*K/H).",
+      "Writes o [B*H,N,Dv] and, with --grad, dq, dk, dv in the chosen type; g [B*H,N], da,",
+      "db [B*H] and, with --state, S [B*K,sequences,D,Dv], z [B*K,sequences,D],",
+      "u [B*K,sequences,Dv], count [sequences] in F32."
+    })
+final class AttendCommand implements Callable<Integer> {
+  private final Console console;
+
+  @Parameters(paramLabel = "IN.safetensors", description = "file with q, k, v and perhaps do")
+  private Path in;
+
+  @Option(
+      names = "--out",
+      required = true,
+      paramLabel = "OUT.safetensors",
+      description = "file to write; replaced if it exists")
+  private Path out;
+
+  @Mixin private OperatorOptions options = new OperatorOptions();
+
+  @Option(names = "--grad", description = "compute gradients, given do = dLoss/do")
+  private boolean gradients;
+
+  @Option(names = "--state", description = "write the state after the last token; causal only")
+  private boolean keepState;
+
+  @Option(
+      names = "--state-in",
+      paramLabel = "S.safetensors",
+      description = "continue from the state in this file; causal only")
+  private @Nullable Path stateIn;
+
+  @Option(
+      names = "--backend",
+      paramLabel = "BACKEND",
+      converter = BackendChoice.Converter.class,
+      description = "auto (if left out), cpu, or cuda, which never falls back")
+  private BackendChoice backend = BackendChoice.AUTO;
+
+  @SuppressWarnings("NullAway.Init") // picocli fills in the paths
+  AttendCommand(Console console) {
+    this.console = console;
+  }
+
+  @Override
+  public Integer call() {
+    options.check();
+    if (!options.causal() && (keepState || stateIn != null)) {
+      throw CommandFailure.misuse(
+          "%s is for causal attention; with --non-causal each token sees all of its sequence",
+          keepState ? "--state" : "--state-in");
+    }
+    checkOut();
+    try (AttendFile file = AttendFile.open(in, options, gradients);
+        StateFile state = openState(file)) {
+      LinearAttention.Builder operator =
+          options.operator(file.shape().heads()).keepState(keepState);
+      run(operator, file, state);
+    }
+    return ExitCode.DONE;
+  }
+
+  private void checkOut() {
+    requireOther(in, "the input");
+    if (stateIn != null) {
+      requireOther(stateIn, "the state to continue from");
+    }
+    Path folder = out.toAbsolutePath().getParent();
+    if (folder == null || Files.isDirectory(out)) {
+      throw CommandFailure.misuse("--out %s is a folder; name a file", out);
+    }
+    if (!Files.isDirectory(folder)) {
+      throw CommandFailure.misuse("--out %s: there is no folder %s", out, folder);
+    }
+    if (!Files.isWritable(folder)) {
+      throw CommandFailure.misuse("--out %s: the folder %s is not writable", out, folder);
+    }
+    if (Files.exists(out) && !Files.isRegularFile(out)) {
+      throw CommandFailure.misuse("--out %s is not a regular file", out);
+    }
+  }
+
+  private void requireOther(Path path, String what) {
+    boolean same;
+    try {
+      same = Files.exists(out) && Files.exists(path) && Files.isSameFile(out, path);
+    } catch (IOException e) {
+      throw CommandFailure.misuse(e);
+    }
+    if (same) {
+      throw CommandFailure.misuse("--out %s is %s; name another file", out, what);
+    }
+  }
+
+  private @Nullable StateFile openState(AttendFile file) {
+    return stateIn == null ? null : StateFile.open(stateIn, file.shape(), file.sequences());
+  }
+
+  private void run(LinearAttention.Builder operator, AttendFile file, @Nullable StateFile state) {
+    try (Backend chosen = backend.open(console)) {
+      compute(chosen, operator, file, state);
+    } catch (UnsupportedOperationException refused) {
+      if (backend != BackendChoice.AUTO) {
+        throw CommandFailure.misuse(refused);
+      }
+      console.note("using the CPU: " + Text.firstClause(refused));
+      try (Backend cpu = Backend.cpu()) {
+        compute(cpu, operator, file, state);
+      }
+    }
+  }
+
+  private void compute(
+      Backend on, LinearAttention.Builder operator, AttendFile file, @Nullable StateFile state) {
+    LinearAttention attention = operator.on(on);
+    AttentionShape shape = file.shape();
+    DType dtype = options.dtype();
+    try (Resources owned = new Resources();
+        AttendResult result = new AttendResult(shape)) {
+      Loader loader = new Loader(on, owned);
+      AttentionInput input = input(loader, file, state);
+      long start = System.nanoTime();
+      try (Forward y = attention.forward(input)) {
+        attention.synchronize();
+        String times = "forward " + Text.millis(System.nanoTime() - start);
+        result.addForward(y.output(), y.normalizer());
+        y.state().ifPresent(result::addState);
+        if (gradients) {
+          Tensor outputGradient = loader.load(file.tensor("do"), dtype, shape.output());
+          long middle = System.nanoTime();
+          try (Gradients d = attention.backward(y, outputGradient)) {
+            attention.synchronize();
+            times += ", backward " + Text.millis(System.nanoTime() - middle);
+            result.addGradients(d);
+            finish(on, shape, times, result);
+          }
+        } else {
+          finish(on, shape, times, result);
+        }
+      }
+    }
+  }
+
+  private AttentionInput input(Loader loader, AttendFile file, @Nullable StateFile state) {
+    AttentionShape shape = file.shape();
+    DType dtype = options.dtype();
+    AttentionInput input =
+        AttentionInput.of(
+            loader.load(file.tensor("q"), dtype, shape.q()),
+            loader.load(file.tensor("k"), dtype, shape.k()),
+            loader.load(file.tensor("v"), dtype, shape.v()));
+    Sequences packing = file.packing();
+    if (packing != null) {
+      input = input.packed(packing);
+    }
+    return state == null ? input : input.from(initial(loader, file, state));
+  }
+
+  private static AttentionState initial(Loader loader, AttendFile file, StateFile state) {
+    AttentionShape shape = file.shape();
+    long batch = shape.batch();
+    long heads = shape.keyValueHeads();
+    long sequences = file.sequences();
+    long d = shape.keyDim();
+    long dv = shape.valueDim();
+    return AttentionState.over(
+        loader.load(state.tensor("S"), DType.F32, TensorShape.of(batch, heads, sequences, d, dv)),
+        loader.load(state.tensor("z"), DType.F32, TensorShape.of(batch, heads, sequences, d)),
+        loader.load(state.tensor("u"), DType.F32, TensorShape.of(batch, heads, sequences, dv)),
+        state.counts());
+  }
+
+  private void finish(Backend on, AttentionShape shape, String times, AttendResult result) {
+    try {
+      result.write(out);
+    } catch (IOException e) {
+      throw CommandFailure.failed("can't write " + out + ": " + Text.message(e), e);
+    }
+    console.result(
+        "B=%d H=%d K=%d N=%d D=%d Dv=%d, %s %s on %s: %s",
+        shape.batch(),
+        shape.heads(),
+        shape.keyValueHeads(),
+        shape.tokens(),
+        shape.keyDim(),
+        shape.valueDim(),
+        Text.id(options.dtype()),
+        Text.id(options.mode()),
+        on.name(),
+        times);
+    console.result("wrote %s to %s", String.join(" ", result.names()), out);
+  }
+}

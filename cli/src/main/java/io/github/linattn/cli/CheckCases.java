@@ -1,0 +1,79 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionShape;
+import java.util.ArrayList;
+import java.util.List;
+
+/** The problems that {@code verify} sweeps. */
+final class CheckCases {
+  private static final int[] TOKENS = {1, 2, 63, 64, 65, 127, 1009};
+  private static final int LONG = 4097;
+
+  private CheckCases() {}
+
+  /** A few problems, one for each capability. */
+  static List<CheckCase> quick() {
+    List<CheckCase> cases = new ArrayList<>();
+    cases.add(plain(2, 2, 65, 32));
+    cases.add(plain(1, 2, 127, 64));
+    cases.add(plain(1, 1, 1, 128));
+    cases.addAll(features(48, 70));
+    return cases;
+  }
+
+  /** Every head dimension and every capability. */
+  static List<CheckCase> full() {
+    List<CheckCase> cases = new ArrayList<>();
+    for (int dim = 16; dim <= 256; dim += AttentionShape.DIM_STEP) {
+      cases.add(plain(1, 2, TOKENS[dim / AttentionShape.DIM_STEP % (TOKENS.length - 1)], dim));
+    }
+    for (int tokens : TOKENS) {
+      cases.add(plain(2, 3, tokens, 64));
+    }
+    cases.add(plain(1, 1, LONG, 64));
+    cases.add(plain(1, 40, 33, 32));
+    cases.addAll(features(48, 131));
+    cases.addAll(features(128, 257));
+    return cases;
+  }
+
+  private static CheckCase plain(int batch, int heads, int tokens, int dim) {
+    return named("plain", AttentionShape.of(batch, heads, tokens, dim));
+  }
+
+  private static List<CheckCase> features(int dim, int tokens) {
+    AttentionShape two = AttentionShape.of(2, 2, tokens, dim);
+    AttentionShape one = AttentionShape.of(1, 2, tokens, dim);
+    float[] a = {1, 2};
+    float[] slopes = {0.5f, 0};
+    return List.of(
+        named("normalised", two).normalized(),
+        named("a, b per head, one b=0", two).coefficients(a, slopes),
+        named("non-causal", two).nonCausal(),
+        named("non-causal normalised", two).nonCausal().normalized(),
+        named("strided [B,N,H,D]", two).strided(),
+        named("value dim", two.withValueDim(dim + 32)),
+        named("grouped heads", AttentionShape.of(2, 4, tokens, dim).withKeyValueHeads(2)),
+        named("one key/value head", AttentionShape.of(1, 4, tokens, dim).withKeyValueHeads(1)),
+        named("packed", one).packed(1, 0, tokens - 20, 0, 19),
+        named("packed normalised", one).packed(tokens - 1, 1).normalized(),
+        named("packed non-causal", one).packed(tokens - 7, 0, 7).nonCausal(),
+        named("state in and out", two).after(tokens / 2),
+        named("state, normalised", two).after(3).normalized(),
+        named("state, one more token", AttentionShape.of(2, 2, 1, dim)).after(tokens));
+  }
+
+  private static CheckCase named(String what, AttentionShape shape) {
+    String name =
+        Text.format(
+            "%s B%d H%d%s N%d D%d%s",
+            what,
+            shape.batch(),
+            shape.heads(),
+            shape.keyValueHeads() == shape.heads() ? "" : "/" + shape.keyValueHeads(),
+            shape.tokens(),
+            shape.keyDim(),
+            shape.valueDim() == shape.keyDim() ? "" : " Dv" + shape.valueDim());
+    return CheckCase.of(name, shape);
+  }
+}

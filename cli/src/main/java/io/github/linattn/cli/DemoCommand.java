@@ -1,0 +1,183 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.LinearAttention;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Parameters;
+
+/** {@code linattn demo}: the whole way once, on real text. */
+@Command(
+    name = "demo",
+    mixinStandardHelpOptions = true,
+    versionProvider = Version.class,
+    description = {
+      "Run linear attention on a text: check forward and backward on every backend present against"
+          + " a double reference, then time them over a growing number of tokens."
+    })
+final class DemoCommand implements Callable<Integer> {
+  private static final int HEADS = 4;
+  private static final int DIM = 64;
+  private static final int CHECKED_TOKENS = 1009;
+
+  private final Console console;
+
+  @Parameters(
+      arity = "0..1",
+      paramLabel = "FILE",
+      description = "a text of any kind; the README if left out")
+  private @Nullable Path file;
+
+  private final List<String> slopes = new ArrayList<>();
+  private boolean failed;
+
+  DemoCommand(Console console) {
+    this.console = console;
+  }
+
+  @Override
+  public Integer call() {
+    Path source = file != null ? file : readme();
+    var text = new TextRows(read(source), DIM);
+    console.result(
+        "Linear attention of %s: each byte becomes a row of q, k and v in %d heads of %d columns;",
+        source.getFileName(), HEADS, DIM);
+    console.result(
+        "o_i = sum_n (1 + q_i.k_n) v_n / g_i over n <= i, rows of q and k normalised, and all"
+            + " gradients.");
+    List<Backend> backends = new ArrayList<>();
+    backends.add(Backend.cpu());
+    try {
+      BackendChoice.openGpuIfUsable(console, "CPU only: ").ifPresent(backends::add);
+      for (Backend backend : backends) {
+        console.result("");
+        console.result("%s: %s", backend.name(), backend.describe());
+      }
+      check(backends, text);
+      backends.forEach(backend -> time(backend, text));
+    } finally {
+      backends.forEach(Backend::close);
+    }
+    console.result("");
+    console.result(
+        "%s Time grows as N^p, p forward and backward: %s.",
+        failed
+            ? "FAILED: an error above is larger than its bound."
+            : "All results are within their bounds.",
+        String.join("; ", slopes));
+    return failed ? ExitCode.FAILED : ExitCode.DONE;
+  }
+
+  private static Path readme() {
+    String home = System.getProperty("linattn.home", "");
+    Path readme = Path.of(home, "README.md");
+    if (!Files.isRegularFile(readme)) {
+      throw CommandFailure.misuse("there is no README.md in '%s'; name a text FILE", home);
+    }
+    return readme;
+  }
+
+  private static byte[] read(Path source) {
+    byte[] bytes;
+    try {
+      bytes = Files.readAllBytes(source);
+    } catch (IOException e) {
+      throw CommandFailure.misuse("can't read %s: %s", source, reason(e));
+    }
+    if (bytes.length == 0) {
+      throw CommandFailure.misuse("%s is empty", source);
+    }
+    return bytes;
+  }
+
+  private static String reason(IOException e) {
+    return e instanceof NoSuchFileException ? "no such file" : e.toString();
+  }
+
+  private void check(List<Backend> backends, TextRows text) {
+    console.result("");
+    console.result("Relative error against the double reference, N = %d:", CHECKED_TOKENS);
+    console.result("%-8s %-5s %-9s%s  %7s", "backend", "dtype", "mode", Errors.titles(), "bound");
+    AttentionShape shape = AttentionShape.of(1, HEADS, CHECKED_TOKENS, DIM);
+    CheckCase problem = CheckCase.of("text", shape).normalized();
+    var data =
+        new CheckData(
+            text.rows(1, HEADS, CHECKED_TOKENS),
+            text.rows(2, HEADS, CHECKED_TOKENS),
+            text.rows(3, HEADS, CHECKED_TOKENS),
+            text.rows(4, HEADS, CHECKED_TOKENS));
+    try (var progress =
+        new Progress(console.err(), "checking", backends.size() * Precision.ALL.size())) {
+      for (DType dtype : DType.values()) {
+        var check = new ReferenceCheck(problem, dtype, data, null);
+        for (Precision precision : Precision.ALL) {
+          if (precision.dtype() == dtype) {
+            for (Backend backend : backends) {
+              check(check, backend, precision);
+              progress.step(Text.id(dtype));
+            }
+          }
+        }
+      }
+    }
+  }
+
+  private void check(ReferenceCheck check, Backend backend, Precision precision) {
+    String row =
+        Text.format(
+            "%-8s %-5s %-9s",
+            backend.name(), Text.id(precision.dtype()), Text.id(precision.mode()));
+    try {
+      Errors errors = check.run(backend, precision);
+      boolean ok = errors.within(precision);
+      failed |= !ok;
+      console.result(
+          "%s%s  %7.1e%s",
+          row,
+          errors.columns(),
+          Quantity.O.bound(precision.dtype(), precision.mode()),
+          ok ? "" : "  FAILED");
+    } catch (UnsupportedOperationException no) {
+      console.result("%s  not on %s: %s", row, backend, Text.firstClause(no));
+    }
+  }
+
+  private void time(Backend backend, TextRows text) {
+    LinearAttention attention = LinearAttention.builder().normalizeQueriesAndKeys(true).on(backend);
+    var run = new ScalingRun(backend, attention, text, HEADS, DIM);
+    List<ScalingRun.Point> points;
+    try (var progress = new Progress(console.err(), "timing " + backend, run.mostPoints())) {
+      points = run.run(tokens -> progress.step("N = " + tokens));
+    }
+    console.result("");
+    console.result("Time on %s, f32 default, the text repeated as often as needed:", backend);
+    console.result(
+        "%9s %12s %12s %14s %14s",
+        "N", "forward ms", "backward ms", "forward GB/s", "backward GB/s");
+    for (ScalingRun.Point point : points) {
+      console.result(
+          "%9d %12.3f %12.3f %14.2f %14.2f",
+          point.tokens(),
+          point.forwardSeconds() * 1e3,
+          point.backwardSeconds() * 1e3,
+          point.forwardBytes() / point.forwardSeconds() * 1e-9,
+          point.backwardBytes() / point.backwardSeconds() * 1e-9);
+    }
+    List<ScalingRun.Point> larger = points.subList(points.size() / 2, points.size());
+    slopes.add(
+        Text.format(
+            "%.2f and %.2f on %s",
+            Slope.fit(larger, ScalingRun.Point::tokens, ScalingRun.Point::forwardSeconds),
+            Slope.fit(larger, ScalingRun.Point::tokens, ScalingRun.Point::backwardSeconds),
+            backend));
+  }
+}

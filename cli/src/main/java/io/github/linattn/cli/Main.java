@@ -1,0 +1,105 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.cuda.CudaOutOfMemoryException;
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.nio.charset.StandardCharsets;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.UnmatchedArgumentException;
+
+/** The entry point. */
+public final class Main {
+  private static final String DEBUG = "linattn.debug";
+
+  private Main() {}
+
+  /** Runs one command and ends the process with its exit code. */
+  public static void main(String[] args) {
+    System.exit(run(args, System.out, System.err));
+  }
+
+  /**
+   * Runs one command.
+   *
+   * @param out results
+   * @param err everything else
+   * @return 0 done, 1 a check or the work failed, 2 wrong usage or bad input, 3 no usable GPU where
+   *     one was required
+   */
+  public static int run(String[] args, PrintStream out, PrintStream err) {
+    var console = new Console(out, err);
+    CommandLine commands = commands(console);
+    try {
+      return commands.execute(args);
+    } catch (Throwable failure) {
+      return failed(failure, console);
+    } finally {
+      out.flush();
+      err.flush();
+    }
+  }
+
+  private static CommandLine commands(Console console) {
+    CommandLine root =
+        new CommandLine(new RootCommand(console))
+            .addSubcommand(new DemoCommand(console))
+            .addSubcommand(new AttendCommand(console))
+            .addSubcommand(new VerifyCommand(console))
+            .addSubcommand(new InfoCommand(console))
+            .addSubcommand(new KernelsCommand(console))
+            .addSubcommand(new GenerateCommand(console))
+            .addSubcommand(new SelftestCommand(console));
+    return root.setOut(writer(console.out()))
+        .setErr(writer(console.err()))
+        .setUsageHelpAutoWidth(false)
+        .setParameterExceptionHandler((wrong, args) -> misused(wrong, console))
+        .setExecutionExceptionHandler((failure, command, parsed) -> failed(failure, console));
+  }
+
+  private static PrintWriter writer(PrintStream stream) {
+    return new PrintWriter(stream, true, StandardCharsets.UTF_8);
+  }
+
+  private static int misused(ParameterException wrong, Console console) {
+    CommandLine command = wrong.getCommandLine();
+    console.note("linattn: " + wrong.getMessage());
+    UnmatchedArgumentException.printSuggestions(wrong, writer(console.err()));
+    console.note("try: " + command.getCommandSpec().qualifiedName() + " --help");
+    return ExitCode.MISUSED;
+  }
+
+  private static int failed(Throwable failure, Console console) {
+    if (Boolean.getBoolean(DEBUG)) {
+      failure.printStackTrace(console.err());
+    }
+    return switch (failure) {
+      case CommandFailure told -> {
+        console.note("linattn: " + told.getMessage());
+        yield told.exitCode();
+      }
+      case CudaOutOfMemoryException memory -> {
+        console.note("linattn: out of GPU memory: " + memory.getMessage());
+        yield ExitCode.FAILED;
+      }
+      case OutOfMemoryError memory -> {
+        console.note(
+            "linattn: out of memory (%s); try a smaller input or a larger heap (java -Xmx)"
+                .formatted(memory.getMessage()));
+        yield ExitCode.FAILED;
+      }
+      default -> {
+        console.note("linattn: unexpected " + describe(failure));
+        console.note("run with -D" + DEBUG + "=true for the stack trace");
+        yield ExitCode.FAILED;
+      }
+    };
+  }
+
+  private static String describe(Throwable failure) {
+    @Nullable String message = failure.getMessage();
+    String kind = failure.getClass().getSimpleName();
+    return message == null ? kind : kind + ": " + message;
+  }
+}

@@ -1,0 +1,65 @@
+package io.github.linattn.cli;
+
+import java.io.PrintStream;
+import java.time.Duration;
+import java.util.Locale;
+import me.tongfei.progressbar.ConsoleProgressBarConsumer;
+import me.tongfei.progressbar.ProgressBar;
+import me.tongfei.progressbar.ProgressBarBuilder;
+import me.tongfei.progressbar.ProgressBarStyle;
+import org.jspecify.annotations.Nullable;
+
+/** Shows how far the work is: a bar on a terminal, else a line every few seconds. */
+final class Progress implements AutoCloseable {
+  /** Set by the launcher, which can ask whether stderr is a terminal. */
+  private static final String TERMINAL = "linattn.terminal";
+
+  private static final int WIDTH = 78;
+  private static final long LINE_NANOS = Duration.ofSeconds(3).toNanos();
+
+  private final PrintStream err;
+  private final String task;
+  private final int total;
+  private final @Nullable ProgressBar bar;
+  private int done;
+  private long lastLine = System.nanoTime();
+
+  Progress(PrintStream err, String task, int total) {
+    this.err = err;
+    this.task = task;
+    this.total = total;
+    this.bar = Boolean.getBoolean(TERMINAL) ? bar(err, task, total) : null;
+  }
+
+  private static ProgressBar bar(PrintStream err, String task, int total) {
+    boolean plain = System.getenv("NO_COLOR") != null;
+    return new ProgressBarBuilder()
+        .setTaskName(task)
+        .setInitialMax(total)
+        .setStyle(plain ? ProgressBarStyle.ASCII : ProgressBarStyle.COLORFUL_UNICODE_BLOCK)
+        .setConsumer(new ConsoleProgressBarConsumer(err, WIDTH))
+        .clearDisplayOnFinish()
+        .hideEta()
+        .setUpdateIntervalMillis(200)
+        .build();
+  }
+
+  /** One part of the work is done; {@code what} is the next. */
+  void step(String what) {
+    done++;
+    if (bar != null) {
+      bar.setExtraMessage(" " + what);
+      bar.step();
+    } else if (System.nanoTime() - lastLine > LINE_NANOS) {
+      err.printf(Locale.ROOT, "%s: %d of %d, %s%n", task, done, total, what);
+      lastLine = System.nanoTime();
+    }
+  }
+
+  @Override
+  public void close() {
+    if (bar != null) {
+      bar.close();
+    }
+  }
+}

@@ -1,0 +1,226 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Forward;
+import io.github.linattn.Gradients;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
+import io.github.linattn.reference.Reference;
+import org.jspecify.annotations.Nullable;
+
+/** Runs one problem on a backend, forward and backward, and compares it with the reference. */
+final class ReferenceCheck {
+  private final CheckCase problem;
+  private final DType dtype;
+  private final CheckData data;
+  private final @Nullable CheckData before;
+  private final Reference.Result expected;
+
+  /**
+   * Solves the problem with the reference.
+   *
+   * @param data inputs; rounded to {@code dtype} here
+   * @param before inputs of the tokens before, where the problem continues from a state
+   */
+  ReferenceCheck(CheckCase problem, DType dtype, CheckData data, @Nullable CheckData before) {
+    this.problem = problem;
+    this.dtype = dtype;
+    this.data = data.rounded(dtype);
+    this.before = before == null ? null : before.rounded(dtype);
+    Reference.State initial =
+        this.before == null ? null : solve(prefixOf(problem), this.before, null).state();
+    this.expected = solve(problem, this.data, initial);
+  }
+
+  /** The problem of the tokens that come before those of {@code problem}. */
+  static CheckCase prefixOf(CheckCase problem) {
+    AttentionShape shape = problem.shape();
+    var shorter =
+        new AttentionShape(
+            shape.batch(),
+            shape.heads(),
+            shape.keyValueHeads(),
+            problem.prefix(),
+            shape.keyDim(),
+            shape.valueDim());
+    return new CheckCase(
+        problem.name(),
+        shorter,
+        null,
+        problem.a(),
+        problem.b(),
+        problem.causal(),
+        problem.normalize(),
+        problem.tokenMajor(),
+        0);
+  }
+
+  private static Reference.Result solve(
+      CheckCase problem, CheckData data, Reference.@Nullable State initial) {
+    return Reference.of(
+        new Reference.Problem(
+            problem.shape(),
+            problem.sequences(),
+            problem.a(),
+            problem.b(),
+            problem.causal(),
+            problem.normalize(),
+            data.q(),
+            data.k(),
+            data.v(),
+            data.dO(),
+            initial));
+  }
+
+  /**
+   * Runs on a backend.
+   *
+   * @throws UnsupportedOperationException if the backend does not do such a problem
+   */
+  Errors run(Backend backend, Precision precision) {
+    LinearAttention attention = problem.operator(precision).on(backend);
+    if (before == null) {
+      return run(backend, attention, problem, data, null);
+    }
+    CheckCase prefix = prefixOf(problem);
+    try (Operands operands = new Operands(backend, prefix, before);
+        Forward earlier = attention.forward(operands.input())) {
+      return run(backend, attention, problem, data, earlier.state().orElseThrow());
+    }
+  }
+
+  private Errors run(
+      Backend backend,
+      LinearAttention attention,
+      CheckCase problem,
+      CheckData data,
+      @Nullable AttentionState initial) {
+    try (Operands operands = new Operands(backend, problem, data)) {
+      AttentionInput input = operands.input();
+      if (initial != null) {
+        input = input.from(initial);
+      }
+      try (Forward y = attention.forward(input);
+          Gradients d = attention.backward(y, operands.dO)) {
+        attention.synchronize();
+        return compare(y, d);
+      }
+    }
+  }
+
+  private Errors compare(Forward y, Gradients d) {
+    var errors = new Errors();
+    errors.put(Quantity.O, Reference.error(expected.o(), y.output().toFloats()));
+    errors.put(Quantity.G, Reference.error(expected.g(), y.normalizer().toFloats()));
+    errors.put(Quantity.DQ, gradientError(expected.dq(), d.dq()));
+    errors.put(Quantity.DK, gradientError(expected.dk(), d.dk()));
+    errors.put(Quantity.DV, Reference.error(expected.dv(), d.dv().toFloats()));
+    errors.put(Quantity.DA, gradientError(expected.da(), d.da()));
+    errors.put(Quantity.DB, gradientError(expected.db(), d.db()));
+    y.state().ifPresent(state -> errors.put(Quantity.STATE, stateError(state)));
+    return errors;
+  }
+
+  /**
+   * The error relative to the gradient, or to its terms where these cancel: the first token of a
+   * sequence adds nothing to dq, dk, da and db, because o is v there, and its terms are of the size
+   * of dO. With few tokens little else is left.
+   */
+  private double gradientError(double[] exact, Tensor tensor) {
+    float[] got = tensor.toFloats();
+    double difference = 0;
+    double norm = 0;
+    for (int i = 0; i < exact.length; i++) {
+      difference += (got[i] - exact[i]) * (got[i] - exact[i]);
+      norm += exact[i] * exact[i];
+    }
+    double termNorm = 0;
+    for (float value : data.dO()) {
+      termNorm += (double) value * value;
+    }
+    double tokens = problem.shape().tokens();
+    return Math.sqrt(difference / Math.max(norm, termNorm / (tokens * tokens)));
+  }
+
+  private double stateError(AttentionState state) {
+    Reference.State exact = expected.state();
+    for (int i = 0; i < state.sequences(); i++) {
+      if (state.count(i) != exact.counts()[i]) {
+        return Double.NaN;
+      }
+    }
+    double s = Reference.error(exact.s(), state.s().toFloats());
+    double z = Reference.error(exact.z(), state.z().toFloats());
+    double u = Reference.error(exact.u(), state.u().toFloats());
+    return Math.max(s, Math.max(z, u));
+  }
+
+  /** Inputs in a backend's memory. */
+  private final class Operands implements AutoCloseable {
+    private final Resources owned = new Resources();
+    private final Backend backend;
+    private final CheckCase problem;
+    private final Tensor q;
+    private final Tensor k;
+    private final Tensor v;
+    private final Tensor dO;
+
+    Operands(Backend backend, CheckCase problem, CheckData data) {
+      this.backend = backend;
+      this.problem = problem;
+      AttentionShape shape = problem.shape();
+      try {
+        this.q = operand(data.q(), shape.q());
+        this.k = operand(data.k(), shape.k());
+        this.v = operand(data.v(), shape.v());
+        this.dO = operand(data.dO(), shape.output());
+      } catch (RuntimeException e) {
+        owned.close();
+        throw e;
+      }
+    }
+
+    private Tensor operand(float[] values, TensorShape shape) {
+      if (!problem.tokenMajor()) {
+        Tensor tensor = owned.add(backend.allocate(dtype, shape));
+        tensor.copyFrom(values);
+        return tensor;
+      }
+      TensorShape moved =
+          TensorShape.of(shape.extent(0), shape.extent(2), shape.extent(1), shape.extent(3));
+      Tensor tensor = owned.add(backend.allocate(dtype, moved));
+      tensor.copyFrom(tokenMajor(values, shape));
+      return tensor.permuted(0, 2, 1, 3);
+    }
+
+    AttentionInput input() {
+      AttentionInput input = AttentionInput.of(q, k, v);
+      return problem.packing() == null ? input : input.packed(problem.sequences());
+    }
+
+    @Override
+    public void close() {
+      owned.close();
+    }
+  }
+
+  private static float[] tokenMajor(float[] values, TensorShape shape) {
+    int heads = (int) shape.extent(1);
+    int tokens = (int) shape.extent(2);
+    int dim = (int) shape.extent(3);
+    float[] moved = new float[values.length];
+    for (int row = 0; row < values.length / dim; row++) {
+      int token = row % tokens;
+      int head = row / tokens % heads;
+      int batch = row / tokens / heads;
+      int target = (batch * tokens + token) * heads + head;
+      System.arraycopy(values, row * dim, moved, target * dim, dim);
+    }
+    return moved;
+  }
+}

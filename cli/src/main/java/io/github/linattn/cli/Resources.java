@@ -1,0 +1,22 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.Tensor;
+import java.util.ArrayDeque;
+import java.util.Deque;
+
+/** Closes what was added to it, last first. */
+final class Resources implements AutoCloseable {
+  private final Deque<Runnable> closers = new ArrayDeque<>();
+
+  Tensor add(Tensor tensor) {
+    closers.push(tensor::close);
+    return tensor;
+  }
+
+  @Override
+  public void close() {
+    while (!closers.isEmpty()) {
+      closers.pop().run();
+    }
+  }
+}

@@ -1,0 +1,128 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Gradients;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.MemoryKind;
+import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.function.IntConsumer;
+
+/** Times forward and backward over a growing number of tokens. */
+final class ScalingRun {
+  private static final int FIRST_TOKENS = 1024;
+  private static final int REPETITIONS = 5;
+  private static final double LONGEST_SECONDS = 0.4;
+  private static final int MOST_TOKENS_ON_HOST = 1 << 16;
+  private static final int MOST_TOKENS_ON_DEVICE = 1 << 18;
+
+  private final Backend backend;
+  private final LinearAttention attention;
+  private final TextRows text;
+  private final int heads;
+  private final int dim;
+
+  /**
+   * Median times for one number of tokens.
+   *
+   * @param forwardBytes q, k, v and o, once each
+   * @param backwardBytes q, k, v, o, dO, dq, dk and dv, once each
+   */
+  record Point(
+      int tokens,
+      double forwardSeconds,
+      double backwardSeconds,
+      long forwardBytes,
+      long backwardBytes) {}
+
+  ScalingRun(Backend backend, LinearAttention attention, TextRows text, int heads, int dim) {
+    this.backend = backend;
+    this.attention = attention;
+    this.text = text;
+    this.heads = heads;
+    this.dim = dim;
+  }
+
+  /** How many numbers of tokens {@link #run} will try at most. */
+  int mostPoints() {
+    return Integer.numberOfTrailingZeros(mostTokens() / FIRST_TOKENS) + 1;
+  }
+
+  private int mostTokens() {
+    return backend.memoryKind() == MemoryKind.DEVICE ? MOST_TOKENS_ON_DEVICE : MOST_TOKENS_ON_HOST;
+  }
+
+  /**
+   * Doubles the tokens until a run takes long.
+   *
+   * @param progress is told each number of tokens that was timed
+   */
+  List<Point> run(IntConsumer progress) {
+    List<Point> points = new ArrayList<>();
+    double seconds = 0;
+    for (int tokens = FIRST_TOKENS;
+        tokens <= mostTokens() && (seconds < LONGEST_SECONDS || points.size() < 4);
+        tokens *= 2) {
+      Point point = time(tokens);
+      points.add(point);
+      seconds = point.forwardSeconds + point.backwardSeconds;
+      progress.accept(tokens);
+    }
+    return points;
+  }
+
+  private Point time(int tokens) {
+    AttentionShape shape = AttentionShape.of(1, heads, tokens, dim);
+    try (Resources owned = new Resources()) {
+      Tensor q = filled(owned, shape.q(), 1);
+      Tensor k = filled(owned, shape.k(), 2);
+      Tensor v = filled(owned, shape.v(), 3);
+      Tensor dO = filled(owned, shape.output(), 4);
+      Tensor o = empty(owned, shape.output());
+      Tensor g = empty(owned, shape.normalizer());
+      var gradients =
+          Gradients.over(
+              empty(owned, shape.q()),
+              empty(owned, shape.k()),
+              empty(owned, shape.v()),
+              empty(owned, shape.coefficients()),
+              empty(owned, shape.coefficients()));
+      AttentionInput input = AttentionInput.of(q, k, v);
+      double forward = median(() -> attention.forwardInto(input, o, g, null));
+      double backward = median(() -> attention.backwardInto(input, o, g, dO, gradients));
+      long tensor = q.byteSpan();
+      return new Point(tokens, forward, backward, 4 * tensor, 8 * tensor);
+    }
+  }
+
+  private Tensor filled(Resources owned, TensorShape shape, long seed) {
+    Tensor tensor = empty(owned, shape);
+    text.fill(tensor, seed);
+    return tensor;
+  }
+
+  private Tensor empty(Resources owned, TensorShape shape) {
+    return owned.add(backend.allocate(DType.F32, shape));
+  }
+
+  /** Seconds, after one run that warms up. */
+  private double median(Runnable work) {
+    work.run();
+    attention.synchronize();
+    double[] seconds = new double[REPETITIONS];
+    for (int i = 0; i < REPETITIONS; i++) {
+      long start = System.nanoTime();
+      work.run();
+      attention.synchronize();
+      seconds[i] = (System.nanoTime() - start) * 1e-9;
+    }
+    Arrays.sort(seconds);
+    return seconds[REPETITIONS / 2];
+  }
+}

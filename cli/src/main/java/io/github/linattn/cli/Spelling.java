@@ -1,0 +1,42 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import java.util.Arrays;
+import java.util.stream.Collectors;
+import picocli.CommandLine.ITypeConverter;
+import picocli.CommandLine.TypeConversionException;
+
+/** Reads enums as the command line spells them: in lower case. */
+final class Spelling {
+  private Spelling() {}
+
+  private static <E extends Enum<E>> E parse(Class<E> type, String text) {
+    return Arrays.stream(type.getEnumConstants())
+        .filter(value -> Text.id(value).equals(text))
+        .findFirst()
+        .orElseThrow(() -> unknown(type, text));
+  }
+
+  private static <E extends Enum<E>> TypeConversionException unknown(Class<E> type, String text) {
+    String known =
+        Arrays.stream(type.getEnumConstants()).map(Text::id).collect(Collectors.joining(", "));
+    return new TypeConversionException("it is one of " + known + ", not '" + text + "'");
+  }
+
+  /** f32, bf16, f16. */
+  static final class OfDType implements ITypeConverter<DType> {
+    @Override
+    public DType convert(String text) {
+      return parse(DType.class, text);
+    }
+  }
+
+  /** accurate, default, tf32. */
+  static final class OfMode implements ITypeConverter<Mode> {
+    @Override
+    public Mode convert(String text) {
+      return parse(Mode.class, text);
+    }
+  }
+}

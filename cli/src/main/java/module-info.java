@@ -1,0 +1,14 @@
+/** The command {@code linattn}: demonstration, attention on files, checks, kernels on demand. */
+module io.github.linattn.cli {
+  requires static org.jspecify;
+  requires info.picocli;
+  requires io.github.linattn.bindings;
+  requires io.github.linattn.kernels;
+  requires io.github.linattn.runtime;
+  requires me.tongfei.progressbar;
+
+  exports io.github.linattn.cli;
+
+  opens io.github.linattn.cli to
+      info.picocli;
+}

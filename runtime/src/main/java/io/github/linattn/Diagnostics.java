@@ -1,0 +1,136 @@
+package io.github.linattn;
+
+import io.github.linattn.bindings.Cuda;
+import io.github.linattn.bindings.CudaLibrary;
+import io.github.linattn.bindings.DeviceAttribute;
+import io.github.linattn.bindings.MemoryInfo;
+import io.github.linattn.cuda.CudaException;
+import io.github.linattn.internal.cuda.CudaEngine;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernels.BuiltKernels;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * What this process finds to compute with, for a person to read. Asking changes nothing, except
+ * that the first question looks for the CUDA Runtime and loads it.
+ */
+public final class Diagnostics {
+  private Diagnostics() {}
+
+  /**
+   * The CUDA Runtime that is loaded.
+   *
+   * @param library its file
+   * @param runtimeVersion such as 13.0
+   * @param driverVersion the newest CUDA version that the driver supports
+   * @param gpus those this process sees
+   */
+  public record CudaRuntime(
+      String library, String runtimeVersion, String driverVersion, List<Gpu> gpus) {
+    /** Copies the list. */
+    public CudaRuntime {
+      gpus = List.copyOf(gpus);
+    }
+  }
+
+  /**
+   * One GPU.
+   *
+   * @param name as its driver calls it, or why it does not answer
+   * @param architecture such as sm_90; empty if it does not answer
+   */
+  public record Gpu(
+      int ordinal, String name, String architecture, long freeBytes, long totalBytes) {}
+
+  /**
+   * One kernel that was built, for one architecture.
+   *
+   * @param slices L, the parts into which the kernel cuts the key dimension
+   * @param registers per thread
+   * @param sharedBytes shared memory of a block
+   * @param origin where it comes from
+   */
+  public record Kernel(
+      String symbol,
+      int headDim,
+      int slices,
+      String dtype,
+      String architecture,
+      int registers,
+      int sharedBytes,
+      String origin) {}
+
+  /** The CUDA Runtime, or empty; then {@link #cudaProblem} says why. */
+  public static Optional<CudaRuntime> cuda() {
+    if (!(CudaLibrary.load() instanceof CudaLibrary.Found found)) {
+      return Optional.empty();
+    }
+    List<Gpu> gpus = new ArrayList<>();
+    for (int i = 0; i < found.deviceCount(); i++) {
+      gpus.add(gpu(found.cuda(), i));
+    }
+    return Optional.of(
+        new CudaRuntime(
+            found.path().toString(), found.runtime().toString(), found.driver().toString(), gpus));
+  }
+
+  private static Gpu gpu(Cuda cuda, int ordinal) {
+    try {
+      cuda.setDevice(ordinal);
+      MemoryInfo memory = cuda.memoryInfo();
+      String architecture =
+          "sm_%d%d"
+              .formatted(
+                  cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
+                  cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal));
+      return new Gpu(
+          ordinal, cuda.deviceName(ordinal), architecture, memory.freeBytes(), memory.totalBytes());
+    } catch (CudaException e) {
+      return new Gpu(ordinal, "does not answer: " + e.getMessage(), "", 0, 0);
+    }
+  }
+
+  /** Why there is no CUDA Runtime to use, or empty. */
+  public static Optional<String> cudaProblem() {
+    return CudaLibrary.load() instanceof CudaLibrary.Missing missing
+        ? Optional.of(missing.reason())
+        : Optional.empty();
+  }
+
+  /** Each place that was searched in vain for the CUDA Runtime; empty if it was found. */
+  public static List<String> searchedPlaces() {
+    return CudaLibrary.load() instanceof CudaLibrary.Missing missing
+        ? missing.attempts().stream().map(CudaLibrary.Attempt::toString).toList()
+        : List.of();
+  }
+
+  /**
+   * The kernels that this process would use, those of the user's folders first.
+   *
+   * @throws IllegalArgumentException if a folder that was named holds no kernels
+   */
+  public static List<Kernel> kernels() {
+    List<Kernel> kernels = new ArrayList<>();
+    for (BuiltKernels source : CudaEngine.kernelSources()) {
+      for (KernelEntry entry : source.manifest().entries()) {
+        entry
+            .usage()
+            .forEach(
+                (architecture, usage) ->
+                    kernels.add(
+                        new Kernel(
+                            entry.symbol(),
+                            entry.headDim(),
+                            entry.slices(),
+                            entry.elementType().id(),
+                            architecture.id(),
+                            usage.registers(),
+                            entry.sharedBytes() + usage.staticSharedBytes(),
+                            source.origin())));
+      }
+    }
+    return kernels;
+  }
+}

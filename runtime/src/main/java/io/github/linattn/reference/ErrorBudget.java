@@ -1,0 +1,34 @@
+package io.github.linattn.reference;
+
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+
+/**
+ * The largest relative Frobenius error that a backend may have against {@link Reference}, for
+ * sequences of up to 10,000 tokens. One table for tests, the command line and applications.
+ */
+public final class ErrorBudget {
+  /** da and db are small differences of large sums, so that they keep fewer digits. */
+  private static final double COEFFICIENT_FACTOR = 50;
+
+  private ErrorBudget() {}
+
+  /** Bound for o, g, dq, dk, dv and the state. */
+  public static double of(DType dtype, Mode mode) {
+    return switch (dtype) {
+      case F32 ->
+          switch (mode) {
+            case ACCURATE -> 2e-6;
+            case DEFAULT -> 3e-5;
+            case TF32 -> 1.5e-3;
+          };
+      case BF16 -> 1.2e-2;
+      case F16 -> 3e-3;
+    };
+  }
+
+  /** Bound for da and db. */
+  public static double ofCoefficients(DType dtype, Mode mode) {
+    return COEFFICIENT_FACTOR * of(dtype, mode);
+  }
+}
