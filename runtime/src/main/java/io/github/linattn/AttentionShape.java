@@ -34,7 +34,10 @@ public record AttentionShape(
           "%d query heads can't share %d key/value heads evenly: keyValueHeads must divide heads"
               .formatted(heads, keyValueHeads));
     }
-    Math.multiplyExact(batch, heads);
+    if ((long) batch * heads > Integer.MAX_VALUE) {
+      throw new IllegalArgumentException(
+          "batch times heads must be at most 2^31-1, got %d times %d".formatted(batch, heads));
+    }
   }
 
   private static void requirePositive(String name, int value) {

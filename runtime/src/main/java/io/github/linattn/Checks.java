@@ -139,15 +139,27 @@ final class Checks {
 
   /** A final state may be the initial state itself, but must not lie partly over it. */
   static void finalState(
-      Operator operator, AttentionState state, AttentionInput input, Backend backend) {
+      Operator operator,
+      AttentionState state,
+      AttentionInput input,
+      Tensor o,
+      Tensor g,
+      Backend backend) {
     state("final", operator, state, input, backend);
     @Nullable AttentionState initial = input.initialState().orElse(null);
     if (initial == state) {
       return;
     }
-    output("final state S", state.s(), DType.F32, state.s().shape(), input, backend);
-    output("final state z", state.z(), DType.F32, state.z().shape(), input, backend);
-    output("final state u", state.u(), DType.F32, state.u().shape(), input, backend);
+    String[] names = {"final state S", "final state z", "final state u"};
+    Tensor[] written = {state.s(), state.z(), state.u()};
+    for (int i = 0; i < written.length; i++) {
+      output(names[i], written[i], DType.F32, written[i].shape(), input, backend);
+      requireDisjoint(names[i], written[i], "o", o);
+      requireDisjoint(names[i], written[i], "g", g);
+      for (int earlier = 0; earlier < i; earlier++) {
+        requireDisjoint(names[i], written[i], names[earlier], written[earlier]);
+      }
+    }
   }
 
   static void expect(String name, Tensor tensor, DType dtype, TensorShape shape, Backend backend) {

@@ -97,7 +97,7 @@ public final class LinearAttention {
     Checks.output("g", g, DType.F32, shape.normalizer(), input, backend);
     Checks.requireDisjoint("g", g, "o", o);
     if (finalState != null) {
-      Checks.finalState(operator, finalState, input, backend);
+      Checks.finalState(operator, finalState, input, o, g, backend);
     }
     backend.engine().forward(new ForwardCall(operator, input, o, g, finalState, stream));
     if (finalState != null) {
