@@ -1,0 +1,872 @@
+package io.github.linattn.test.contract;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.catchThrowable;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Forward;
+import io.github.linattn.Gradients;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.MemoryKind;
+import io.github.linattn.Mode;
+import io.github.linattn.Sequences;
+import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * Breaks when a mistake of a caller is answered by a raw exception of the JDK, by a sentence that
+ * does not name it, by a change of the inputs, or by nothing at all.
+ */
+final class BadInputTest {
+
+  /** A mistake and the answer to it. */
+  record Mistake(String name, Class<? extends Throwable> type, String sentence, Action action) {
+    @Override
+    public String toString() {
+      return name;
+    }
+  }
+
+  interface Action {
+    void run(Fixture f);
+  }
+
+  private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
+  private static final Class<UnsupportedOperationException> UNSUPPORTED =
+      UnsupportedOperationException.class;
+
+  /** A valid problem on the CPU: B=1, H=4, K=2, N=6, D=16, Dv=32. */
+  static final class Fixture implements AutoCloseable {
+    final List<Tensor> tensors = new ArrayList<>();
+    final Backend cpu = Backend.cpu(2);
+    final AttentionShape shape = new AttentionShape(1, 4, 2, 6, 16, 32);
+    final Tensor q = tensor(shape.q());
+    final Tensor k = tensor(shape.k());
+    final Tensor v = tensor(shape.v());
+    final Tensor dO = tensor(shape.output());
+    final Tensor o = tensor(shape.output());
+    final Tensor g = tensor(shape.normalizer());
+    final Tensor dq = tensor(shape.q());
+    final Tensor dk = tensor(shape.k());
+    final Tensor dv = tensor(shape.v());
+    final Tensor da = tensor(shape.coefficients());
+    final Tensor db = tensor(shape.coefficients());
+    final LinearAttention attention = LinearAttention.builder().on(cpu);
+
+    Tensor tensor(TensorShape shape) {
+      return tensor(DType.F32, shape);
+    }
+
+    Tensor tensor(long... extents) {
+      return tensor(TensorShape.of(extents));
+    }
+
+    /** Elements 0.01, 0.02, ... */
+    Tensor tensor(DType dtype, TensorShape shape) {
+      Tensor tensor = cpu.allocate(dtype, shape);
+      float[] values = new float[Math.toIntExact(shape.elements())];
+      for (int i = 0; i < values.length; i++) {
+        values[i] = (i % 100 + 1) * 0.01f;
+      }
+      tensor.copyFrom(values);
+      tensors.add(tensor);
+      return tensor;
+    }
+
+    AttentionInput input() {
+      return AttentionInput.of(q, k, v);
+    }
+
+    void forward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor g) {
+      attention.forwardInto(q, k, v, o, g);
+    }
+
+    void backward(Tensor o, Tensor g, Tensor dO, Gradients gradients) {
+      attention.backwardInto(input(), o, g, dO, gradients);
+    }
+
+    Gradients gradients() {
+      return Gradients.over(dq, dk, dv, da, db);
+    }
+
+    AttentionState state(AttentionShape shape, int sequences) {
+      AttentionState state = cpu.newState(shape, sequences);
+      tensors.addAll(List.of(state.s(), state.z(), state.u()));
+      return state;
+    }
+
+    float[][] inputs() {
+      return new float[][] {q.toFloats(), k.toFloats(), v.toFloats(), dO.toFloats()};
+    }
+
+    @Override
+    public void close() {
+      tensors.forEach(Tensor::close);
+      cpu.close();
+    }
+  }
+
+  /** What a caller outside the reach of a null checker may pass. */
+  @SuppressWarnings("NullAway")
+  private static <T> T nothing() {
+    return null;
+  }
+
+  static List<Mistake> mistakes() {
+    List<Mistake> list = new ArrayList<>();
+    addMissing(list);
+    addClosed(list);
+    addShapes(list);
+    addOutputs(list);
+    addOverlaps(list);
+    addStateOverlaps(list);
+    addPackings(list);
+    addStates(list);
+    addOperators(list);
+    addTensors(list);
+    addMemory(list);
+    return list;
+  }
+
+  private static void add(
+      List<Mistake> list,
+      String name,
+      Class<? extends Throwable> type,
+      String sentence,
+      Action action) {
+    list.add(new Mistake(name, type, sentence, action));
+  }
+
+  private static void addMissing(List<Mistake> list) {
+    add(list, "q is null", ARGUMENT, "q is null", f -> f.forward(nothing(), f.k, f.v, f.o, f.g));
+    add(list, "k is null", ARGUMENT, "k is null", f -> f.forward(f.q, nothing(), f.v, f.o, f.g));
+    add(list, "v is null", ARGUMENT, "v is null", f -> f.forward(f.q, f.k, nothing(), f.o, f.g));
+    add(list, "o is null", ARGUMENT, "o is null", f -> f.forward(f.q, f.k, f.v, nothing(), f.g));
+    add(list, "g is null", ARGUMENT, "g is null", f -> f.forward(f.q, f.k, f.v, f.o, nothing()));
+    add(
+        list,
+        "dO is null",
+        ARGUMENT,
+        "dO is null",
+        f -> f.backward(f.o, f.g, nothing(), f.gradients()));
+    add(
+        list,
+        "dk is null",
+        ARGUMENT,
+        "dk is null",
+        f -> f.backward(f.o, f.g, f.dO, Gradients.over(f.dq, nothing(), f.dv, f.da, f.db)));
+    add(
+        list,
+        "input is null",
+        ARGUMENT,
+        "input is null",
+        f -> f.attention.forwardInto(nothing(), f.o, f.g, null));
+    add(
+        list,
+        "backend is null",
+        ARGUMENT,
+        "backend is null",
+        f -> LinearAttention.builder().on(nothing()));
+    add(list, "state is null", ARGUMENT, "state is null", f -> f.input().from(nothing()));
+  }
+
+  private static void addClosed(List<Mistake> list) {
+    add(
+        list,
+        "k is closed",
+        ARGUMENT,
+        "k (F32[1, 2, 6, 16]) is closed; see the cause for where",
+        f -> {
+          Tensor k = f.tensor(f.shape.k());
+          k.close();
+          f.forward(f.q, k, f.v, f.o, f.g);
+        });
+    add(
+        list,
+        "o is closed",
+        ARGUMENT,
+        "o (F32[1, 4, 6, 32]) is closed",
+        f -> {
+          Tensor o = f.tensor(f.shape.output());
+          o.close();
+          f.forward(f.q, f.k, f.v, o, f.g);
+        });
+    add(
+        list,
+        "a view of a closed tensor",
+        ARGUMENT,
+        "v (F32[1, 2, 6, 32]) is closed",
+        f -> {
+          Tensor v = f.tensor(f.shape.v());
+          Tensor view = v.sliced(0, 0, 1);
+          v.close();
+          f.forward(f.q, f.k, view, f.o, f.g);
+        });
+    add(
+        list,
+        "a forward that is closed",
+        ARGUMENT,
+        "o (F32[1, 4, 6, 32]) is closed",
+        f -> {
+          Forward y = f.attention.forward(f.q, f.k, f.v);
+          y.close();
+          f.attention.backward(y, f.dO);
+        });
+    add(
+        list,
+        "reading a closed tensor",
+        IllegalStateException.class,
+        "is closed; see the cause for where",
+        f -> {
+          Tensor tensor = f.tensor(4);
+          tensor.close();
+          tensor.toFloats();
+        });
+  }
+
+  private static void addShapes(List<Mistake> list) {
+    add(
+        list,
+        "q of rank 3",
+        ARGUMENT,
+        "q must be [batch, heads, tokens, dim], got F32[4, 6, 16]",
+        f -> f.forward(f.q.reshaped(TensorShape.of(4, 6, 16)), f.k, f.v, f.o, f.g));
+    add(
+        list,
+        "v of rank 5",
+        ARGUMENT,
+        "v must be [batch, heads, tokens, dim], got F32[1, 1, 2, 6, 32]",
+        f -> f.forward(f.q, f.k, f.v.reshaped(TensorShape.of(1, 1, 2, 6, 32)), f.o, f.g));
+    add(
+        list,
+        "other batch",
+        ARGUMENT,
+        "q, k and v must agree in batch, got 1, 2 and 1",
+        f -> f.forward(f.q, f.tensor(2, 2, 6, 16), f.v, f.o, f.g));
+    add(
+        list,
+        "other tokens",
+        ARGUMENT,
+        "q, k and v must agree in tokens, got 6, 6 and 7",
+        f -> f.forward(f.q, f.k, f.tensor(1, 2, 7, 32), f.o, f.g));
+    add(
+        list,
+        "heads of v unlike those of k",
+        ARGUMENT,
+        "k has 2 heads and v has 4; they must agree",
+        f -> f.forward(f.q, f.k, f.tensor(1, 4, 6, 32), f.o, f.g));
+    add(
+        list,
+        "rows of k unlike those of q",
+        ARGUMENT,
+        "rows of q have 16 elements and rows of k 32; they must agree",
+        f -> f.forward(f.q, f.tensor(1, 2, 6, 32), f.v, f.o, f.g));
+    add(
+        list,
+        "heads that can't be shared evenly",
+        ARGUMENT,
+        "4 query heads can't share 3 key/value heads evenly",
+        f -> f.forward(f.q, f.tensor(1, 3, 6, 16), f.tensor(1, 3, 6, 32), f.o, f.g));
+    add(
+        list,
+        "a dimension that is no multiple of 16",
+        ARGUMENT,
+        "keyDim must be a multiple of 16 from 16 to 512, got 24",
+        f -> f.forward(f.tensor(1, 4, 6, 24), f.tensor(1, 2, 6, 24), f.v, f.o, f.g));
+    add(
+        list,
+        "a dimension above 512",
+        ARGUMENT,
+        "valueDim must be a multiple of 16 from 16 to 512, got 528",
+        f -> f.forward(f.q, f.k, f.tensor(1, 2, 6, 528), f.o, f.g));
+    add(
+        list,
+        "types that differ",
+        ARGUMENT,
+        "q, k and v must have one type, got F32, BF16 and F32",
+        f -> f.forward(f.q, f.tensor(DType.BF16, f.shape.k()), f.v, f.o, f.g));
+    add(
+        list,
+        "rows with gaps between elements",
+        ARGUMENT,
+        "q must be contiguous along its last axis, its stride there is 16",
+        f ->
+            f.forward(
+                f.tensor(1, 4, 16, 16).sliced(2, 0, 16).permuted(0, 1, 3, 2),
+                tall(f, 2, 16),
+                tall(f, 2, 32),
+                f.tensor(1, 4, 16, 32),
+                f.tensor(1, 4, 16)));
+    add(
+        list,
+        "no heads",
+        ARGUMENT,
+        "heads must be at least 1, got 0",
+        f -> AttentionShape.of(1, 0, 6, 16));
+    add(
+        list,
+        "no tokens",
+        ARGUMENT,
+        "tokens must be at least 1, got 0",
+        f -> AttentionShape.of(1, 1, 0, 16));
+    add(
+        list,
+        "more rows of heads than an int counts",
+        ARGUMENT,
+        "batch times heads must be at most 2^31-1, got 2147483647 times 2",
+        f -> AttentionShape.of(Integer.MAX_VALUE, 2, 1, 16));
+  }
+
+  private static Tensor tall(Fixture f, int heads, int dim) {
+    return f.tensor(1, heads, 16, dim);
+  }
+
+  private static void addOutputs(List<Mistake> list) {
+    add(
+        list,
+        "o of another shape",
+        ARGUMENT,
+        "o must be F32[1, 4, 6, 32], got F32[1, 4, 6, 16]",
+        f -> f.forward(f.q, f.k, f.v, f.tensor(1, 4, 6, 16), f.g));
+    add(
+        list,
+        "o of another type",
+        ARGUMENT,
+        "o must be F32[1, 4, 6, 32], got F16[1, 4, 6, 32]",
+        f -> f.forward(f.q, f.k, f.v, f.tensor(DType.F16, f.shape.output()), f.g));
+    add(
+        list,
+        "g of another shape",
+        ARGUMENT,
+        "g must be F32[1, 4, 6], got F32[1, 6, 4]",
+        f -> f.forward(f.q, f.k, f.v, f.o, f.tensor(1, 6, 4)));
+    add(
+        list,
+        "g in 16 bits",
+        ARGUMENT,
+        "g must be F32[1, 4, 6], got BF16[1, 4, 6]",
+        f -> f.forward(f.q, f.k, f.v, f.o, f.tensor(DType.BF16, f.shape.normalizer())));
+    add(
+        list,
+        "dO of another shape",
+        ARGUMENT,
+        "dO must be F32[1, 4, 6, 32], got F32[1, 4, 6, 16]",
+        f -> f.backward(f.o, f.g, f.tensor(1, 4, 6, 16), f.gradients()));
+    add(
+        list,
+        "dO of another type",
+        ARGUMENT,
+        "dO must be F32[1, 4, 6, 32], got BF16[1, 4, 6, 32]",
+        f -> f.backward(f.o, f.g, f.tensor(DType.BF16, f.shape.output()), f.gradients()));
+    add(
+        list,
+        "da for one head",
+        ARGUMENT,
+        "da must be F32[1, 4], got F32[1, 1]",
+        f -> f.backward(f.o, f.g, f.dO, Gradients.over(f.dq, f.dk, f.dv, f.tensor(1, 1), f.db)));
+    add(
+        list,
+        "dk of the shape of dq",
+        ARGUMENT,
+        "dk must be F32[1, 2, 6, 16], got F32[1, 4, 6, 16]",
+        f ->
+            f.backward(
+                f.o, f.g, f.dO, Gradients.over(f.dq, f.tensor(f.shape.q()), f.dv, f.da, f.db)));
+  }
+
+  private static void addOverlaps(List<Mistake> list) {
+    add(
+        list,
+        "o over q",
+        ARGUMENT,
+        "o is written and overlaps q; give it memory of its own",
+        f -> {
+          AttentionShape square = AttentionShape.of(1, 2, 6, 16);
+          Tensor q = f.tensor(square.q());
+          f.forward(q, f.k, f.tensor(square.v()), q, f.tensor(square.normalizer()));
+        });
+    add(
+        list,
+        "o partly over v",
+        ARGUMENT,
+        "o is written and overlaps v; give it memory of its own",
+        f -> {
+          Tensor memory = f.tensor(1, 6, 6, 32);
+          Tensor v = memory.sliced(1, 0, 2);
+          f.forward(f.q, f.k, v, memory.sliced(1, 1, 4), f.g);
+        });
+    add(
+        list,
+        "g over k",
+        ARGUMENT,
+        "g is written and overlaps k",
+        f -> {
+          Tensor k = f.tensor(f.shape.k());
+          Tensor flat = k.reshaped(TensorShape.of(k.shape().elements()));
+          Tensor g = flat.sliced(0, 0, 24).reshaped(f.shape.normalizer());
+          f.forward(f.q, k, f.v, f.o, g);
+        });
+    add(
+        list,
+        "g over o",
+        ARGUMENT,
+        "g is written and overlaps o",
+        f -> {
+          Tensor flat = f.o.reshaped(TensorShape.of(f.o.shape().elements()));
+          f.forward(f.q, f.k, f.v, f.o, flat.sliced(0, 700, 24).reshaped(f.shape.normalizer()));
+        });
+    add(
+        list,
+        "dq over q",
+        ARGUMENT,
+        "dq is written and overlaps q",
+        f -> f.backward(f.o, f.g, f.dO, Gradients.over(f.q, f.dk, f.dv, f.da, f.db)));
+    add(
+        list,
+        "dv over dO",
+        ARGUMENT,
+        "dv is written and overlaps dO",
+        f -> {
+          Tensor dv = f.dO.sliced(1, 0, 2);
+          f.backward(f.o, f.g, f.dO, Gradients.over(f.dq, f.dk, dv, f.da, f.db));
+        });
+    add(
+        list,
+        "dv over o",
+        ARGUMENT,
+        "dv is written and overlaps o",
+        f ->
+            f.backward(
+                f.o, f.g, f.dO, Gradients.over(f.dq, f.dk, f.o.sliced(1, 2, 2), f.da, f.db)));
+    add(
+        list,
+        "dk over dq",
+        ARGUMENT,
+        "dk is written and overlaps dq",
+        f ->
+            f.backward(
+                f.o, f.g, f.dO, Gradients.over(f.dq, f.dq.sliced(1, 0, 2), f.dv, f.da, f.db)));
+    add(
+        list,
+        "db is da",
+        ARGUMENT,
+        "db is written and overlaps da",
+        f -> f.backward(f.o, f.g, f.dO, Gradients.over(f.dq, f.dk, f.dv, f.da, f.da)));
+    add(
+        list,
+        "o over the initial state",
+        ARGUMENT,
+        "o is written and overlaps the initial state S",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          Tensor s = state.s().reshaped(TensorShape.of(1024));
+          Tensor o = s.sliced(0, 0, 768).reshaped(f.shape.output());
+          f.attention.forwardInto(f.input().from(state), o, f.g, null);
+        });
+    add(
+        list,
+        "a final state over q",
+        ARGUMENT,
+        "final state z is written and overlaps q",
+        f -> {
+          Tensor flat = f.q.reshaped(TensorShape.of(384));
+          Tensor z = flat.sliced(0, 0, 32).reshaped(TensorShape.of(1, 2, 1, 16));
+          AttentionState whole = f.state(f.shape, 1);
+          AttentionState state = AttentionState.over(whole.s(), z, whole.u(), 0);
+          f.attention.forwardInto(f.input(), f.o, f.g, state);
+        });
+    add(
+        list,
+        "a final state over o",
+        ARGUMENT,
+        "final state u is written and overlaps o",
+        f -> {
+          Tensor flat = f.o.reshaped(TensorShape.of(768));
+          Tensor u = flat.sliced(0, 0, 64).reshaped(TensorShape.of(1, 2, 1, 32));
+          AttentionState whole = f.state(f.shape, 1);
+          AttentionState state = AttentionState.over(whole.s(), whole.z(), u, 0);
+          f.attention.forwardInto(f.input(), f.o, f.g, state);
+        });
+  }
+
+  private static void addStateOverlaps(List<Mistake> list) {
+    add(
+        list,
+        "a final state whose u lies in its S",
+        ARGUMENT,
+        "final state u is written and overlaps final state S",
+        f -> {
+          AttentionState whole = f.state(f.shape, 1);
+          Tensor flat = whole.s().reshaped(TensorShape.of(1024));
+          Tensor u = flat.sliced(0, 0, 64).reshaped(TensorShape.of(1, 2, 1, 32));
+          AttentionState state = AttentionState.over(whole.s(), whole.z(), u, 0);
+          f.attention.forwardInto(f.input(), f.o, f.g, state);
+        });
+    add(
+        list,
+        "another state over the tensors of the initial one",
+        ARGUMENT,
+        "final state S is written and overlaps the initial state S",
+        f -> {
+          AttentionState initial = f.state(f.shape, 1);
+          AttentionState same = AttentionState.over(initial.s(), initial.z(), initial.u(), 0);
+          f.attention.forwardInto(f.input().from(initial), f.o, f.g, same);
+        });
+  }
+
+  private static void addPackings(List<Mistake> list) {
+    add(
+        list,
+        "lengths that don't sum to N",
+        ARGUMENT,
+        "sequence lengths [2, 3] sum to 5, but q has 6 tokens",
+        f -> f.input().packed(Sequences.ofLengths(2, 3)));
+    add(
+        list,
+        "a packed batch",
+        ARGUMENT,
+        "packed sequences need batch 1, got batch 2",
+        f -> {
+          Tensor q = f.tensor(2, 2, 6, 16);
+          AttentionInput.of(q, q, q).packed(Sequences.ofLengths(6));
+        });
+    add(
+        list,
+        "a negative length",
+        ARGUMENT,
+        "sequence length 1 is negative: -1",
+        f -> Sequences.ofLengths(3, -1));
+    add(
+        list,
+        "no length",
+        ARGUMENT,
+        "packing needs at least one sequence length",
+        f -> Sequences.ofLengths());
+    add(
+        list,
+        "too many tokens",
+        ARGUMENT,
+        "sequence lengths sum to more than 2^31-1 tokens",
+        f -> Sequences.ofLengths(Integer.MAX_VALUE, 1));
+  }
+
+  private static void addStates(List<Mistake> list) {
+    add(
+        list,
+        "a state of another head dimension",
+        ARGUMENT,
+        "the initial state must have S [1, 2, 1, 16, 32] for this input",
+        f -> {
+          AttentionState state = f.state(f.shape.withValueDim(48), 1);
+          f.attention.forwardInto(f.input().from(state), f.o, f.g, null);
+        });
+    add(
+        list,
+        "a state for too few sequences",
+        ARGUMENT,
+        "the final state must have S [1, 2, 3, 16, 32] for this input",
+        f ->
+            f.attention.forwardInto(
+                f.input().packed(Sequences.ofLengths(1, 2, 3)), f.o, f.g, f.state(f.shape, 2)));
+    add(
+        list,
+        "a non-causal operator that starts from a state",
+        ARGUMENT,
+        "a non-causal operator has no initial state",
+        f ->
+            LinearAttention.builder()
+                .causal(false)
+                .on(f.cpu)
+                .forwardInto(f.input().from(f.state(f.shape, 1)), f.o, f.g, null));
+    add(
+        list,
+        "a non-causal operator that keeps a state",
+        ARGUMENT,
+        "a non-causal operator has no state to keep",
+        f -> LinearAttention.builder().causal(false).keepState(true).on(f.cpu));
+    add(
+        list,
+        "a state of rank 4",
+        ARGUMENT,
+        "state S must be [batch, keyValueHeads, sequences, keyDim, valueDim], got F32[1, 2, 16, 32]",
+        f -> AttentionState.over(f.tensor(1, 2, 16, 32), f.k, f.v, 0));
+    add(
+        list,
+        "z that does not fit S",
+        ARGUMENT,
+        "state z must have the shape [1, 2, 1, 16] to fit S",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          AttentionState.over(state.s(), state.u(), state.u(), 0);
+        });
+    add(
+        list,
+        "a state in 16 bits",
+        ARGUMENT,
+        "state is fp32, got S F16[1, 2, 1, 16, 32]",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          Tensor s = f.tensor(DType.F16, state.s().shape());
+          AttentionState.over(s, state.z(), state.u(), 0);
+        });
+    add(
+        list,
+        "counts that don't fit",
+        ARGUMENT,
+        "state of 1 sequences needs as many counts, got 2",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          AttentionState.over(state.s(), state.z(), state.u(), 0, 0);
+        });
+    add(
+        list,
+        "a negative count",
+        ARGUMENT,
+        "a token count can't be negative: -3",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          AttentionState.over(state.s(), state.z(), state.u(), -3);
+        });
+    add(
+        list,
+        "a decode step of six tokens",
+        ARGUMENT,
+        "a decode step takes one token, got 6",
+        f -> f.attention.decodeInto(f.q, f.k, f.v, f.state(f.shape, 1), f.o, f.g));
+  }
+
+  private static void addOperators(List<Mistake> list) {
+    add(
+        list,
+        "a that is NaN",
+        ARGUMENT,
+        "coefficient a must be finite, got NaN",
+        f -> LinearAttention.builder().coefficients(Float.NaN, 1));
+    add(
+        list,
+        "b that is infinite",
+        ARGUMENT,
+        "coefficient b must be finite, got Infinity",
+        f -> LinearAttention.builder().coefficients(1, Float.POSITIVE_INFINITY));
+    add(
+        list,
+        "more a than b",
+        ARGUMENT,
+        "a and b need one value each, or one for each query head; got 2 and 1",
+        f -> LinearAttention.builder().coefficients(new float[2], new float[1]));
+    add(
+        list,
+        "coefficients for other heads",
+        ARGUMENT,
+        "3 coefficients for 4 query heads: give one for all, or one for each",
+        f ->
+            LinearAttention.builder()
+                .coefficients(new float[] {1, 1, 1}, new float[] {1, 1, 1})
+                .on(f.cpu)
+                .forwardInto(f.q, f.k, f.v, f.o, f.g));
+    add(
+        list,
+        "an exact mode of 16-bit tensors",
+        ARGUMENT,
+        "mode ACCURATE is for fp32 tensors; BF16 tensors know DEFAULT only",
+        f -> {
+          DType bf16 = DType.BF16;
+          LinearAttention.builder()
+              .mode(Mode.ACCURATE)
+              .on(f.cpu)
+              .forward(
+                  f.tensor(bf16, f.shape.q()),
+                  f.tensor(bf16, f.shape.k()),
+                  f.tensor(bf16, f.shape.v()))
+              .close();
+        });
+    add(
+        list,
+        "no threads",
+        ARGUMENT,
+        "the CPU needs at least 1 thread, got 0",
+        f -> Backend.cpu(0).close());
+  }
+
+  private static void addTensors(List<Mistake> list) {
+    Class<IndexOutOfBoundsException> bounds = IndexOutOfBoundsException.class;
+    add(
+        list,
+        "a slice past the end",
+        bounds,
+        "[4, 4 + 3) out of bounds for length 6",
+        f -> f.q.sliced(2, 4, 3));
+    add(
+        list,
+        "a slice of an axis that is not there",
+        bounds,
+        "Index 4 out of bounds for length 4",
+        f -> f.q.sliced(4, 0, 1));
+    add(
+        list,
+        "an empty slice",
+        ARGUMENT,
+        "every extent must be at least 1, got [1, 4, 0, 16]",
+        f -> f.q.sliced(2, 3, 0));
+    add(
+        list,
+        "an axis twice",
+        ARGUMENT,
+        "[0, 1, 1, 3] is not a permutation of the 4 axes of F32[1, 4, 6, 16]",
+        f -> f.q.permuted(0, 1, 1, 3));
+    add(
+        list,
+        "too few axes",
+        ARGUMENT,
+        "[1, 0] is not a permutation of the 4 axes",
+        f -> f.q.permuted(1, 0));
+    add(
+        list,
+        "a shape of other size",
+        ARGUMENT,
+        "F32[1, 4, 6, 16] has 384 elements and can't become [383]",
+        f -> f.q.reshaped(TensorShape.of(383)));
+    add(
+        list,
+        "a new shape for a view with gaps",
+        ARGUMENT,
+        "reshaped needs a tensor without gaps",
+        f -> f.q.permuted(0, 2, 1, 3).reshaped(TensorShape.of(384)));
+    add(
+        list,
+        "an array of other size",
+        ARGUMENT,
+        "F32[1, 4, 6, 16] has 384 elements, the array has 3",
+        f -> f.q.copyFrom(new float[3]));
+    add(
+        list,
+        "a segment of other size",
+        ARGUMENT,
+        "F32[1, 4, 6, 16] has 1536 bytes, the segment has 8",
+        f -> f.q.copyTo(MemorySegment.ofArray(new float[2])));
+    add(
+        list,
+        "a copy into a view with gaps",
+        ARGUMENT,
+        "copyFrom needs a tensor without gaps",
+        f -> f.q.sliced(2, 0, 3).copyFrom(MemorySegment.ofArray(new float[192])));
+    add(
+        list,
+        "a shape of nothing",
+        ARGUMENT,
+        "a shape needs at least one extent",
+        f -> TensorShape.of());
+    add(
+        list,
+        "a shape that overflows",
+        ARGUMENT,
+        "has more than 2^63 elements",
+        f -> TensorShape.of(1L << 40, 1L << 40));
+    add(
+        list,
+        "a tensor whose bytes overflow",
+        ARGUMENT,
+        "has more than 2^63 bytes",
+        f -> f.cpu.allocate(DType.F32, TensorShape.of(1L << 62)).close());
+  }
+
+  private static void addMemory(List<Mistake> list) {
+    add(
+        list,
+        "an array of the heap",
+        ARGUMENT,
+        "a tensor can't wrap an array of the Java heap; copy it with Tensor.copyOf",
+        f -> Tensor.wrap(MemorySegment.ofArray(new float[8]), DType.F32, TensorShape.of(8)));
+    add(
+        list,
+        "a segment that is too short",
+        ARGUMENT,
+        "F32[8] needs 32 bytes, the segment has 31",
+        f ->
+            Tensor.wrap(MemorySegment.ofAddress(64).reinterpret(31), DType.F32, TensorShape.of(8)));
+    add(
+        list,
+        "memory that is not aligned",
+        ARGUMENT,
+        "q must start at a multiple of 4 bytes",
+        f -> {
+          try (Arena arena = Arena.ofConfined()) {
+            MemorySegment memory = arena.allocate(1600, 64).asSlice(2);
+            f.forward(Tensor.wrap(memory, DType.F32, f.shape.q()), f.k, f.v, f.o, f.g);
+          }
+        });
+    add(
+        list,
+        "pinned memory without a GPU",
+        UNSUPPORTED,
+        "PINNED memory needs a GPU",
+        f -> f.cpu.allocatePinned(DType.F32, TensorShape.of(8)).close());
+    add(
+        list,
+        "device memory without a GPU",
+        UNSUPPORTED,
+        "device memory needs a GPU",
+        f -> f.cpu.wrapDeviceMemory(4096, DType.F32, TensorShape.of(8)).close());
+    add(
+        list,
+        "page-locking without a GPU",
+        UNSUPPORTED,
+        "pinned memory needs a GPU",
+        f -> f.cpu.pin(f.q.segment(), DType.F32, f.shape.q()).close());
+    add(
+        list,
+        "a plan for coefficients of other heads",
+        ARGUMENT,
+        "2 coefficients for 4 query heads",
+        f ->
+            LinearAttention.builder()
+                .coefficients(new float[2], new float[2])
+                .on(f.cpu)
+                .plan(f.shape, DType.F32));
+  }
+
+  @ParameterizedTest
+  @MethodSource("mistakes")
+  void isAnsweredWithItsOwnSentenceAndNoHarm(Mistake mistake) {
+    try (Fixture f = new Fixture()) {
+      float[][] before = f.inputs();
+      Throwable thrown = catchThrowable(() -> mistake.action.run(f));
+      assertThat(thrown).as(mistake.name).isInstanceOf(mistake.type);
+      assertThat(thrown).hasMessageContaining(mistake.sentence);
+      if (mistake.sentence.contains("closed; see the cause")) {
+        assertThat(thrown.getCause()).as("where it was closed").hasMessage("closed here");
+        assertThat(Arrays.toString(thrown.getCause().getStackTrace()))
+            .contains(BadInputTest.class.getName());
+      }
+      assertThat(f.inputs()).as("inputs").isDeepEqualTo(before);
+      try (Forward y = f.attention.forward(f.q, f.k, f.v)) {
+        f.attention.backward(y, f.dO).close();
+        assertThat(y.output().memoryKind()).isEqualTo(MemoryKind.HOST);
+        for (float element : y.output().toFloats()) {
+          assertThat(element).as("a valid call afterwards").isFinite();
+        }
+      }
+    }
+  }
+
+  @Test
+  void noTwoMistakesAreTheSame() {
+    Set<String> names = new HashSet<>();
+    mistakes().forEach(mistake -> assertThat(names.add(mistake.name)).as(mistake.name).isTrue());
+    assertThat(names).hasSizeGreaterThanOrEqualTo(40);
+  }
+}
