@@ -10,7 +10,7 @@ import java.io.PrintStream;
  */
 record Console(PrintStream out, PrintStream err) {
 
-  /** One line of result. */
+  /** One line of result; a format if there are values. */
   void result(String line, Object... values) {
     out.println(Text.format(line, values));
   }

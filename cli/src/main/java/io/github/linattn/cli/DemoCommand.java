@@ -69,7 +69,7 @@ final class DemoCommand implements Callable<Integer> {
     }
     console.result("");
     console.result(
-        "%s Time grows as N^p, p forward and backward: %s.",
+        "%s Time grows as N^p with p near 1: %s.",
         failed
             ? "FAILED: an error above is larger than its bound."
             : "All results are within their bounds.",
@@ -104,9 +104,6 @@ final class DemoCommand implements Callable<Integer> {
   }
 
   private void check(List<Backend> backends, TextRows text) {
-    console.result("");
-    console.result("Relative error against the double reference, N = %d:", CHECKED_TOKENS);
-    console.result("%-8s %-5s %-9s%s  %7s", "backend", "dtype", "mode", Errors.titles(), "bound");
     AttentionShape shape = AttentionShape.of(1, HEADS, CHECKED_TOKENS, DIM);
     CheckCase problem = CheckCase.of("text", shape).normalized();
     var data =
@@ -115,6 +112,7 @@ final class DemoCommand implements Callable<Integer> {
             text.rows(2, HEADS, CHECKED_TOKENS),
             text.rows(3, HEADS, CHECKED_TOKENS),
             text.rows(4, HEADS, CHECKED_TOKENS));
+    List<String> rows = new ArrayList<>();
     try (var progress =
         new Progress(console.err(), "checking", backends.size() * Precision.ALL.size())) {
       for (DType dtype : DType.values()) {
@@ -122,33 +120,34 @@ final class DemoCommand implements Callable<Integer> {
         for (Precision precision : Precision.ALL) {
           if (precision.dtype() == dtype) {
             for (Backend backend : backends) {
-              check(check, backend, precision);
+              rows.add(check(check, backend, precision));
               progress.step(Text.id(dtype));
             }
           }
         }
       }
     }
+    console.result("");
+    console.result("Relative error against the double reference, N = %d:", CHECKED_TOKENS);
+    console.result("%-8s %-5s %-9s%s  %7s", "backend", "dtype", "mode", Errors.titles(), "bound");
+    rows.forEach(row -> console.result(row));
   }
 
-  private void check(ReferenceCheck check, Backend backend, Precision precision) {
+  private String check(ReferenceCheck check, Backend backend, Precision precision) {
     String row =
         Text.format(
             "%-8s %-5s %-9s",
             backend.name(), Text.id(precision.dtype()), Text.id(precision.mode()));
+    Errors errors;
     try {
-      Errors errors = check.run(backend, precision);
-      boolean ok = errors.within(precision);
-      failed |= !ok;
-      console.result(
-          "%s%s  %7.1e%s",
-          row,
-          errors.columns(),
-          Quantity.O.bound(precision.dtype(), precision.mode()),
-          ok ? "" : "  FAILED");
+      errors = check.run(backend, precision);
     } catch (UnsupportedOperationException no) {
-      console.result("%s  not on %s: %s", row, backend, Text.firstClause(no));
+      return row + "  not on " + backend + ": " + Text.firstClause(no);
     }
+    boolean ok = errors.within(precision);
+    failed |= !ok;
+    double bound = Quantity.O.bound(precision.dtype(), precision.mode());
+    return row + errors.columns() + Text.format("  %7.1e%s", bound, ok ? "" : "  FAILED");
   }
 
   private void time(Backend backend, TextRows text) {
@@ -159,7 +158,8 @@ final class DemoCommand implements Callable<Integer> {
       points = run.run(tokens -> progress.step("N = " + tokens));
     }
     console.result("");
-    console.result("Time on %s, f32 default, the text repeated as often as needed:", backend);
+    console.result(
+        "Best time of a few on %s, f32 default, the text repeated as often as needed:", backend);
     console.result(
         "%9s %12s %12s %14s %14s",
         "N", "forward ms", "backward ms", "forward GB/s", "backward GB/s");
@@ -175,7 +175,7 @@ final class DemoCommand implements Callable<Integer> {
     List<ScalingRun.Point> larger = points.subList(points.size() / 2, points.size());
     slopes.add(
         Text.format(
-            "%.2f and %.2f on %s",
+            "forward %.2f and backward %.2f on %s",
             Slope.fit(larger, ScalingRun.Point::tokens, ScalingRun.Point::forwardSeconds),
             Slope.fit(larger, ScalingRun.Point::tokens, ScalingRun.Point::backwardSeconds),
             backend));

@@ -10,7 +10,6 @@ import io.github.linattn.MemoryKind;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.function.IntConsumer;
 
@@ -18,7 +17,9 @@ import java.util.function.IntConsumer;
 final class ScalingRun {
   private static final int FIRST_TOKENS = 1024;
   private static final int REPETITIONS = 5;
-  private static final double LONGEST_SECONDS = 0.4;
+  private static final double LONGEST_SECONDS = 0.8;
+  private static final int WARM_UP_TOKENS = 4096;
+  private static final double WARM_UP_SECONDS = 1.5;
   private static final int MOST_TOKENS_ON_HOST = 1 << 16;
   private static final int MOST_TOKENS_ON_DEVICE = 1 << 18;
 
@@ -29,7 +30,9 @@ final class ScalingRun {
   private final int dim;
 
   /**
-   * Median times for one number of tokens.
+   * Times for one number of tokens, the best of a few runs.
+   *
+   * <p>The best, because whatever else a machine does can only add to a time.
    *
    * @param forwardBytes q, k, v and o, once each
    * @param backwardBytes q, k, v, o, dO, dq, dk and dv, once each
@@ -64,6 +67,7 @@ final class ScalingRun {
    * @param progress is told each number of tokens that was timed
    */
   List<Point> run(IntConsumer progress) {
+    warmUp();
     List<Point> points = new ArrayList<>();
     double seconds = 0;
     for (int tokens = FIRST_TOKENS;
@@ -75,6 +79,14 @@ final class ScalingRun {
       progress.accept(tokens);
     }
     return points;
+  }
+
+  /** The JVM compiles loops while they run; the first runs say nothing about the machine. */
+  private void warmUp() {
+    long start = System.nanoTime();
+    while ((System.nanoTime() - start) * 1e-9 < WARM_UP_SECONDS) {
+      time(WARM_UP_TOKENS);
+    }
   }
 
   private Point time(int tokens) {
@@ -94,8 +106,8 @@ final class ScalingRun {
               empty(owned, shape.coefficients()),
               empty(owned, shape.coefficients()));
       AttentionInput input = AttentionInput.of(q, k, v);
-      double forward = median(() -> attention.forwardInto(input, o, g, null));
-      double backward = median(() -> attention.backwardInto(input, o, g, dO, gradients));
+      double forward = best(() -> attention.forwardInto(input, o, g, null));
+      double backward = best(() -> attention.backwardInto(input, o, g, dO, gradients));
       long tensor = q.byteSpan();
       return new Point(tokens, forward, backward, 4 * tensor, 8 * tensor);
     }
@@ -111,18 +123,15 @@ final class ScalingRun {
     return owned.add(backend.allocate(DType.F32, shape));
   }
 
-  /** Seconds, after one run that warms up. */
-  private double median(Runnable work) {
-    work.run();
-    attention.synchronize();
-    double[] seconds = new double[REPETITIONS];
+  /** Seconds. */
+  private double best(Runnable work) {
+    double best = Double.POSITIVE_INFINITY;
     for (int i = 0; i < REPETITIONS; i++) {
       long start = System.nanoTime();
       work.run();
       attention.synchronize();
-      seconds[i] = (System.nanoTime() - start) * 1e-9;
+      best = Math.min(best, (System.nanoTime() - start) * 1e-9);
     }
-    Arrays.sort(seconds);
-    return seconds[REPETITIONS / 2];
+    return best;
   }
 }

@@ -1,0 +1,164 @@
+package io.github.linattn.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+class AttendRefusalTest {
+  private static final AttentionShape SHAPE = AttentionShape.of(2, 3, 21, 32);
+
+  @TempDir Path folder;
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      quoteCharacter = '`',
+      value = {
+        "--heads 4                     | --heads 4 does not divide the 6 rows of q evenly",
+        "--heads 0                     | --heads must be at least 1, got 0",
+        "--kv-heads -2                 | --kv-heads must be at least 1, got -2",
+        "--heads 3 --kv-heads 2        | --kv-heads 2 does not divide the 3 query heads evenly",
+        "--heads 3 --kv-heads 1        | k must have the shape [2, 21, 32]",
+        "--a 1,2                       | --a has 2 values; give one, or one for each of the 6",
+        "--heads 3 --b 1,2             | --b has 2 values; give one, or one for each of the 3",
+        "--b nan                       | 'nan' is not a float",
+        "--b Infinity                  | --b must be finite",
+        "--seqlens 20,2                | --seqlens sum to 22, but q has 21 tokens",
+        "--seqlens 22,-1               | sequence length 1 is negative: -1",
+        "--seqlens 20,x                | 'x' is not an int",
+        "--heads 3 --seqlens 21        | --heads 3 makes 2 of them",
+        "--non-causal --state          | --state is for causal attention",
+        "--non-causal --state-in x     | --state-in is for causal attention",
+        "--dtype f64                   | it is one of f32, bf16, f16, not 'f64'",
+        "--mode fast                   | it is one of accurate, default, tf32, not 'fast'",
+        "--dtype bf16 --mode accurate  | --dtype bf16 has the mode default only",
+        "--dtype f16 --mode tf32       | --dtype f16 has the mode default only",
+        "--backend gpu                 | it is auto, cpu or cuda, not 'gpu'",
+        "--state-in nowhere            | nowhere: no such file",
+        "--frobnicate                  | Unknown option: '--frobnicate'",
+      })
+  void aWrongOptionIsRefused(String options, String sentence) throws IOException {
+    CheckData data = CheckData.random(CheckCase.of("", SHAPE), 1);
+    requireRefused(
+        InputFile.write(folder.resolve("in"), SHAPE, data, DType.F32), options, sentence);
+  }
+
+  @Test
+  void aFileThatIsNoneIsRefused() throws IOException {
+    requireRefused(folder.resolve("none"), "", "none: no such file");
+    requireRefused(folder, "", "is not a regular file");
+    Path text = Files.writeString(folder.resolve("text"), "only some text");
+    requireRefused(text, "", "truncated or no safetensors file");
+  }
+
+  @Test
+  void aFileThatLacksATensorIsRefused() throws IOException {
+    try (var file = new InputFile()) {
+      file.zeros("q", "F32", 4, 2, 5, 32).zeros("k", "F32", 4, 2, 5, 32);
+      requireRefused(file.write(folder.resolve("two")), "", "has no tensor v; it has q, k");
+      file.zeros("v", "F32", 4, 2, 5, 32);
+      requireRefused(file.write(folder.resolve("three")), "--grad", "has no tensor do");
+      file.zeros("do", "F32", 4, 2, 4, 32);
+      requireRefused(
+          file.write(folder.resolve("four")), "--grad", "do must have the shape [2, 5, 32]");
+    }
+  }
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      value = {
+        "F64 | 8 | 2 5 32  | q must be F32, BF16 or F16, got F64[2, 5, 32]",
+        "I32 | 4 | 2 5 32  | q must be F32, BF16 or F16, got I32[2, 5, 32]",
+        "F32 | 4 | 10 32   | q must have the three axes [rows, tokens, dim], got F32[10, 32]",
+        "F32 | 4 | 2 0 32  | q is empty: F32[2, 0, 32]",
+        "F32 | 4 | 2 4 32  | k must have the shape [2, 4, 32] to fit",
+        "F32 | 4 | 2 5 48  | k must have the shape [2, 5, 48] to fit",
+        "F32 | 4 | 3 5 32  | k must have the shape [3, 5, 32] to fit",
+      })
+  void aQThatDoesNotFitIsRefused(String dtype, int bytes, String shape, String sentence)
+      throws IOException {
+    long[] extents = Arrays.stream(shape.split(" ")).mapToLong(Long::parseLong).toArray();
+    try (var file = new InputFile()) {
+      file.zeros("q", dtype, bytes, extents);
+      file.zeros("k", "F32", 4, 2, 5, 32).zeros("v", "F32", 4, 2, 5, 32);
+      requireRefused(file.write(folder.resolve("in")), "", sentence);
+    }
+  }
+
+  @Test
+  void aWidthThatIsNoMultipleOf16IsRefused() throws IOException {
+    try (var file = new InputFile()) {
+      file.zeros("q", "F32", 4, 1, 5, 30).zeros("k", "F32", 4, 1, 5, 30);
+      file.zeros("v", "F32", 4, 1, 5, 32);
+      requireRefused(file.write(folder.resolve("in")), "", "keyDim must be a multiple of 16");
+    }
+  }
+
+  @Test
+  void aStateThatDoesNotFitIsRefused() throws IOException {
+    AttentionShape shape = AttentionShape.of(1, 2, 40, 48);
+    CheckData data = CheckData.random(CheckCase.of("", shape), 1);
+    Path in = InputFile.write(folder.resolve("in"), shape, data, DType.F32);
+    Path good = state("good", "F32", 4, 0);
+    assertThat(run(in, folder.resolve("fine"), "--state-in " + good)).returns(0, Cli::exitCode);
+    requireRefused(
+        in, "--seqlens 20,20 --state-in " + good, "S must be F32[2, 2, 48, 48] to fit the input");
+    requireRefused(in, "--state-in " + state("f16", "F16", 2, 0), "S must be F32[2, 1, 48, 48]");
+    requireRefused(in, "--state-in " + state("minus", "F32", 4, -1), "no number of tokens: -1.0");
+    requireRefused(in, "--state-in " + state("half", "F32", 4, .5f), "no number of tokens: 0.5");
+    requireRefused(in, "--state-in " + in, "has no tensor S");
+    assertRefused(run(in, good, "--state-in " + good), "is the state to continue from");
+  }
+
+  private Path state(String name, String dtype, int bytes, float count) throws IOException {
+    try (var file = new InputFile()) {
+      return file.zeros("S", dtype, bytes, 2, 1, 48, 48)
+          .zeros("z", "F32", 4, 2, 1, 48)
+          .zeros("u", "F32", 4, 2, 1, 48)
+          .add("count", DType.F32, new float[] {count}, 1)
+          .write(folder.resolve(name));
+    }
+  }
+
+  @Test
+  void anOutputThatCantBeIsRefused() throws IOException {
+    CheckData data = CheckData.random(CheckCase.of("", SHAPE), 1);
+    Path in = InputFile.write(folder.resolve("in"), SHAPE, data, DType.F32);
+    byte[] before = Files.readAllBytes(in);
+    assertRefused(run(in, in, ""), "is the input; name another file");
+    assertRefused(run(in, folder, ""), "is a folder; name a file");
+    assertRefused(run(in, folder.resolve("no/where"), ""), "there is no folder");
+    assertRefused(Cli.run("attend", in), "Missing required option: '--out=OUT.safetensors'");
+    assertThat(in).hasBinaryContent(before);
+  }
+
+  private void requireRefused(Path in, String options, String sentence) {
+    Path out = folder.resolve("refused");
+    assertRefused(run(in, out, options), sentence);
+    assertThat(out).doesNotExist();
+  }
+
+  private static Cli run(Path in, Path out, String options) {
+    var args = Stream.of("attend", in, "--out", out);
+    String backend = options.contains("--backend") ? "" : "--backend cpu ";
+    var more = Arrays.stream((backend + options).split(" ")).filter(word -> !word.isEmpty());
+    return Cli.run(Stream.concat(args, more).toArray());
+  }
+
+  private static void assertRefused(Cli cli, String sentence) {
+    assertThat(cli.err()).startsWith("linattn: ").contains(sentence).doesNotContain("\tat ");
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.out()).isEmpty();
+  }
+}

@@ -1,0 +1,127 @@
+package io.github.linattn.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.github.linattn.Diagnostics;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class MainTest {
+  @TempDir Path folder;
+
+  @Test
+  void aloneItPrintsHelpAndIsMisused() {
+    Cli cli = Cli.run();
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("Usage: linattn").contains("attend");
+  }
+
+  @ParameterizedTest
+  @ValueSource(
+      strings = {"demo", "attend", "verify", "info", "doctor", "kernels", "generate", "selftest"})
+  void everyCommandHasHelpAndVersion(String command) {
+    assertThat(Cli.run(command, "--help"))
+        .returns(0, Cli::exitCode)
+        .satisfies(help -> assertThat(help.out()).startsWith("Usage: linattn "));
+    assertThat(Cli.run(command, "--version").out().strip()).isEqualTo("linattn 0.1.0");
+  }
+
+  @Test
+  void anUnknownCommandIsMisuse() {
+    Cli cli = Cli.run("atend");
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("atend").contains("attend");
+  }
+
+  @Test
+  void infoAndKernelsAlwaysAnswer() {
+    Cli info = Cli.run("info");
+    assertThat(info.exitCode()).isZero();
+    assertThat(info.out()).contains("JDK").contains("backend cpu").contains("kernels");
+    assertThat(Cli.run("doctor").exitCode()).isZero();
+    Cli kernels = Cli.run("kernels");
+    assertThat(kernels.exitCode()).isZero();
+    assertThat(kernels.out()).containsAnyOf("registers", "no CUDA kernels are built");
+  }
+
+  @Test
+  void cudaNeverFallsBack() {
+    assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
+    Cli cli = Cli.run("verify", "--quick", "--backend", "cuda");
+    assertThat(cli.exitCode()).isEqualTo(3);
+    assertThat(cli.err()).startsWith("linattn: no usable GPU: ");
+    assertThat(cli.out()).isEmpty();
+  }
+
+  @Test
+  void verifyPasses() {
+    Cli cli = Cli.run("verify", "--quick", "--backend", "cpu", "--seed", "42");
+    assertThat(cli.exitCode()).as(cli.out()).isZero();
+    assertThat(cli.out()).contains("seed 42").contains(" 0 failed").doesNotContain("FAILED");
+  }
+
+  @Test
+  void demoChecksAndTimes() throws IOException {
+    Path text = Files.writeString(folder.resolve("text"), "Nothing has to be read twice. ");
+    Cli cli = Cli.run("demo", text);
+    assertThat(cli.exitCode()).as(cli.out() + cli.err()).isZero();
+    assertThat(cli.out()).contains("cpu      bf16  default").contains("GB/s");
+    assertThat(cli.out().lines().toList().getLast()).startsWith("All results are within");
+  }
+
+  @Test
+  void demoNeedsAText() throws IOException {
+    Path empty = Files.createFile(folder.resolve("empty"));
+    assertThat(Cli.run("demo", empty)).returns(2, Cli::exitCode);
+    assertThat(Cli.run("demo", folder.resolve("none")).err()).contains("no such file");
+  }
+
+  @Test
+  void generateWritesReadableText() throws IOException {
+    Path out = folder.resolve("kernels");
+    System.setProperty("linattn.nvcc", folder.resolve("no-nvcc").toString());
+    try {
+      Cli cli =
+          Cli.run("generate", "--head-dim", 80, "--slices", 5, "--arch", "sm_90", "--out", out);
+      assertThat(cli.exitCode()).as(cli.err()).isZero();
+      assertThat(cli.out()).contains("la_paper_forward_d80_l5_f32.cu");
+      assertThat(cli.err()).contains("there is no nvcc");
+    } finally {
+      System.clearProperty("linattn.nvcc");
+    }
+    assertThat(out.resolve("la_paper_forward_d80_l5_f32.cu")).content().contains("80");
+  }
+
+  @Test
+  void generateRefusesWhatCantBe() {
+    assertThat(Cli.run("generate", "--head-dim", 81, "--out", folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("multiple of 16"));
+    assertThat(Cli.run("generate", "--head-dim", 80, "--slices", 3, "--out", folder))
+        .returns(2, Cli::exitCode);
+    assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_1", "--out", folder))
+        .returns(2, Cli::exitCode);
+    assertThat(folder).isEmptyDirectory();
+  }
+
+  @Test
+  void selftestNeedsTheImage() {
+    assertThat(Cli.run("selftest"))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("image"));
+  }
+
+  @Test
+  void theSlopeOfAPowerLawIsItsExponent() {
+    List<Integer> sizes = List.of(1000, 2000, 4000);
+    assertThat(Slope.fit(sizes, n -> n, n -> 3 * Math.pow(n, 1.25))).isCloseTo(1.25, within(1e-9));
+  }
+}
