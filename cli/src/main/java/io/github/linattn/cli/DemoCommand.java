@@ -113,8 +113,8 @@ final class DemoCommand implements Callable<Integer> {
             text.rows(3, HEADS, CHECKED_TOKENS),
             text.rows(4, HEADS, CHECKED_TOKENS));
     List<String> rows = new ArrayList<>();
-    try (var progress =
-        new Progress(console.err(), "checking", backends.size() * Precision.ALL.size())) {
+    try (var progress = new Progress(console.err(), "checking")) {
+      progress.expect(backends.size() * Precision.ALL.size());
       for (DType dtype : DType.values()) {
         var check = new ReferenceCheck(problem, dtype, data, null);
         for (Precision precision : Precision.ALL) {
@@ -154,8 +154,8 @@ final class DemoCommand implements Callable<Integer> {
     LinearAttention attention = LinearAttention.builder().normalizeQueriesAndKeys(true).on(backend);
     var run = new ScalingRun(backend, attention, text, HEADS, DIM);
     List<ScalingRun.Point> points;
-    try (var progress = new Progress(console.err(), "timing " + backend, run.mostPoints())) {
-      points = run.run(tokens -> progress.step("N = " + tokens));
+    try (var progress = new Progress(console.err(), "timing " + backend)) {
+      points = run.run(progress);
     }
     console.result("");
     console.result(

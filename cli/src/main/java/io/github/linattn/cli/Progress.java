@@ -19,29 +19,35 @@ final class Progress implements AutoCloseable {
 
   private final PrintStream err;
   private final String task;
-  private final int total;
   private final @Nullable ProgressBar bar;
+  private int total;
   private int done;
   private long lastLine = System.nanoTime();
 
-  Progress(PrintStream err, String task, int total) {
+  Progress(PrintStream err, String task) {
     this.err = err;
     this.task = task;
-    this.total = total;
-    this.bar = Boolean.getBoolean(TERMINAL) ? bar(err, task, total) : null;
+    this.bar = Boolean.getBoolean(TERMINAL) ? bar(err, task) : null;
   }
 
-  private static ProgressBar bar(PrintStream err, String task, int total) {
+  private static ProgressBar bar(PrintStream err, String task) {
     boolean plain = System.getenv("NO_COLOR") != null;
     return new ProgressBarBuilder()
         .setTaskName(task)
-        .setInitialMax(total)
         .setStyle(plain ? ProgressBarStyle.ASCII : ProgressBarStyle.COLORFUL_UNICODE_BLOCK)
         .setConsumer(new ConsoleProgressBarConsumer(err, WIDTH))
         .clearDisplayOnFinish()
         .hideEta()
         .setUpdateIntervalMillis(200)
         .build();
+  }
+
+  /** How many parts the work has, as far as is known now. */
+  void expect(int parts) {
+    total = parts;
+    if (bar != null) {
+      bar.maxHint(parts);
+    }
   }
 
   /** One part of the work is done; {@code what} is the next. */

@@ -11,13 +11,14 @@ import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.function.IntConsumer;
 
 /** Times forward and backward over a growing number of tokens. */
 final class ScalingRun {
   private static final int FIRST_TOKENS = 1024;
-  private static final int REPETITIONS = 5;
-  private static final double LONGEST_SECONDS = 0.8;
+  private static final int LEAST_POINTS = 5;
+  private static final int PASSES = 3;
+  private static final int RUNS_PER_PASS = 2;
+  private static final double LONGEST_SECONDS = 0.5;
   private static final int WARM_UP_TOKENS = 4096;
   private static final double WARM_UP_SECONDS = 1.5;
   private static final int MOST_TOKENS_ON_HOST = 1 << 16;
@@ -30,9 +31,8 @@ final class ScalingRun {
   private final int dim;
 
   /**
-   * Times for one number of tokens, the best of a few runs.
-   *
-   * <p>The best, because whatever else a machine does can only add to a time.
+   * Times for one number of tokens, the best of a few runs: whatever else a machine does can only
+   * add to a time.
    *
    * @param forwardBytes q, k, v and o, once each
    * @param backwardBytes q, k, v, o, dO, dq, dk and dv, once each
@@ -42,7 +42,17 @@ final class ScalingRun {
       double forwardSeconds,
       double backwardSeconds,
       long forwardBytes,
-      long backwardBytes) {}
+      long backwardBytes) {
+
+    Point orBetter(Point other) {
+      return new Point(
+          tokens,
+          Math.min(forwardSeconds, other.forwardSeconds),
+          Math.min(backwardSeconds, other.backwardSeconds),
+          forwardBytes,
+          backwardBytes);
+    }
+  }
 
   ScalingRun(Backend backend, LinearAttention attention, TextRows text, int heads, int dim) {
     this.backend = backend;
@@ -52,31 +62,38 @@ final class ScalingRun {
     this.dim = dim;
   }
 
-  /** How many numbers of tokens {@link #run} will try at most. */
-  int mostPoints() {
-    return Integer.numberOfTrailingZeros(mostTokens() / FIRST_TOKENS) + 1;
-  }
-
   private int mostTokens() {
     return backend.memoryKind() == MemoryKind.DEVICE ? MOST_TOKENS_ON_DEVICE : MOST_TOKENS_ON_HOST;
   }
 
   /**
-   * Doubles the tokens until a run takes long.
-   *
-   * @param progress is told each number of tokens that was timed
+   * Doubles the tokens until a run takes long, then times the same numbers again: a disturbance
+   * that lasts does not fall on one of them alone.
    */
-  List<Point> run(IntConsumer progress) {
+  List<Point> run(Progress progress) {
+    progress.expect(PASSES * (Integer.numberOfTrailingZeros(mostTokens() / FIRST_TOKENS) + 1));
     warmUp();
+    List<Point> points = firstPass(progress);
+    progress.expect(PASSES * points.size());
+    for (int pass = 1; pass < PASSES; pass++) {
+      for (int i = 0; i < points.size(); i++) {
+        points.set(i, points.get(i).orBetter(time(points.get(i).tokens())));
+        progress.step("N = " + points.get(i).tokens());
+      }
+    }
+    return points;
+  }
+
+  private List<Point> firstPass(Progress progress) {
     List<Point> points = new ArrayList<>();
     double seconds = 0;
     for (int tokens = FIRST_TOKENS;
-        tokens <= mostTokens() && (seconds < LONGEST_SECONDS || points.size() < 4);
+        tokens <= mostTokens() && (seconds < LONGEST_SECONDS || points.size() < LEAST_POINTS);
         tokens *= 2) {
       Point point = time(tokens);
       points.add(point);
       seconds = point.forwardSeconds + point.backwardSeconds;
-      progress.accept(tokens);
+      progress.step("N = " + tokens);
     }
     return points;
   }
@@ -126,7 +143,7 @@ final class ScalingRun {
   /** Seconds. */
   private double best(Runnable work) {
     double best = Double.POSITIVE_INFINITY;
-    for (int i = 0; i < REPETITIONS; i++) {
+    for (int i = 0; i < RUNS_PER_PASS; i++) {
       long start = System.nanoTime();
       work.run();
       attention.synchronize();
