@@ -30,11 +30,11 @@ import picocli.CommandLine.Parameters;
     description = "Compute linear attention of the tensors q, k and v of a safetensors file.",
     footer = {
       "",
-      "Reads q [B*H,N,D], k [B*K,N,D], v [B*K,N,Dv] and, with --grad, do [B*H,N,Dv], each",
-      "F32, BF16 or F16. Query head h of a batch row reads key/value head floor(h*K/H).",
-      "Writes o [B*H,N,Dv] and, with --grad, dq, dk, dv in the chosen type; g [B*H,N], da,",
-      "db [B*H] and, with --state, S [B*K,sequences,D,Dv], z [B*K,sequences,D],",
-      "u [B*K,sequences,Dv], count [sequences] in F32."
+      "Reads q [B*H,N,D], k [B*K,N,D], v [B*K,N,Dv] and, with --grad, do [B*H,N,Dv],",
+      "each F32, BF16 or F16. Query head h of a batch row reads its key/value head",
+      "floor(h*K/H). Writes o [B*H,N,Dv] and, with --grad, dq, dk, dv in the chosen",
+      "type; g [B*H,N], da, db [B*H] and, with --state, S [B*K,sequences,D,Dv],",
+      "z [B*K,sequences,D], u [B*K,sequences,Dv] and count [sequences] in F32."
     })
 final class AttendCommand implements Callable<Integer> {
   private final Console console;

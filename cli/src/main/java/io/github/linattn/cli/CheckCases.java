@@ -17,7 +17,7 @@ final class CheckCases {
     cases.add(plain(2, 2, 65, 32));
     cases.add(plain(1, 2, 127, 64));
     cases.add(plain(1, 1, 1, 128));
-    cases.addAll(features(48, 70));
+    cases.addAll(features(64, 70));
     return cases;
   }
 

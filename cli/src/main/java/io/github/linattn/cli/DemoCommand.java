@@ -30,6 +30,7 @@ final class DemoCommand implements Callable<Integer> {
   private static final int CHECKED_TOKENS = 1009;
 
   private final Console console;
+  private final ScalingRun.Effort effort;
 
   @Parameters(
       arity = "0..1",
@@ -41,7 +42,12 @@ final class DemoCommand implements Callable<Integer> {
   private boolean failed;
 
   DemoCommand(Console console) {
+    this(console, ScalingRun.Effort.USUAL);
+  }
+
+  DemoCommand(Console console, ScalingRun.Effort effort) {
     this.console = console;
+    this.effort = effort;
   }
 
   @Override
@@ -152,7 +158,7 @@ final class DemoCommand implements Callable<Integer> {
 
   private void time(Backend backend, TextRows text) {
     LinearAttention attention = LinearAttention.builder().normalizeQueriesAndKeys(true).on(backend);
-    var run = new ScalingRun(backend, attention, text, HEADS, DIM);
+    var run = new ScalingRun(backend, attention, text, HEADS, DIM, effort);
     List<ScalingRun.Point> points;
     try (var progress = new Progress(console.err(), "timing " + backend)) {
       points = run.run(progress);

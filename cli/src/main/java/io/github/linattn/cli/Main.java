@@ -1,5 +1,6 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
@@ -81,6 +82,10 @@ public final class Main {
       }
       case CudaOutOfMemoryException memory -> {
         console.note("linattn: out of GPU memory: " + memory.getMessage());
+        yield ExitCode.FAILED;
+      }
+      case CudaException cuda -> {
+        console.note("linattn: " + cuda.getMessage());
         yield ExitCode.FAILED;
       }
       case OutOfMemoryError memory -> {

@@ -18,9 +18,7 @@ final class ScalingRun {
   private static final int LEAST_POINTS = 5;
   private static final int PASSES = 3;
   private static final int RUNS_PER_PASS = 2;
-  private static final double LONGEST_SECONDS = 0.5;
   private static final int WARM_UP_TOKENS = 4096;
-  private static final double WARM_UP_SECONDS = 1.5;
   private static final int MOST_TOKENS_ON_HOST = 1 << 16;
   private static final int MOST_TOKENS_ON_DEVICE = 1 << 18;
 
@@ -29,6 +27,17 @@ final class ScalingRun {
   private final TextRows text;
   private final int heads;
   private final int dim;
+  private final Effort effort;
+
+  /**
+   * How long to measure.
+   *
+   * @param warmUpSeconds before the first number of tokens
+   * @param longestSeconds the tokens no longer double once a forward and backward take this
+   */
+  record Effort(double warmUpSeconds, double longestSeconds) {
+    static final Effort USUAL = new Effort(1.5, 0.5);
+  }
 
   /**
    * Times for one number of tokens, the best of a few runs: whatever else a machine does can only
@@ -54,12 +63,19 @@ final class ScalingRun {
     }
   }
 
-  ScalingRun(Backend backend, LinearAttention attention, TextRows text, int heads, int dim) {
+  ScalingRun(
+      Backend backend,
+      LinearAttention attention,
+      TextRows text,
+      int heads,
+      int dim,
+      Effort effort) {
     this.backend = backend;
     this.attention = attention;
     this.text = text;
     this.heads = heads;
     this.dim = dim;
+    this.effort = effort;
   }
 
   private int mostTokens() {
@@ -88,7 +104,7 @@ final class ScalingRun {
     List<Point> points = new ArrayList<>();
     double seconds = 0;
     for (int tokens = FIRST_TOKENS;
-        tokens <= mostTokens() && (seconds < LONGEST_SECONDS || points.size() < LEAST_POINTS);
+        tokens <= mostTokens() && (seconds < effort.longestSeconds || points.size() < LEAST_POINTS);
         tokens *= 2) {
       Point point = time(tokens);
       points.add(point);
@@ -101,7 +117,7 @@ final class ScalingRun {
   /** The JVM compiles loops while they run; the first runs say nothing about the machine. */
   private void warmUp() {
     long start = System.nanoTime();
-    while ((System.nanoTime() - start) * 1e-9 < WARM_UP_SECONDS) {
+    while ((System.nanoTime() - start) * 1e-9 < effort.warmUpSeconds) {
       time(WARM_UP_TOKENS);
     }
   }

@@ -1,11 +1,14 @@
 package io.github.linattn.cli;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.linattn.Diagnostics;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -13,6 +16,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
+import picocli.CommandLine;
 
 class MainTest {
   @TempDir Path folder;
@@ -71,10 +75,13 @@ class MainTest {
   @Test
   void demoChecksAndTimes() throws IOException {
     Path text = Files.writeString(folder.resolve("text"), "Nothing has to be read twice. ");
-    Cli cli = Cli.run("demo", text);
-    assertThat(cli.exitCode()).as(cli.out() + cli.err()).isZero();
-    assertThat(cli.out()).contains("cpu      bf16  default").contains("GB/s");
-    assertThat(cli.out().lines().toList().getLast()).startsWith("All results are within");
+    var out = new ByteArrayOutputStream();
+    var console = new Console(new PrintStream(out, true, UTF_8), System.err);
+    var demo = new CommandLine(new DemoCommand(console, new ScalingRun.Effort(0, 0)));
+    assertThat(demo.execute(text.toString())).isZero();
+    String shown = out.toString(UTF_8);
+    assertThat(shown).contains("cpu      bf16  default").contains("GB/s");
+    assertThat(shown.lines().toList().getLast()).startsWith("All results are within");
   }
 
   @Test
