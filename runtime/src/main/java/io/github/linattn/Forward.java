@@ -1,5 +1,6 @@
 package io.github.linattn;
 
+import java.util.Arrays;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
@@ -33,6 +34,21 @@ public final class Forward implements AutoCloseable {
   /** g, [batch, heads, tokens], fp32. No epsilon is added to it. */
   public Tensor normalizer() {
     return normalizer;
+  }
+
+  /**
+   * min_i |g_i| of each query head, [batch, heads] row-major: where it is near 0, rows of o lose
+   * digits. Waits for the work and copies g to the host.
+   */
+  public float[] smallestNormalizers() {
+    int tokens = input.shape().tokens();
+    float[] g = normalizer.toFloats();
+    float[] smallest = new float[g.length / tokens];
+    Arrays.fill(smallest, Float.POSITIVE_INFINITY);
+    for (int i = 0; i < g.length; i++) {
+      smallest[i / tokens] = Math.min(smallest[i / tokens], Math.abs(g[i]));
+    }
+    return smallest;
   }
 
   /** State after the last token, where {@link LinearAttention.Builder#keepState} asked for it. */
