@@ -10,6 +10,7 @@ import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernels.BuiltKernels;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 
 /**
@@ -81,10 +82,11 @@ public final class Diagnostics {
       cuda.setDevice(ordinal);
       MemoryInfo memory = cuda.memoryInfo();
       String architecture =
-          "sm_%d%d"
-              .formatted(
-                  cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
-                  cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal));
+          String.format(
+              Locale.ROOT,
+              "sm_%d%d",
+              cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
+              cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal));
       return new Gpu(
           ordinal, cuda.deviceName(ordinal), architecture, memory.freeBytes(), memory.totalBytes());
     } catch (CudaException e) {

@@ -29,11 +29,11 @@ final class InfoCommand implements Callable<Integer> {
     line("linattn", Version.text());
     line(
         "JDK",
-        "%s, %s, %s"
-            .formatted(
-                System.getProperty("java.version"),
-                System.getProperty("java.vendor"),
-                System.getProperty("java.home")));
+        Text.format(
+            "%s, %s, %s",
+            System.getProperty("java.version"),
+            System.getProperty("java.vendor"),
+            System.getProperty("java.home")));
     flags();
     cpu();
     cuda();
@@ -114,7 +114,7 @@ final class InfoCommand implements Callable<Integer> {
           dims.add(kernel.headDim());
           symbols.add(kernel.symbol());
         });
-    line("kernels", "%d built, for D %s".formatted(symbols.size(), dims));
+    line("kernels", Text.format("%d built, for D %s", symbols.size(), dims));
   }
 
   private void nvcc() {

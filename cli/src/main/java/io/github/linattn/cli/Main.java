@@ -77,21 +77,22 @@ public final class Main {
     }
     return switch (failure) {
       case CommandFailure told -> {
-        console.note("linattn: " + told.getMessage());
+        console.note("linattn: " + Text.message(told));
         yield told.exitCode();
       }
       case CudaOutOfMemoryException memory -> {
-        console.note("linattn: out of GPU memory: " + memory.getMessage());
+        console.note("linattn: out of GPU memory: " + Text.message(memory));
         yield ExitCode.FAILED;
       }
       case CudaException cuda -> {
-        console.note("linattn: " + cuda.getMessage());
+        console.note("linattn: " + Text.message(cuda));
         yield ExitCode.FAILED;
       }
       case OutOfMemoryError memory -> {
         console.note(
-            "linattn: out of memory (%s); try a smaller input or a larger heap (java -Xmx)"
-                .formatted(memory.getMessage()));
+            Text.format(
+                "linattn: out of memory (%s); try a smaller input or a larger heap (java -Xmx)",
+                Text.message(memory)));
         yield ExitCode.FAILED;
       }
       default -> {

@@ -62,7 +62,7 @@ final class SelftestCommand implements Callable<Integer> {
     if (status == 0 && successful > 0) {
       return ExitCode.DONE;
     }
-    console.note("linattn: selftest failed: %d tests passed".formatted(successful));
+    console.note(Text.format("linattn: selftest failed: %d tests passed", successful));
     return ExitCode.FAILED;
   }
 
@@ -102,7 +102,7 @@ final class SelftestCommand implements Callable<Integer> {
     if (more.isEmpty()) {
       suites.stream()
           .filter(jar -> jar.getFileName().toString().startsWith("linattn-"))
-          .forEach(jar -> command.add("--scan-classpath=" + jar));
+          .forEach(jar -> command.add("--scan-class-path=" + jar));
     } else {
       command.addAll(more);
     }

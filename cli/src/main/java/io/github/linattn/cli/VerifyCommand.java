@@ -153,8 +153,9 @@ final class VerifyCommand implements Callable<Integer> {
       return ExitCode.DONE;
     }
     console.note(
-        "to run these again: linattn verify --seed %d --backend %s%s"
-            .formatted(seed, Text.id(scope), quick ? " --quick" : ""));
+        Text.format(
+            "to run these again: linattn verify --seed %d --backend %s%s",
+            seed, Text.id(scope), quick ? " --quick" : ""));
     return ExitCode.FAILED;
   }
 }

@@ -127,6 +127,18 @@ class MainTest {
   }
 
   @Test
+  void selftestNeedsAGpu() throws IOException {
+    assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
+    Files.createFile(Files.createDirectory(folder.resolve("suite")).resolve("some.jar"));
+    System.setProperty("linattn.home", folder.toString());
+    try {
+      assertThat(Cli.run("selftest")).returns(3, Cli::exitCode);
+    } finally {
+      System.clearProperty("linattn.home");
+    }
+  }
+
+  @Test
   void theSlopeOfAPowerLawIsItsExponent() {
     List<Integer> sizes = List.of(1000, 2000, 4000);
     assertThat(Slope.fit(sizes, n -> n, n -> 3 * Math.pow(n, 1.25))).isCloseTo(1.25, within(1e-9));

@@ -14,6 +14,7 @@ import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.Collections;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 
@@ -74,14 +75,19 @@ public final class SafeTensors implements AutoCloseable {
     }
     if (all.byteSize() < Long.BYTES) {
       throw new IOException(
-          "%s has %d bytes and is no safetensors file".formatted(file, all.byteSize()));
+          String.format(
+              Locale.ROOT, "%s has %d bytes and is no safetensors file", file, all.byteSize()));
     }
     long headerBytes = all.get(HEADER_LENGTH, 0);
     long rest = all.byteSize() - Long.BYTES;
     if (headerBytes < 0 || headerBytes > Math.min(rest, MAX_HEADER_BYTES)) {
       throw new IOException(
-          "%s is truncated or no safetensors file: it announces a header of %s bytes, %d follow"
-              .formatted(file, Long.toUnsignedString(headerBytes), rest));
+          String.format(
+              Locale.ROOT,
+              "%s is truncated or no safetensors file: it announces a header of %s bytes, %d follow",
+              file,
+              Long.toUnsignedString(headerBytes),
+              rest));
     }
     String json = utf8(file, all.asSlice(Long.BYTES, headerBytes));
     MemorySegment data = all.asSlice(Long.BYTES + headerBytes);
@@ -125,7 +131,12 @@ public final class SafeTensors implements AutoCloseable {
     SafeTensorsHeader.Slot slot = header.slots().get(name);
     if (slot == null) {
       throw new IllegalArgumentException(
-          "%s has no tensor %s; it has %s".formatted(file, name, String.join(", ", names())));
+          String.format(
+              Locale.ROOT,
+              "%s has no tensor %s; it has %s",
+              file,
+              name,
+              String.join(", ", names())));
     }
     MemorySegment elements = data.asSlice(slot.begin(), slot.end() - slot.begin());
     return new StoredTensor(name, slot.dtype(), slot.shape(), elements);

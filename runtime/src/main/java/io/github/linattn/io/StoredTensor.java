@@ -2,6 +2,7 @@ package io.github.linattn.io;
 
 import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.Locale;
 
 /**
  * A tensor as a file holds it.
@@ -25,8 +26,14 @@ public record StoredTensor(String name, String dtype, List<Long> shape, MemorySe
     long expected = ElementSizes.bytes(name, dtype, shape);
     if (data.byteSize() != expected) {
       throw new IllegalArgumentException(
-          "tensor %s is %s%s and needs %d bytes, but has %d"
-              .formatted(name, dtype, shape, expected, data.byteSize()));
+          String.format(
+              Locale.ROOT,
+              "tensor %s is %s%s and needs %d bytes, but has %d",
+              name,
+              dtype,
+              shape,
+              expected,
+              data.byteSize()));
     }
   }
 
