@@ -109,9 +109,7 @@ public final class AttentionState implements AutoCloseable {
   @Override
   public void close() {
     if (owner) {
-      s.close();
-      z.close();
-      u.close();
+      TensorGroup.closeAll(s, z, u);
     }
   }
 

@@ -162,8 +162,7 @@ public final class Backend implements AutoCloseable {
 
   @Override
   public void close() {
-    stream.close();
-    engine.close();
+    TensorGroup.closeAll(stream, engine);
   }
 
   @Override

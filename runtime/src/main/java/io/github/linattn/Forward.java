@@ -58,10 +58,10 @@ public final class Forward implements AutoCloseable {
 
   @Override
   public void close() {
-    output.close();
-    normalizer.close();
-    if (state != null) {
-      state.close();
+    if (state == null) {
+      TensorGroup.closeAll(output, normalizer);
+    } else {
+      TensorGroup.closeAll(output, normalizer, state);
     }
   }
 }

@@ -58,11 +58,7 @@ public final class Gradients implements AutoCloseable {
   @Override
   public void close() {
     if (owner) {
-      dq.close();
-      dk.close();
-      dv.close();
-      da.close();
-      db.close();
+      TensorGroup.closeAll(dq, dk, dv, da, db);
     }
   }
 }

@@ -2,6 +2,7 @@ package io.github.linattn;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /** Results under construction: all of them are closed if one can't be made. */
 final class TensorGroup {
@@ -10,6 +11,29 @@ final class TensorGroup {
   <T extends AutoCloseable> T add(T member) {
     members.add(member);
     return member;
+  }
+
+  /**
+   * Closes all of them, also when one fails.
+   *
+   * @throws RuntimeException the first failure; the others are suppressed in it
+   */
+  static void closeAll(AutoCloseable... members) {
+    @Nullable RuntimeException failure = null;
+    for (AutoCloseable member : members) {
+      try {
+        member.close();
+      } catch (Exception e) {
+        if (failure == null) {
+          failure = e instanceof RuntimeException known ? known : new IllegalStateException(e);
+        } else {
+          failure.addSuppressed(e);
+        }
+      }
+    }
+    if (failure != null) {
+      throw failure;
+    }
   }
 
   /** Closes every member; what goes wrong is added to {@code failure}. */

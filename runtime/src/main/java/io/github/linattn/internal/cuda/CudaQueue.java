@@ -184,8 +184,11 @@ final class CudaQueue implements Stream {
     @Override
     public void close() {
       if (owner.scope().isAlive()) {
-        device.enter();
-        owner.close();
+        try {
+          device.enter();
+        } finally {
+          owner.close();
+        }
       }
     }
   }
