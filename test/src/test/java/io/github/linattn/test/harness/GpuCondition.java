@@ -1,7 +1,6 @@
 package io.github.linattn.test.harness;
 
-import io.github.linattn.Backend;
-import io.github.linattn.LinearAttention;
+import io.github.linattn.Diagnostics;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.extension.ConditionEvaluationResult;
@@ -32,10 +31,11 @@ final class GpuCondition implements ExecutionCondition {
     private static final Optional<String> REASON = ask();
 
     private static Optional<String> ask() {
-      try (Backend backend = Backend.auto()) {
-        LinearAttention.builder().on(backend).synchronize();
-        return backend.fallbackReason();
+      Optional<String> problem = Diagnostics.cudaProblem();
+      if (problem.isEmpty() && Diagnostics.kernels().isEmpty()) {
+        return Optional.of("this build has no CUDA kernels, because it was made without nvcc");
       }
+      return problem;
     }
   }
 }

@@ -3,6 +3,8 @@ package io.github.linattn.test.harness;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.reference.ErrorBudget;
 import io.github.linattn.reference.Reference;
 
 /**
@@ -27,9 +29,10 @@ import io.github.linattn.reference.Reference;
  * makes sense: an absolute one, of the size of the terms that cancel, takes its place.
  */
 public final class Tolerance {
-  private static final double FP32 = 2e-6;
+  private static final double FP32 = ErrorBudget.of(DType.F32, Mode.ACCURATE);
   private static final double TOKENS_OF_FP32 = 10_000;
-  private static final double CANCELLING = 50;
+  private static final double CANCELLING =
+      ErrorBudget.ofCoefficients(DType.F32, Mode.ACCURATE) / FP32;
 
   private Tolerance() {}
 
@@ -55,12 +58,8 @@ public final class Tolerance {
    * result.
    */
   public static Bounds unrounded(Case problem) {
-    double bound =
-        switch (problem.dtype) {
-          case F32 -> FP32;
-          case BF16 -> 1.2e-2; // 6 times 2^-9
-          case F16 -> 3e-3; // 6 times 2^-11
-        };
+    Mode exact = problem.dtype == DType.F32 ? Mode.ACCURATE : Mode.DEFAULT;
+    double bound = ErrorBudget.of(problem.dtype, exact); // 6 half units for 16 bits
     return new Bounds(bound, bound, CANCELLING * bound);
   }
 

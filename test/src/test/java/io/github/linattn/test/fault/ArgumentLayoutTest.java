@@ -1,0 +1,78 @@
+package io.github.linattn.test.fault;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.internal.cuda.ArgumentStructs;
+import io.github.linattn.test.harness.Native;
+import java.io.IOException;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemoryLayout.PathElement;
+import java.lang.foreign.StructLayout;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Breaks when Java packs a kernel's arguments other than the kernel's own header lays them out. */
+final class ArgumentLayoutTest {
+  private static final Map<String, StructLayout> STRUCTS =
+      Map.of(
+          "ScanArguments", ArgumentStructs.SCAN,
+          "RowDotArguments", ArgumentStructs.ROW_DOT,
+          "NormalizeArguments", ArgumentStructs.NORMALIZE,
+          "NormalizeGradientArguments", ArgumentStructs.NORMALIZE_GRADIENT,
+          "CoefficientGradientArguments", ArgumentStructs.COEFFICIENT_GRADIENT);
+
+  @Test
+  void offsetsAndSizesAreThoseOfTheHeader(@TempDir Path folder) throws Exception {
+    Map<String, Long> expected = new LinkedHashMap<>();
+    StringBuilder source =
+        new StringBuilder(
+            """
+            #include "linattn/arguments.h"
+            #include <cstddef>
+            #include <cstdio>
+            using namespace linattn;
+            int main() {
+            """);
+    STRUCTS.forEach(
+        (struct, layout) -> {
+          expected.put(struct, layout.byteSize());
+          source.append("std::printf(\"%s %%zu\\n\", sizeof(%s));\n".formatted(struct, struct));
+          for (MemoryLayout member : layout.memberLayouts()) {
+            String name = member.name().orElseThrow();
+            expected.put(struct + "." + name, layout.byteOffset(PathElement.groupElement(name)));
+            source.append(
+                "std::printf(\"%s.%s %%zu\\n\", offsetof(%s, %s));\n"
+                    .formatted(struct, name, struct, name));
+          }
+        });
+    Path program = folder.resolve("layout");
+    Path text = folder.resolve("layout.cpp");
+    Files.writeString(text, source.append("}\n"));
+    Path include = Native.root().resolve("cuda-src/src/main/cuda/include");
+    Native.compile("g++", List.of("-std=c++17", "-I" + include, text.toString()), program);
+    Map<String, Long> offsets = new LinkedHashMap<>();
+    output(program).lines().forEach(line -> offsets.put(name(line), number(line)));
+    assertThat(offsets).containsExactlyInAnyOrderEntriesOf(expected);
+  }
+
+  private static String name(String line) {
+    return line.substring(0, line.indexOf(' '));
+  }
+
+  private static Long number(String line) {
+    return Long.valueOf(line.substring(line.indexOf(' ') + 1));
+  }
+
+  private static String output(Path program) throws IOException, InterruptedException {
+    Process process = new ProcessBuilder(program.toString()).start();
+    String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    assertThat(process.waitFor()).isZero();
+    return text;
+  }
+}

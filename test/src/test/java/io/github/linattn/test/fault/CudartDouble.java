@@ -1,0 +1,83 @@
+package io.github.linattn.test.fault;
+
+import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.github.linattn.Diagnostics;
+import io.github.linattn.test.harness.Native;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
+import java.nio.file.Path;
+import java.util.List;
+
+/** The double of libcudart, built where the property {@code linattn.cudart} looks for it. */
+final class CudartDouble {
+  private static final Path SOURCE = Native.root().resolve("bindings/src/test/c/cudart_double.c");
+
+  private final SymbolLookup symbols;
+
+  private CudartDouble(Path library) {
+    this.symbols = SymbolLookup.libraryLookup(library, Arena.global());
+  }
+
+  static CudartDouble load() {
+    Path library = Path.of(System.getProperty("linattn.cudart")).toAbsolutePath();
+    Native.compile(
+        "gcc",
+        List.of("-O1", "-shared", "-fPIC", "-Wl,-soname,libcudart.so.13", SOURCE.toString()),
+        library);
+    assumeTrue(
+        !Diagnostics.kernels().isEmpty(),
+        "left out: this build has no CUDA kernels for the CUDA engine to launch");
+    return new CudartDouble(library);
+  }
+
+  /** Makes the k-th call from now on fail, the first being 1; 0 for none. */
+  void failAt(long k, int status) {
+    invoke("double_fail_at", FunctionDescriptor.ofVoid(JAVA_LONG, JAVA_INT), k, status);
+  }
+
+  /** Forgets calls, launches and anything alive. */
+  void reset() {
+    invoke("double_reset", FunctionDescriptor.ofVoid());
+  }
+
+  long calls() {
+    return (long) invoke("double_calls", FunctionDescriptor.of(JAVA_LONG));
+  }
+
+  /** Name of a call, the first being 0. */
+  String call(long index) {
+    MemorySegment name =
+        (MemorySegment) invoke("double_call", FunctionDescriptor.of(ADDRESS, JAVA_LONG), index);
+    return name.reinterpret(Long.MAX_VALUE).getString(0);
+  }
+
+  long launches() {
+    return (long) invoke("double_launches", FunctionDescriptor.of(JAVA_LONG));
+  }
+
+  /** Everything that was created and not released. */
+  long live() {
+    try (Arena scratch = Arena.ofConfined()) {
+      return (long)
+          invoke(
+              "double_live", FunctionDescriptor.of(JAVA_LONG, ADDRESS), scratch.allocateFrom(""));
+    }
+  }
+
+  private Object invoke(String function, FunctionDescriptor descriptor, Object... arguments) {
+    try {
+      return Linker.nativeLinker()
+          .downcallHandle(symbols.find(function).orElseThrow(), descriptor)
+          .invokeWithArguments(arguments);
+    } catch (Throwable t) {
+      throw new AssertionError("binding of " + function, t);
+    }
+  }
+}
