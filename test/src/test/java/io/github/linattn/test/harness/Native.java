@@ -14,9 +14,9 @@ import java.util.List;
 public final class Native {
   private Native() {}
 
-  /** Root of the repository. */
+  /** Root of the repository; tests run in the folder of their module. */
   public static Path root() {
-    return Path.of(System.getProperty("linattn.root", "..")).toAbsolutePath().normalize();
+    return Path.of("..").toAbsolutePath().normalize();
   }
 
   /** Compiles to {@code output}; without the compiler the test is left out, with one line. */
