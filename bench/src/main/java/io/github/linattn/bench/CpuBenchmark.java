@@ -1,0 +1,69 @@
+package io.github.linattn.bench;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.Backend;
+import io.github.linattn.Tensor;
+import java.util.concurrent.TimeUnit;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.BenchmarkMode;
+import org.openjdk.jmh.annotations.Fork;
+import org.openjdk.jmh.annotations.Measurement;
+import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OutputTimeUnit;
+import org.openjdk.jmh.annotations.Param;
+import org.openjdk.jmh.annotations.Scope;
+import org.openjdk.jmh.annotations.Setup;
+import org.openjdk.jmh.annotations.State;
+import org.openjdk.jmh.annotations.TearDown;
+import org.openjdk.jmh.annotations.Warmup;
+
+/** Forward and backward of 4 heads on all processors. */
+@State(Scope.Benchmark)
+@Fork(1)
+@Warmup(iterations = 3, time = 2)
+@Measurement(iterations = 5, time = 2)
+@BenchmarkMode(Mode.AverageTime)
+@OutputTimeUnit(TimeUnit.MILLISECONDS)
+@SuppressWarnings("NullAway.Init") // JMH calls setUp first
+public class CpuBenchmark {
+  /** D. */
+  @Param({"64", "128"})
+  public int headDim;
+
+  /** N: one ragged, one a multiple of the chunk. */
+  @Param({"1000", "4096"})
+  public int tokens;
+
+  private Session session;
+
+  /** Makes operands and a first forward, which the backward reads. */
+  @Setup
+  public void setUp() {
+    session = new Session(Backend.cpu(), AttentionShape.of(1, 4, tokens, headDim));
+    session.forward();
+  }
+
+  /** One forward. */
+  @Benchmark
+  public Tensor forward() {
+    session.forward();
+    return session.output();
+  }
+
+  /** One backward. */
+  @Benchmark
+  public Tensor backward() {
+    session.backward();
+    return session.gradients().dq();
+  }
+
+  /** Frees everything. */
+  @TearDown
+  public void tearDown() {
+    session.close();
+  }
+
+  Session session() {
+    return session;
+  }
+}

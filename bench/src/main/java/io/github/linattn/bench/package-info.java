@@ -1,0 +1,8 @@
+/**
+ * Benchmarks: JMH for host time, device events for kernels. Run by hand, one thread; every number
+ * is printed with what it was measured on.
+ */
+@NullMarked
+package io.github.linattn.bench;
+
+import org.jspecify.annotations.NullMarked;
