@@ -97,6 +97,8 @@ final class SelftestCommand implements Callable<Integer> {
     command.add("org.junit.platform.console.ConsoleLauncher");
     command.add("execute");
     command.add("--disable-banner");
+    command.add("--disable-ansi-colors");
+    command.add("--details=summary");
     command.add("--include-tag=gpu");
     command.add("--fail-if-no-tests");
     if (more.isEmpty()) {

@@ -149,7 +149,7 @@ final class VerifyCommand implements Callable<Integer> {
   private int verdict() {
     String others = refused == 0 ? "" : ", " + refused + " not done by the backend";
     console.result("%d passed, %d failed%s", passed, failed, others);
-    if (failed == 0) {
+    if (failed == 0 && passed > 0) {
       return ExitCode.DONE;
     }
     console.note(
