@@ -80,6 +80,7 @@ inline float __int_as_float(int bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+using std::isfinite;
 using std::isinf;
 using std::max;
 using std::min;

@@ -1,5 +1,6 @@
 // Runs the device code of one plan on the host and compares it with the quadratic form in double.
-// Built with -DHEAD_DIM, -DSLICES, -DCOLUMNS, -DTOKENS (of a chunk), -DSPLIT_SUMS, -DLANES. Exit status 0: agrees.
+// Built with -DHEAD_DIM, -DSLICES, -DCOLUMNS, -DTOKENS (of a chunk), -DSPLIT_SUMS, -DLANES, -DCENTER_THREADS.
+// Exit status 0: agrees.
 #include "cuda_on_host.h"
 
 #include <cstdio>
@@ -42,6 +43,14 @@ std::vector<float> random(size_t size, unsigned seed) {
   std::uniform_real_distribution<float> uniform(0.1f, 1.0f);
   std::vector<float> values(size);
   for (auto& value : values) value = uniform(engine) * (engine() % 3 == 0 ? -1.0f : 1.0f);
+  return values;
+}
+
+std::vector<float> random_around(float mean, float deviation, size_t size, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal(mean, deviation);
+  std::vector<float> values(size);
+  for (auto& value : values) value = normal(engine);
   return values;
 }
 
@@ -126,66 +135,154 @@ void add_head(Reference& r, int h, int64_t n, double a, double b, const std::vec
   }
 }
 
-void check_attention(int64_t n, bool with_state) {
-  const size_t size = kHeads * n * D, rows = kHeads * n;
-  const auto q = random(size, 1), k = random(size, 2), v = random(size, 3), d_o = random(size, 4);
-  std::vector<float> s0(kHeads * D * D), z0(kHeads * D), u0(kHeads * D);
-  const int64_t c0 = with_state ? 5 : 0;
-  if (with_state) {
-    s0 = random(s0.size(), 5);
-    z0 = random(z0.size(), 6);
-    u0 = random(u0.size(), 7);
+enum class Data { kMixedSigns, kBiased };
+
+// q, k, v, dO of both heads, and what came before them.
+struct Inputs {
+  int64_t tokens;
+  std::vector<float> q, k, v, d_o;
+  bool with_state;
+  std::vector<float> s0, z0, u0;
+  int64_t c0;
+
+  Inputs(int64_t n, bool state, Data data) : tokens(n), with_state(state), c0(state ? 5 : 0) {
+    const size_t size = kHeads * n * D;
+    const bool biased = data == Data::kBiased;
+    q = biased ? random_around(0.5f, 1, size, 1) : random(size, 1);
+    k = biased ? random_around(0.5f, 1, size, 2) : random(size, 2);
+    v = biased ? random_around(3, 1, size, 3) : random(size, 3);
+    d_o = random(size, 4);
+    s0 = state ? random(kHeads * D * D, 5) : std::vector<float>(kHeads * D * D);
+    z0 = state ? random(kHeads * D, 6) : std::vector<float>(kHeads * D);
+    u0 = state ? random(kHeads * D, 7) : std::vector<float>(kHeads * D);
+    if (state && biased) {  // as large as sums of c0 such rows
+      for (auto& value : s0) value = c0 * (1.5f + 0.1f * value);
+      for (auto& value : z0) value = c0 * (0.5f + 0.1f * value);
+      for (auto& value : u0) value = c0 * (3.0f + 0.4f * value);
+    }
   }
-  const float a[kHeads] = {3.0f * D, 2.0f * D};
-  const float b[kHeads] = {0.75f, -0.5f};
+};
+
+constexpr float kA[kHeads] = {3.0f * D, 2.0f * D};
+constexpr float kB[kHeads] = {0.75f, -0.5f};
+
+std::vector<float> value_centers(int64_t n, const std::vector<float>& v) {
+  auto center = unset(kHeads * D);
+  const ValueCenterArguments args{v.data(), center.data(), n};
+  launch(kHeads, CENTER_THREADS, [args] { value_center<D>(args); });
+  return center;
+}
+
+// What the kernels make of the inputs.
+struct Results {
+  std::vector<float> o, g, s, z, u, center, delta, dq, dk, dv, da, db;
+
+  explicit Results(const Inputs& in) {
+    const int64_t n = in.tokens;
+    const size_t size = kHeads * n * D, rows = kHeads * n;
+    o = unset(size), g = unset(rows), delta = unset(rows), dq = unset(size), dk = unset(size), dv = unset(size);
+    s = unset(in.s0.size()), z = unset(in.z0.size()), u = unset(in.u0.size()), da = unset(kHeads), db = unset(kHeads);
+    std::vector<double> partials(kHeads * kTiles * 2, NAN);
+
+    ScanArguments args{};
+    args.normalizer = g.data();
+    args.a_per_head = kA;
+    args.b_per_head = kB;
+    args.heads_per_batch = kHeads;
+    args.tokens = n;
+    args.initial_count = in.c0;
+    if (in.with_state) {
+      args.state_in = in.s0.data();
+      args.key_sum_in = in.z0.data();
+      args.value_sum_in = in.u0.data();
+    }
+    ScanArguments forward = args;
+    forward.query = in.q.data(), forward.key = in.k.data(), forward.value = in.v.data(), forward.out = o.data();
+    forward.state_out = s.data(), forward.key_sum_out = z.data(), forward.value_sum_out = u.data();
+    scan<Operation::kForward>(forward);
+
+    center = value_centers(n, in.v);
+    const RowDotArguments row_args{o.data(),      in.d_o.data(), g.data(),
+                                   center.data(), delta.data(),  static_cast<int64_t>(rows), n};
+    launch(row_blocks(rows), kRowThreads, [row_args] { row_dot<D, LANES, kRowThreads>(row_args); });
+
+    args.delta = delta.data();
+    args.value_center = center.data();
+    ScanArguments query = args;
+    query.query = in.d_o.data(), query.key = in.v.data(), query.value = in.k.data(), query.out = dq.data();
+    query.coefficient_query = in.q.data(), query.coefficient_partials = partials.data();
+    scan<Operation::kQueryGradient>(query);
+    ScanArguments key = args;
+    key.query = in.v.data(), key.key = in.d_o.data(), key.value = in.q.data(), key.out = dk.data();
+    scan<Operation::kKeyGradient>(key);
+    ScanArguments value = args;
+    value.query = in.k.data(), value.key = in.q.data(), value.value = in.d_o.data(), value.out = dv.data();
+    scan<Operation::kValueGradient>(value);
+    const CoefficientGradientArguments sums{partials.data(), da.data(), db.data(), kHeads};
+    launch(1, kRowThreads, [sums] { coefficient_gradient<kTiles, kRowThreads>(sums); });
+  }
+};
+
+void check_attention(int64_t n, bool with_state, Data data) {
+  const Inputs in(n, with_state, data);
+  const size_t size = kHeads * n * D, rows = kHeads * n;
   Reference r;
   r.o.resize(size), r.dq.resize(size), r.dk.resize(size), r.dv.resize(size);
   r.g.resize(rows), r.delta.resize(rows), r.da.resize(kHeads), r.db.resize(kHeads);
-  r.s.resize(s0.size()), r.z.resize(z0.size()), r.u.resize(u0.size());
-  for (int h = 0; h < kHeads; ++h) add_head(r, h, n, a[h], b[h], q, k, v, d_o, s0, z0, u0, c0);
-
-  auto o = unset(size), g = unset(rows), delta = unset(rows), dq = unset(size), dk = unset(size), dv = unset(size);
-  auto s = unset(s0.size()), z = unset(z0.size()), u = unset(u0.size()), da = unset(kHeads), db = unset(kHeads);
-  std::vector<double> partials(kHeads * kTiles * 2, NAN);
-
-  ScanArguments args{};
-  args.normalizer = g.data();
-  args.a_per_head = a;
-  args.b_per_head = b;
-  args.heads_per_batch = kHeads;
-  args.tokens = n;
-  args.initial_count = c0;
-  if (with_state) {
-    args.state_in = s0.data();
-    args.key_sum_in = z0.data();
-    args.value_sum_in = u0.data();
+  r.s.resize(in.s0.size()), r.z.resize(in.z0.size()), r.u.resize(in.u0.size());
+  for (int h = 0; h < kHeads; ++h) {
+    add_head(r, h, n, kA[h], kB[h], in.q, in.k, in.v, in.d_o, in.s0, in.z0, in.u0, in.c0);
   }
-  ScanArguments forward = args;
-  forward.query = q.data(), forward.key = k.data(), forward.value = v.data(), forward.out = o.data();
-  forward.state_out = s.data(), forward.key_sum_out = z.data(), forward.value_sum_out = u.data();
-  scan<Operation::kForward>(forward);
+  const Results got(in);
 
-  const RowDotArguments row_args{o.data(), d_o.data(), g.data(), delta.data(), static_cast<int64_t>(rows)};
-  launch(row_blocks(rows), kRowThreads, [row_args] { row_dot<D, LANES, kRowThreads>(row_args); });
+  // The reference knows no center; without it, delta is what cancels.
+  std::vector<double> centered_delta(rows);
+  double delta_terms = 0;
+  for (size_t i = 0; i < rows; ++i) {
+    centered_delta[i] = r.delta[i];
+    delta_terms += r.delta[i] * r.delta[i];
+    for (int j = 0; j < D; ++j) centered_delta[i] -= double(got.center[i / n * D + j]) * in.d_o[i * D + j] / r.g[i];
+  }
+  compare("o", n, r.o, got.o), compare("g", n, r.g, got.g);
+  compare("delta", n, centered_delta, got.delta, std::sqrt(delta_terms));
+  compare("dq", n, r.dq, got.dq), compare("dk", n, r.dk, got.dk), compare("dv", n, r.dv, got.dv);
+  compare("da", n, r.da, got.da, r.da_terms), compare("db", n, r.db, got.db, r.db_terms);
+  compare("S", n, r.s, got.s), compare("z", n, r.z, got.z), compare("u", n, r.u, got.u);
+}
 
-  args.delta = delta.data();
-  ScanArguments query = args;
-  query.query = d_o.data(), query.key = v.data(), query.value = k.data(), query.out = dq.data();
-  query.coefficient_query = q.data(), query.coefficient_partials = partials.data();
-  scan<Operation::kQueryGradient>(query);
-  ScanArguments key = args;
-  key.query = v.data(), key.key = d_o.data(), key.value = q.data(), key.out = dk.data();
-  scan<Operation::kKeyGradient>(key);
-  ScanArguments value = args;
-  value.query = k.data(), value.key = q.data(), value.value = d_o.data(), value.out = dv.data();
-  scan<Operation::kValueGradient>(value);
-  const CoefficientGradientArguments sums{partials.data(), da.data(), db.data(), kHeads};
-  launch(1, kRowThreads, [sums] { coefficient_gradient<kTiles, kRowThreads>(sums); });
+// What is not finite in v reaches o and dq from its token on, through o all of dk, and no other head.
+void check_reach(float what) {
+  constexpr int64_t kTokens = 2 * TOKENS + 3, kAt = TOKENS + 1;
+  Inputs in(kTokens, true, Data::kBiased);
+  in.v[kAt * D + D / 2] = what;
+  const Results got(in);
+  const auto is_finite = [](const std::vector<float>& rows, int64_t row_idx) {
+    const float* row = rows.data() + row_idx * D;
+    return std::all_of(row, row + D, [](float value) { return std::isfinite(value); });
+  };
+  for (int64_t i = 0; i < kHeads * kTokens; ++i) {
+    const bool other_head = i >= kTokens;
+    if (is_finite(got.dq, i) != (i < kAt || other_head) || is_finite(got.dk, i) != other_head ||
+        !is_finite(got.dv, i)) {
+      std::printf("D=%d L=%d: %g of token %d in v has the wrong reach at row %d\n", D, SLICES, what,
+                  static_cast<int>(kAt), static_cast<int>(i));
+      ++failures;
+    }
+  }
+}
 
-  compare("o", n, r.o, o), compare("g", n, r.g, g), compare("delta", n, r.delta, delta);
-  compare("dq", n, r.dq, dq), compare("dk", n, r.dk, dk), compare("dv", n, r.dv, dv);
-  compare("da", n, r.da, da, r.da_terms), compare("db", n, r.db, db, r.db_terms);
-  compare("S", n, r.s, s), compare("z", n, r.z, z), compare("u", n, r.u, u);
+// Of few and of many rows; the last one is not finite, which must not matter past the first 64.
+void check_value_center(int64_t n) {
+  constexpr int64_t kMostRows = 64;
+  auto v = random_around(3, 1, kHeads * n * D, 10);
+  v[(n - 1) * D + 1] = NAN, v[(n - 1) * D + 2] = -INFINITY;
+  std::vector<double> expected(kHeads * D);
+  for (int i = 0; i < kHeads * D; ++i) {
+    const int64_t num_rows = std::min(n, kMostRows);
+    for (int64_t t = 0; t < num_rows; ++t) expected[i] += v[(i / D * n + t) * D + i % D] / double(num_rows);
+    if (!std::isfinite(expected[i])) expected[i] = 0;
+  }
+  compare("value center", n, expected, value_centers(n, v));
 }
 
 // Rows of ordinary, huge, tiny and zero length.
@@ -229,7 +326,14 @@ void check_normalize() {
 int main() {
   check_normalize();
   for (const int64_t tokens : {1, TOKENS, 2 * TOKENS + 3}) {
-    check_attention(tokens, tokens != TOKENS);
+    check_attention(tokens, tokens != TOKENS, Data::kMixedSigns);
+  }
+  check_attention(2 * TOKENS + 3, true, Data::kBiased);
+  check_attention(70, false, Data::kBiased);  // more than the center is a mean of
+  check_reach(NAN);
+  check_reach(INFINITY);
+  for (const int64_t tokens : {1, 63, 64, 65}) {
+    check_value_center(tokens);
   }
   if (failures == 0) std::printf("D=%d L=%d agrees\n", D, SLICES);
   return failures == 0 ? 0 : 1;

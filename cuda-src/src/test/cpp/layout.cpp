@@ -19,6 +19,7 @@ int main() {
   MEMBER(ScanArguments, out);
   MEMBER(ScanArguments, normalizer);
   MEMBER(ScanArguments, delta);
+  MEMBER(ScanArguments, value_center);
   MEMBER(ScanArguments, a_per_head);
   MEMBER(ScanArguments, b_per_head);
   MEMBER(ScanArguments, coefficient_query);
@@ -35,12 +36,18 @@ int main() {
   MEMBER(ScanArguments, a);
   MEMBER(ScanArguments, b);
   MEMBER(ScanArguments, reserved);
+  SIZE(ValueCenterArguments);
+  MEMBER(ValueCenterArguments, value);
+  MEMBER(ValueCenterArguments, value_center);
+  MEMBER(ValueCenterArguments, tokens);
   SIZE(RowDotArguments);
   MEMBER(RowDotArguments, output);
   MEMBER(RowDotArguments, output_gradient);
   MEMBER(RowDotArguments, normalizer);
+  MEMBER(RowDotArguments, value_center);
   MEMBER(RowDotArguments, delta);
   MEMBER(RowDotArguments, rows);
+  MEMBER(RowDotArguments, tokens);
   SIZE(NormalizeArguments);
   MEMBER(NormalizeArguments, input);
   MEMBER(NormalizeArguments, output);

@@ -15,8 +15,8 @@ namespace linattn {
 //
 //                  forward      query_gradient  key_gradient  value_gradient
 //   order          1..N         1..N            N..1          N..1
-//   query          q            dO              v             k
-//   key            k            v               dO            q
+//   query          q            dO              v - vbar      k
+//   key            k            v - vbar        dO            q
 //   value          v            k               q             dO
 //   out            o            dq              dk            dv
 //   value_scale    1            1               1/g           1/g
@@ -25,6 +25,11 @@ namespace linattn {
 //   row_const      a/g          -b delta        -b            a
 //   normalizer     g, written   g, read         g, read       g, read
 //   delta          -            read            read          -
+//
+// vbar is value_center. dq and dk sum e_in = (dO_i / g_i) . v_n - delta_i, which stays as it is when
+// one vector is taken from every v_n and from o_i; sums of centred rows cancel less. So delta_i is that
+// of o - vbar, and query_gradient starts from the state of centred values, S - z vbar^T and
+// u - initial_count vbar.
 //
 // State: S [heads, D (key), D (value)], z and u [heads, D], fp32. A null input means zero, a null
 // output means not wanted. forward reads and writes all three; query_gradient reads the state that
@@ -39,22 +44,23 @@ namespace linattn {
 //     24      8  out                   [heads, tokens, D]
 //     32      8  normalizer            g [heads, tokens]
 //     40      8  delta                 [heads, tokens]
-//     48      8  a_per_head            [heads_per_batch], or null: the scalar a
-//     56      8  b_per_head            [heads_per_batch], or null: the scalar b
-//     64      8  coefficient_query     query_gradient: q [heads, tokens, D]; else unused
-//     72      8  coefficient_partials  query_gradient: double {da, db} [heads, D/J, 2], or null: not wanted
-//     80      8  state_in              S
-//     88      8  key_sum_in            z
-//     96      8  value_sum_in          u
-//    104      8  state_out             S
-//    112      8  key_sum_out           z
-//    120      8  value_sum_out         u
-//    128      8  tokens                N >= 0
-//    136      8  initial_count         tokens in the initial state
-//    144      4  heads_per_batch       head index within a batch = head % heads_per_batch
-//    148      4  a
-//    152      4  b
-//    156      4  reserved              0
+//     48      8  value_center          query_gradient, key_gradient: vbar [heads, D]; else unused
+//     56      8  a_per_head            [heads_per_batch], or null: the scalar a
+//     64      8  b_per_head            [heads_per_batch], or null: the scalar b
+//     72      8  coefficient_query     query_gradient: q [heads, tokens, D]; else unused
+//     80      8  coefficient_partials  query_gradient: double {da, db} [heads, D/J, 2], or null: not wanted
+//     88      8  state_in              S
+//     96      8  key_sum_in            z
+//    104      8  value_sum_in          u
+//    112      8  state_out             S
+//    120      8  key_sum_out           z
+//    128      8  value_sum_out         u
+//    136      8  tokens                N >= 0
+//    144      8  initial_count         tokens in the initial state
+//    152      4  heads_per_batch       head index within a batch = head % heads_per_batch
+//    156      4  a
+//    160      4  b
+//    164      4  reserved              0
 struct ScanArguments {
   const float* query;
   const float* key;
@@ -62,6 +68,7 @@ struct ScanArguments {
   float* out;
   float* normalizer;
   const float* delta;
+  const float* value_center;
   const float* a_per_head;
   const float* b_per_head;
   const float* coefficient_query;
@@ -80,20 +87,37 @@ struct ScanArguments {
   int32_t reserved;
 };
 
-// delta_i = (output_i . output_gradient_i) / normalizer_i.
+// The mean of the first 64 rows of v of each head, or of all where there are fewer; 0 in a column
+// where it is not finite, and without tokens. Any constant would do, see ScanArguments.
+//
+// offset  bytes  member
+//      0      8  value         v [heads, tokens, D]
+//      8      8  value_center  vbar [heads, D], written
+//     16      8  tokens
+struct ValueCenterArguments {
+  const float* value;
+  float* value_center;
+  int64_t tokens;
+};
+
+// delta_i = ((output_i - value_center) . output_gradient_i) / normalizer_i.
 //
 // offset  bytes  member
 //      0      8  output           [rows, D]
 //      8      8  output_gradient  [rows, D]
 //     16      8  normalizer       [rows]
-//     24      8  delta            [rows], written
-//     32      8  rows             heads x tokens
+//     24      8  value_center     [heads, D]
+//     32      8  delta            [rows], written
+//     40      8  rows             heads x tokens
+//     48      8  tokens           rows of a head
 struct RowDotArguments {
   const float* output;
   const float* output_gradient;
   const float* normalizer;
+  const float* value_center;
   float* delta;
   int64_t rows;
+  int64_t tokens;
 };
 
 // output_i = input_i / |input_i|; output may be input.

@@ -1,4 +1,5 @@
-// Kernels whose rows are independent: bound by memory, kLanes neighbouring lanes of a warp per row.
+// Kernels that are bound by memory: those whose rows are independent, kLanes neighbouring lanes of a
+// warp per row, and sums over few rows or tiles.
 #pragma once
 
 #include "linattn/arguments.h"
@@ -24,7 +25,13 @@ struct RowShare {
 
   // Zero past the last row: its lanes still take part in the shuffles of their warp.
   __device__ __forceinline__ void load(const float* tensor_gmem, float4 (&share_frag)[kVectors]) const {
-    const float4* row_gmem = reinterpret_cast<const float4*>(tensor_gmem + row * kHeadDim);
+    load_row(tensor_gmem, row, share_frag);
+  }
+
+  // The same columns of another row, such as one of each head.
+  __device__ __forceinline__ void load_row(const float* tensor_gmem, int64_t row_idx,
+                                           float4 (&share_frag)[kVectors]) const {
+    const float4* row_gmem = reinterpret_cast<const float4*>(tensor_gmem + row_idx * kHeadDim);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       share_frag[i] = valid ? row_gmem[lane + i * kLanes] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -54,6 +61,10 @@ struct RowShare {
     return sum_lanes<kLanes>(sum);
   }
 };
+
+__device__ __forceinline__ float4 operator-(float4 x, float4 y) {
+  return make_float4(x.x - y.x, x.y - y.y, x.z - y.z, x.w - y.w);
+}
 
 __device__ __forceinline__ float4 operator*(float4 x, float scale) {
   return make_float4(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
@@ -91,6 +102,26 @@ struct ScaledRow {
   }
 };
 
+// A block per head, a thread per column.
+template <int kHeadDim>
+__device__ __forceinline__ void value_center(const ValueCenterArguments& args) {
+  constexpr int kMostRows = 64;
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= kHeadDim) {
+    return;
+  }
+  const int64_t head = blockIdx.x;
+  const int num_rows = args.tokens < kMostRows ? static_cast<int>(args.tokens) : kMostRows;
+  const float* value_gmem = args.value + head * args.tokens * kHeadDim + column;
+  float sum = 0.0f;
+#pragma unroll 16
+  for (int row_idx = 0; row_idx < num_rows; ++row_idx) {
+    sum += value_gmem[row_idx * kHeadDim];
+  }
+  const float mean = sum / static_cast<float>(num_rows);
+  args.value_center[head * kHeadDim + column] = isfinite(mean) ? mean : 0.0f;
+}
+
 template <int kHeadDim, int kLanes, int kThreads>
 __device__ __forceinline__ void row_dot(const RowDotArguments& args) {
   using Share = RowShare<kHeadDim, kLanes, kThreads>;
@@ -99,6 +130,12 @@ __device__ __forceinline__ void row_dot(const RowDotArguments& args) {
   float4 gradient_frag[Share::kVectors];
   share.load(args.output, output_frag);
   share.load(args.output_gradient, gradient_frag);
+  float4 center_frag[Share::kVectors];
+  share.load_row(args.value_center, share.valid ? share.row / args.tokens : 0, center_frag);
+#pragma unroll
+  for (int i = 0; i < Share::kVectors; ++i) {
+    output_frag[i] = output_frag[i] - center_frag[i];
+  }
   const float dot = Share::dot(output_frag, gradient_frag);
   if (share.valid && share.lane == 0) {
     args.delta[share.row] = dot / args.normalizer[share.row];

@@ -33,6 +33,7 @@ struct ScanPlan {
   static constexpr bool kIsKeyGradient = kOperation == ScanOperation::kKeyGradient;
   static constexpr bool kIsReverse = !kIsForward && !kIsQueryGradient;
   static constexpr bool kReadsDelta = kIsQueryGradient || kIsKeyGradient;
+  static constexpr bool kCentersValues = kReadsDelta;
 
   static constexpr int kTiles = kHeadDim / kColumns;
   static constexpr int kActiveThreads = kColumns * kSlices;
@@ -120,8 +121,39 @@ __device__ __forceinline__ void start_chunk(const ScanArguments& args, const Til
   }
 }
 
-// query_i . (prefix sum of the key rows, inclusive of i): q.z in the forward, dO.u in the query
-// gradient. Thread m holds the prefix of columns m, m + threads, ...
+// Columns m, m + threads, ... of value_center, which thread m takes from v: RowSums reads no others.
+template <typename Plan>
+struct ValueCenter {
+  static constexpr int kRowsOffset = Plan::kIsQueryGradient ? Plan::kKeyOffset : 0;  // of v in a stage
+  float center_frag[Plan::kPrefixesPerThread];
+
+  __device__ __forceinline__ ValueCenter(const ScanArguments& args, const Tile<Plan>& tile) {
+#pragma unroll
+    for (int i = 0; i < Plan::kPrefixesPerThread; ++i) {
+      const int column = static_cast<int>(threadIdx.x) + i * Plan::kThreads;
+      center_frag[i] = Plan::kCentersValues && column < Plan::kHeadDim
+                           ? args.value_center[tile.head * Plan::kHeadDim + column]
+                           : 0.0f;
+    }
+  }
+
+  // Rows past the end become -vbar. As keys they meet zero values, as queries outputs that are not written.
+  __device__ __forceinline__ void subtract_from(float* stage_smem) const {
+#pragma unroll
+    for (int i = 0; i < Plan::kPrefixesPerThread; ++i) {
+      const int column = static_cast<int>(threadIdx.x) + i * Plan::kThreads;
+      if (column < Plan::kHeadDim) {
+#pragma unroll 4
+        for (int t = 0; t < Plan::kTokens; ++t) {
+          stage_smem[kRowsOffset + t * Plan::kHeadDim + column] -= center_frag[i];
+        }
+      }
+    }
+  }
+};
+
+// query_i . (prefix sum of the key rows, inclusive of i): q.z in the forward, dO.u (of centred
+// values) in the query gradient. Thread m holds the prefix of columns m, m + threads, ...
 template <typename Plan>
 struct RowSums {
   RunningSum prefix_frag[Plan::kPrefixesPerThread];
@@ -202,7 +234,8 @@ struct Owner {
   __device__ __forceinline__ bool active() const { return slice < Plan::kSlices; }
 };
 
-// The state forward starts from, S[m][j]; the query gradient scans with it transposed, S[j][m].
+// The state forward starts from, S[m][j]; the query gradient scans with it transposed, S[j][m], and
+// centred.
 template <typename Plan>
 __device__ __forceinline__ void load_state(const ScanArguments& args, const Tile<Plan>& tile,
                                            const Owner<Plan>& owner, State<Plan>& state) {
@@ -219,7 +252,15 @@ __device__ __forceinline__ void load_state(const ScanArguments& args, const Tile
     }
     const float* sum_gmem = Plan::kIsForward ? args.value_sum_in : args.key_sum_in;
     if (sum_gmem != nullptr) {
-      state.constant_frag = RunningSum(sum_gmem[tile.head * Plan::kHeadDim + column]);
+      const float sum = sum_gmem[tile.head * Plan::kHeadDim + column];
+      state.constant_frag = RunningSum(sum);
+      if constexpr (Plan::kCentersValues) {
+        const float* center_gmem = args.value_center + tile.head * Plan::kHeadDim + first;
+#pragma unroll
+        for (int m = 0; m < Plan::kSliceDim; ++m) {
+          state.linear_frag[m] = fmaf(-sum, center_gmem[m], state.linear_frag[m]);
+        }
+      }
     }
   }
 }
@@ -241,16 +282,20 @@ __device__ __forceinline__ void store_state(const ScanArguments& args, const Til
   }
 }
 
-// The sums of the other side: z for the forward, u for the query gradient.
+// The sums of the other side: z for the forward, u of centred values for the query gradient.
 template <typename Plan>
 __device__ __forceinline__ void load_row_sums(const ScanArguments& args, const Tile<Plan>& tile,
-                                              RowSums<Plan>& row_sums) {
+                                              const ValueCenter<Plan>& center, RowSums<Plan>& row_sums) {
   const float* sum_gmem = Plan::kIsForward ? args.key_sum_in : args.value_sum_in;
 #pragma unroll
   for (int i = 0; i < Plan::kPrefixesPerThread; ++i) {
     const int column = static_cast<int>(threadIdx.x) + i * Plan::kThreads;
-    if (sum_gmem != nullptr && column < Plan::kHeadDim) {
-      row_sums.prefix_frag[i] = RunningSum(sum_gmem[tile.head * Plan::kHeadDim + column]);
+    if (column < Plan::kHeadDim) {
+      double sum = sum_gmem == nullptr ? 0.0 : sum_gmem[tile.head * Plan::kHeadDim + column];
+      if constexpr (Plan::kCentersValues) {
+        sum -= static_cast<double>(args.initial_count) * center.center_frag[i];
+      }
+      row_sums.prefix_frag[i] = RunningSum(static_cast<float>(sum));
     }
   }
 }
@@ -382,9 +427,10 @@ __device__ __forceinline__ void sliced_scan(const ScanArguments& args) {
   if (owner.active()) {
     load_state(args, tile, owner, state);
   }
+  const ValueCenter<Plan> center(args, tile);
   RowSums<Plan> row_sums;
   if (wants_row_sums) {
-    load_row_sums(args, tile, row_sums);
+    load_row_sums(args, tile, center, row_sums);
   }
   double a_gradient = 0.0;
   double b_gradient = 0.0;
@@ -395,7 +441,7 @@ __device__ __forceinline__ void sliced_scan(const ScanArguments& args) {
   }
   for (int64_t step = 0; step < num_chunks; ++step) {
     const int64_t first_token = (Plan::kIsReverse ? num_chunks - 1 - step : step) * Plan::kTokens;
-    const float* stage_smem = shared_smem + (step % 2) * Plan::kStageElements;
+    float* stage_smem = shared_smem + (step % 2) * Plan::kStageElements;
     wait_for_copies();
     __syncthreads();
     // After this barrier nobody reads the other stage, the scratch or the factors of the last chunk.
@@ -424,6 +470,10 @@ __device__ __forceinline__ void sliced_scan(const ScanArguments& args) {
         const bool valid = first_token + threadIdx.x < args.tokens;
         row_factor_smem[threadIdx.x] = valid ? 1.0f / stage_smem[Plan::kNormalizerOffset + threadIdx.x] : 0.0f;
       }
+    }
+    // Seen by this thread's row sums at once, by the scan after the barrier.
+    if constexpr (Plan::kCentersValues) {
+      center.subtract_from(stage_smem);
     }
     if (wants_row_sums) {
       row_sums.write_products(stage_smem, scratch_smem);

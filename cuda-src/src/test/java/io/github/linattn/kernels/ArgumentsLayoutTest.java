@@ -41,7 +41,7 @@ class ArgumentsLayoutTest {
         rows.clear();
       }
     }
-    assertThat(documented).hasSize(5 + 22 + 5 + 3 + 3 + 4).isEqualTo(compiled());
+    assertThat(documented).hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4).isEqualTo(compiled());
   }
 
   private Map<String, Integer> compiled() throws Exception {

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.linattn.kernelgen.Catalogue;
+import io.github.linattn.kernelgen.ColumnPlan;
 import io.github.linattn.kernelgen.ResourcePlan;
 import io.github.linattn.kernelgen.RowPlan;
 import io.github.linattn.kernelgen.ScanPlan;
@@ -50,13 +51,13 @@ class EmulationTest {
   private void emulate(int headDim, int slices, List<String> flags) throws Exception {
     ScanPlan scan = null;
     int lanes = 0;
+    int centerThreads = 0;
     for (var spec :
         Catalogue.forHeadDim(headDim, OptionalInt.of(slices), Catalogue.defaultArchitectures())) {
-      ResourcePlan plan = ResourcePlan.of(spec);
-      if (plan instanceof ScanPlan one) {
-        scan = one;
-      } else {
-        lanes = Math.max(lanes, ((RowPlan) plan).lanesPerRow());
+      switch (ResourcePlan.of(spec)) {
+        case ScanPlan one -> scan = one;
+        case ColumnPlan columns -> centerThreads = columns.threads();
+        case RowPlan rows -> lanes = Math.max(lanes, rows.lanesPerRow());
       }
     }
     Path program = folder.resolve("emulation");
@@ -71,6 +72,7 @@ class EmulationTest {
             "-DTOKENS=" + scan.chunkTokens(),
             "-DSPLIT_SUMS=" + scan.splitSums(),
             "-DLANES=" + lanes,
+            "-DCENTER_THREADS=" + centerThreads,
             "-Isrc/test/cpp",
             "-Isrc/main/cuda/include",
             "src/test/cpp/emulation.cpp",

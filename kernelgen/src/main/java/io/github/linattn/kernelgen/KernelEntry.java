@@ -62,7 +62,7 @@ public record KernelEntry(
     return symbol + ".cu";
   }
 
-  /** Partial sums per head of the coefficients' gradients, for scans; 1 for row kernels. */
+  /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
     return gridRule instanceof GridRule.PerHead perHead ? perHead.tiles() : 1;
   }

@@ -22,7 +22,7 @@ public record Manifest(List<KernelEntry> entries) {
   /** Name of the file beside the images. */
   public static final String FILE = "manifest.tsv";
 
-  private static final String VERSION = "linattn-kernels 1";
+  private static final String VERSION = "linattn-kernels 2";
   private static final List<String> COLUMNS =
       List.of(
           "symbol",

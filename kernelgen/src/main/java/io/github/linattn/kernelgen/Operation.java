@@ -9,20 +9,24 @@ public enum Operation {
   FORWARD("forward", true),
 
   /**
-   * dq_i = b (S_i dO_i / g_i - delta_i z_i), and per (head, tile) the partial sums of da and db in
-   * double.
+   * dq_i = b (S_i dO_i / g_i - delta_i z_i) with S of v - vbar, and per (head, tile) the partial
+   * sums of da and db in double.
    */
   QUERY_GRADIENT("query_gradient", true),
 
   /**
-   * dk_p = b (R_p v_p - r_p) with R_p = sum over i >= p of q_i dO_i^T / g_i, r_p of delta_i q_i.
+   * dk_p = b (R_p (v_p - vbar) - r_p) with R_p = sum over i >= p of q_i dO_i^T / g_i, r_p of
+   * delta_i q_i.
    */
   KEY_GRADIENT("key_gradient", true),
 
   /** dv_p = a y_p + b R_p^T k_p with y_p = sum over i >= p of dO_i / g_i. */
   VALUE_GRADIENT("value_gradient", true),
 
-  /** delta_i = (o_i . dO_i) / g_i. */
+  /** vbar: the mean of a head's first rows of v, which the gradients of q and k take from all v. */
+  VALUE_CENTER("value_center", false),
+
+  /** delta_i = ((o_i - vbar) . dO_i) / g_i. */
   ROW_DOT("row_dot", false),
 
   /** x_i / |x_i|; a zero row stays zero. */
@@ -47,7 +51,7 @@ public enum Operation {
     return id;
   }
 
-  /** Whether it walks the tokens of a head in order; otherwise its rows are independent. */
+  /** Whether it walks the tokens of a head in order. */
   public boolean isScan() {
     return scan;
   }

@@ -1,7 +1,7 @@
 package io.github.linattn.kernelgen;
 
 /** What one block of a kernel uses, and how many blocks a launch takes. */
-public sealed interface ResourcePlan permits ScanPlan, RowPlan {
+public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan {
 
   /** Threads per block that every supported GPU allows. */
   int MAX_THREADS = 1024;
@@ -30,8 +30,12 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan {
    * @throws IllegalArgumentException if a budget is exceeded; the message names it
    */
   static ResourcePlan of(KernelSpec spec) {
-    return spec.operation().isScan()
-        ? ScanPlan.of(spec.headDim(), spec.slices())
-        : RowPlan.of(spec.operation(), spec.headDim(), spec.slices());
+    return switch (spec.operation()) {
+      case FORWARD, QUERY_GRADIENT, KEY_GRADIENT, VALUE_GRADIENT ->
+          ScanPlan.of(spec.headDim(), spec.slices());
+      case VALUE_CENTER -> ColumnPlan.of(spec.headDim());
+      case ROW_DOT, NORMALIZE, NORMALIZE_GRADIENT, COEFFICIENT_GRADIENT ->
+          RowPlan.of(spec.operation(), spec.headDim(), spec.slices());
+    };
   }
 }

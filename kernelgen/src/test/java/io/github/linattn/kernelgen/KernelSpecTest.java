@@ -88,7 +88,7 @@ class KernelSpecTest {
   @Test
   void theCatalogueIsSortedAndNamesEachKernelOnce() {
     List<KernelSpec> specs = Catalogue.defaults();
-    assertThat(specs).hasSize(48).isSorted();
+    assertThat(specs).hasSize(54).isSorted();
     assertThat(specs.stream().map(KernelSpec::symbol)).doesNotHaveDuplicates();
   }
 

@@ -18,6 +18,7 @@ class KernelTextTest {
   static Stream<KernelSpec> goldenSpecs() {
     return Stream.of(
         spec(Operation.FORWARD, 128, 4),
+        spec(Operation.VALUE_CENTER, 48, 3),
         spec(Operation.NORMALIZE, 96, 3),
         spec(Operation.COEFFICIENT_GRADIENT, 80, 5));
   }

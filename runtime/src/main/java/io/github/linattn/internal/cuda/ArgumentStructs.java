@@ -25,6 +25,7 @@ public final class ArgumentStructs {
           JAVA_LONG.withName("out"),
           JAVA_LONG.withName("normalizer"),
           JAVA_LONG.withName("delta"),
+          JAVA_LONG.withName("value_center"),
           JAVA_LONG.withName("a_per_head"),
           JAVA_LONG.withName("b_per_head"),
           JAVA_LONG.withName("coefficient_query"),
@@ -42,14 +43,23 @@ public final class ArgumentStructs {
           JAVA_FLOAT.withName("b"),
           JAVA_INT.withName("reserved"));
 
+  /** {@code linattn::ValueCenterArguments}. */
+  public static final StructLayout VALUE_CENTER =
+      MemoryLayout.structLayout(
+          JAVA_LONG.withName("value"),
+          JAVA_LONG.withName("value_center"),
+          JAVA_LONG.withName("tokens"));
+
   /** {@code linattn::RowDotArguments}. */
   public static final StructLayout ROW_DOT =
       MemoryLayout.structLayout(
           JAVA_LONG.withName("output"),
           JAVA_LONG.withName("output_gradient"),
           JAVA_LONG.withName("normalizer"),
+          JAVA_LONG.withName("value_center"),
           JAVA_LONG.withName("delta"),
-          JAVA_LONG.withName("rows"));
+          JAVA_LONG.withName("rows"),
+          JAVA_LONG.withName("tokens"));
 
   /** {@code linattn::NormalizeArguments}. */
   public static final StructLayout NORMALIZE =
@@ -76,6 +86,7 @@ public final class ArgumentStructs {
   private static final long B = offset("b");
 
   private final MemorySegment scan;
+  private final MemorySegment valueCenter;
   private final MemorySegment rowDot;
   private final MemorySegment normalize;
   private final MemorySegment normalizeGradient;
@@ -83,6 +94,7 @@ public final class ArgumentStructs {
 
   ArgumentStructs(Arena owner) {
     this.scan = owner.allocate(SCAN);
+    this.valueCenter = owner.allocate(VALUE_CENTER);
     this.rowDot = owner.allocate(ROW_DOT);
     this.normalize = owner.allocate(NORMALIZE);
     this.normalizeGradient = owner.allocate(NORMALIZE_GRADIENT);
@@ -101,6 +113,7 @@ public final class ArgumentStructs {
     OUT,
     NORMALIZER,
     DELTA,
+    VALUE_CENTER,
     A_PER_HEAD,
     B_PER_HEAD,
     COEFFICIENT_QUERY,
@@ -128,8 +141,19 @@ public final class ArgumentStructs {
     scan.setAtIndex(JAVA_LONG, member.ordinal(), address);
   }
 
-  MemorySegment rowDot(long output, long outputGradient, long normalizer, long delta, long rows) {
-    return fill(rowDot, output, outputGradient, normalizer, delta, rows);
+  MemorySegment valueCenter(long value, long center, long tokens) {
+    return fill(valueCenter, value, center, tokens);
+  }
+
+  MemorySegment rowDot(
+      long output,
+      long outputGradient,
+      long normalizer,
+      long valueCenter,
+      long delta,
+      long rows,
+      long tokens) {
+    return fill(rowDot, output, outputGradient, normalizer, valueCenter, delta, rows, tokens);
   }
 
   MemorySegment normalize(long input, long output, long rows) {

@@ -282,6 +282,7 @@ public final class CudaEngine implements Engine {
   public Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype) {
     PaperSupport.require(operator, shape, dtype);
     List<String> steps = new ArrayList<>(normalizationSteps(operator, shape));
+    steps.add(symbol(Operation.VALUE_CENTER, shape));
     steps.add(symbol(Operation.ROW_DOT, shape));
     steps.add(symbol(Operation.QUERY_GRADIENT, shape));
     steps.add(symbol(Operation.COEFFICIENT_GRADIENT, shape));
@@ -293,9 +294,11 @@ public final class CudaEngine implements Engine {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = (elements + 2 * shape.coefficients().elements()) * dtype.bytes();
     int tiles = kernels.entry(Operation.QUERY_GRADIENT, shape.keyDim()).tiles();
+    long centers = PaperPass.centerBytes(shape.coefficients().elements(), shape.valueDim());
     long deltas = shape.normalizer().elements() * Float.BYTES;
     long partials = PaperPass.partialBytes(shape.coefficients().elements(), tiles);
-    return new Plan.Pass(steps, results, sharedWorkspace(operator, shape) + deltas + partials);
+    long workspace = sharedWorkspace(operator, shape) + centers + deltas + partials;
+    return new Plan.Pass(steps, results, workspace);
   }
 
   private List<String> normalizationSteps(Operator operator, AttentionShape shape) {

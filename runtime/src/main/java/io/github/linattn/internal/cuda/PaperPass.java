@@ -85,13 +85,16 @@ final class PaperPass implements AutoCloseable {
     Gradients gradients = call.gradients();
     long dO = address(call.outputGradient());
     long g = address(call.normalizer());
+    long center = workspace.allocate(centerBytes(heads, shape.valueDim())).address();
+    launch(Operation.VALUE_CENTER, heads, queue.arguments().valueCenter(v, center, shape.tokens()));
     long delta = workspace.allocate(rows * Float.BYTES).address();
+    long o = address(call.output());
     launch(
         Operation.ROW_DOT,
         rows,
-        queue.arguments().rowDot(address(call.output()), dO, g, delta, rows));
-    queryGradient(dO, g, delta, gradients);
-    keyGradient(dO, g, delta, gradients);
+        queue.arguments().rowDot(o, dO, g, center, delta, rows, shape.tokens()));
+    queryGradient(dO, g, delta, center, gradients);
+    keyGradient(dO, g, delta, center, gradients);
     valueGradient(dO, g, gradients);
     if (operator.normalize()) {
       differentiateNormalization(input.q(), gradients.dq());
@@ -99,7 +102,7 @@ final class PaperPass implements AutoCloseable {
     }
   }
 
-  private void queryGradient(long dO, long g, long delta, Gradients gradients) {
+  private void queryGradient(long dO, long g, long delta, long center, Gradients gradients) {
     int tiles = kernels.entry(Operation.QUERY_GRADIENT, shape.keyDim()).tiles();
     long partials = workspace.allocate(partialBytes(heads, tiles)).address();
     MemorySegment scan = scan();
@@ -109,6 +112,7 @@ final class PaperPass implements AutoCloseable {
     ArgumentStructs.set(scan, ScanPointer.OUT, address(gradients.dq()));
     ArgumentStructs.set(scan, ScanPointer.NORMALIZER, g);
     ArgumentStructs.set(scan, ScanPointer.DELTA, delta);
+    ArgumentStructs.set(scan, ScanPointer.VALUE_CENTER, center);
     ArgumentStructs.set(scan, ScanPointer.COEFFICIENT_QUERY, q);
     ArgumentStructs.set(scan, ScanPointer.COEFFICIENT_PARTIALS, partials);
     setInitialState(scan);
@@ -121,7 +125,7 @@ final class PaperPass implements AutoCloseable {
         queue.arguments().coefficientGradient(partials, da, db, heads));
   }
 
-  private void keyGradient(long dO, long g, long delta, Gradients gradients) {
+  private void keyGradient(long dO, long g, long delta, long center, Gradients gradients) {
     MemorySegment scan = scan();
     ArgumentStructs.set(scan, ScanPointer.QUERY, v);
     ArgumentStructs.set(scan, ScanPointer.KEY, dO);
@@ -129,6 +133,7 @@ final class PaperPass implements AutoCloseable {
     ArgumentStructs.set(scan, ScanPointer.OUT, address(gradients.dk()));
     ArgumentStructs.set(scan, ScanPointer.NORMALIZER, g);
     ArgumentStructs.set(scan, ScanPointer.DELTA, delta);
+    ArgumentStructs.set(scan, ScanPointer.VALUE_CENTER, center);
     launch(Operation.KEY_GRADIENT, heads, scan);
   }
 
@@ -202,6 +207,11 @@ final class PaperPass implements AutoCloseable {
       cuda.copyToDeviceAsync(copy, 0, host, 0, host.byteSize(), queue.stream());
       return copy.address();
     }
+  }
+
+  /** Bytes of the vectors that are taken from v, one of each head. */
+  static long centerBytes(long heads, long valueDim) {
+    return heads * valueDim * Float.BYTES;
   }
 
   /** Bytes of the per-tile sums of da and db. */

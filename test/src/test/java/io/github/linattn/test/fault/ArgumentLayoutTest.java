@@ -22,6 +22,7 @@ final class ArgumentLayoutTest {
   private static final Map<String, StructLayout> STRUCTS =
       Map.of(
           "ScanArguments", ArgumentStructs.SCAN,
+          "ValueCenterArguments", ArgumentStructs.VALUE_CENTER,
           "RowDotArguments", ArgumentStructs.ROW_DOT,
           "NormalizeArguments", ArgumentStructs.NORMALIZE,
           "NormalizeGradientArguments", ArgumentStructs.NORMALIZE_GRADIENT,
