@@ -386,7 +386,7 @@ abstract class PropertyContract {
     Case problem = Case.of("many threads", AttentionShape.of(2, 4, 300, D)).build();
     Results alone = Run.of(problem, subject.backend());
     try (ExecutorService pool = Executors.newFixedThreadPool(4)) {
-      Callable<Results> task = () -> Run.of(problem, subject.backend());
+      Callable<Results> task = () -> Run.inNewStream(problem, subject.backend());
       for (Future<Results> future : pool.invokeAll(List.of(task, task, task, task))) {
         future.get().assertSameBits(alone, "among four threads");
       }

@@ -9,10 +9,12 @@ import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Runs a problem forward and backward on a backend, in guarded buffers, and asserts on the way what
@@ -21,21 +23,31 @@ import java.util.List;
 public final class Run implements AutoCloseable {
   private final Case problem;
   private final Backend backend;
+  private final @Nullable Stream stream;
   private final AttentionShape shape;
   private final List<Buffer> buffers = new ArrayList<>();
   private final List<Snapshot> inputs = new ArrayList<>();
 
   private record Snapshot(String name, Buffer buffer, byte[] bytes) {}
 
-  private Run(Case problem, Backend backend) {
+  private Run(Case problem, Backend backend, @Nullable Stream stream) {
     this.problem = problem;
     this.backend = backend;
+    this.stream = stream;
     this.shape = problem.shape;
   }
 
   /** Everything the backend answers. */
   public static Results of(Case problem, Backend backend) {
-    try (Run run = new Run(problem, backend)) {
+    try (Run run = new Run(problem, backend, null)) {
+      return run.execute();
+    }
+  }
+
+  /** The same in a queue of its own. */
+  public static Results inNewStream(Case problem, Backend backend) {
+    try (Stream stream = backend.newStream();
+        Run run = new Run(problem, backend, stream)) {
       return run.execute();
     }
   }
@@ -59,7 +71,8 @@ public final class Run implements AutoCloseable {
     Triple written = triple("gradient", false);
     snapshotInputs(dO);
 
-    LinearAttention attention = problem.operator().on(backend);
+    LinearAttention attention =
+        stream == null ? problem.operator().on(backend) : problem.operator().on(backend, stream);
     attention.forwardInto(input, o.tensor(), g.tensor(), finalState);
     attention.backwardInto(
         input,
