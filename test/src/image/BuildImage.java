@@ -22,7 +22,9 @@ import java.util.stream.Stream;
  */
 final class BuildImage {
   private static final String NAME = "linattn-image";
-  private static final String CUDART = "libcudart.so.13";
+  /** The CUDA Runtimes that linattn can use, the newest first. */
+  private static final List<String> CUDARTS = List.of("libcudart.so.13", "libcudart.so.12");
+
   // jdk.zipfs: without it the JUnit console finds no test in a jar.
   private static final String MODULES =
       "java.base,java.logging,java.management,java.sql,java.xml,jdk.unsupported,jdk.zipfs,"
@@ -87,11 +89,11 @@ final class BuildImage {
         cudaFolders().stream().map(BuildImage::cudart).flatMap(Optional::stream).findFirst();
     if (found.isEmpty()) {
       System.out.println(
-          "image: left out " + CUDART + ", because no CUDA toolkit is here; set CUDA_HOME to add it");
+          "image: left out libcudart, because no CUDA toolkit 12 or 13 is here; set CUDA_HOME to add it");
       return;
     }
-    Path target = Files.createDirectories(image.resolve("lib/native")).resolve(CUDART);
-    Files.copy(found.get().toRealPath(), target);
+    Path folder = Files.createDirectories(image.resolve("lib/native"));
+    Files.copy(found.get().toRealPath(), folder.resolve(found.get().getFileName()));
   }
 
   /** Roots of CUDA toolkits, the most wanted first. */
@@ -123,7 +125,7 @@ final class BuildImage {
 
   private static Optional<Path> cudart(Path toolkit) {
     return Stream.of("lib64", "lib", "targets/x86_64-linux/lib")
-        .map(folder -> toolkit.resolve(folder).resolve(CUDART))
+        .flatMap(folder -> CUDARTS.stream().map(toolkit.resolve(folder)::resolve))
         .filter(Files::isRegularFile)
         .findFirst();
   }

@@ -1,10 +1,12 @@
 package io.github.linattn;
 
+import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.Engine;
 import io.github.linattn.internal.cpu.CpuEngine;
 import io.github.linattn.internal.cuda.CudaEngine;
 import java.lang.foreign.MemorySegment;
 import java.util.Optional;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -18,6 +20,7 @@ public final class Backend implements AutoCloseable {
   private final Engine engine;
   private final Stream stream;
   private final @Nullable String fallbackReason;
+  private volatile @Nullable Throwable closedAt;
 
   private Backend(Engine engine, @Nullable String fallbackReason) {
     this.engine = engine;
@@ -52,12 +55,18 @@ public final class Backend implements AutoCloseable {
 
   /** GPU 0 if it is usable, else the CPU; {@link #fallbackReason} and one log line then say why. */
   public static Backend auto() {
-    Optional<String> reason = CudaEngine.unusableReason();
-    if (reason.isEmpty()) {
-      return cuda(0);
+    String reason;
+    try {
+      Optional<String> unusable = CudaEngine.unusableReason();
+      if (unusable.isEmpty()) {
+        return cuda(0);
+      }
+      reason = unusable.get();
+    } catch (NoGpuException | CudaException e) {
+      reason = String.valueOf(e.getMessage());
     }
-    LOG.log(System.Logger.Level.INFO, "using the CPU: {0}", reason.get());
-    return new Backend(new CpuEngine(Runtime.getRuntime().availableProcessors()), reason.get());
+    LOG.log(System.Logger.Level.INFO, "using the CPU: {0}", reason);
+    return new Backend(new CpuEngine(Runtime.getRuntime().availableProcessors()), reason);
   }
 
   /** Why {@link #auto} chose the CPU, or empty. */
@@ -88,13 +97,13 @@ public final class Backend implements AutoCloseable {
    */
   public Tensor allocate(DType dtype, TensorShape shape) {
     long bytes = Tensor.bytesOf(dtype, shape);
-    return Tensor.over(engine.allocate(engine.memoryKind(), bytes), dtype, shape);
+    return Tensor.over(engine().allocate(engine.memoryKind(), bytes), dtype, shape);
   }
 
   /** A new row-major tensor in page-locked host memory, for asynchronous copies and for the GPU. */
   public Tensor allocatePinned(DType dtype, TensorShape shape) {
     long bytes = Tensor.bytesOf(dtype, shape);
-    return Tensor.over(engine.allocate(MemoryKind.PINNED, bytes), dtype, shape);
+    return Tensor.over(engine().allocate(MemoryKind.PINNED, bytes), dtype, shape);
   }
 
   /**
@@ -102,7 +111,7 @@ public final class Backend implements AutoCloseable {
    * caller's and must outlive the tensor.
    */
   public Tensor pin(MemorySegment memory, DType dtype, TensorShape shape) {
-    return Tensor.over(engine.pin(pinnable(memory, dtype, shape)), dtype, shape);
+    return Tensor.over(engine().pin(pinnable(memory, dtype, shape)), dtype, shape);
   }
 
   private static MemorySegment pinnable(MemorySegment memory, DType dtype, TensorShape shape) {
@@ -117,20 +126,31 @@ public final class Backend implements AutoCloseable {
    */
   public Tensor wrapDeviceMemory(long address, DType dtype, TensorShape shape) {
     long bytes = Tensor.bytesOf(dtype, shape);
-    return Tensor.over(engine.wrapDeviceMemory(address, bytes), dtype, shape);
+    return Tensor.over(engine().wrapDeviceMemory(address, bytes), dtype, shape);
   }
 
   /** An empty state (all sums and counts 0) in the memory in which this backend computes. */
   public AttentionState newState(AttentionShape shape, int sequences) {
+    return state(shape, sequences, this::zeros);
+  }
+
+  /** A state for a call to fill in; its sums are unspecified. */
+  AttentionState unsetState(AttentionShape shape, int sequences) {
+    return state(shape, sequences, extents -> allocate(DType.F32, extents));
+  }
+
+  private static AttentionState state(
+      AttentionShape shape, int sequences, Function<TensorShape, Tensor> tensor) {
     long batch = shape.batch();
     long heads = shape.keyValueHeads();
     var tensors = new TensorGroup();
     try {
       return AttentionState.owning(
           tensors.add(
-              zeros(TensorShape.of(batch, heads, sequences, shape.keyDim(), shape.valueDim()))),
-          tensors.add(zeros(TensorShape.of(batch, heads, sequences, shape.keyDim()))),
-          tensors.add(zeros(TensorShape.of(batch, heads, sequences, shape.valueDim()))),
+              tensor.apply(
+                  TensorShape.of(batch, heads, sequences, shape.keyDim(), shape.valueDim()))),
+          tensors.add(tensor.apply(TensorShape.of(batch, heads, sequences, shape.keyDim()))),
+          tensors.add(tensor.apply(TensorShape.of(batch, heads, sequences, shape.valueDim()))),
           sequences);
     } catch (RuntimeException | Error e) {
       tensors.closeAfter(e);
@@ -140,28 +160,37 @@ public final class Backend implements AutoCloseable {
 
   private Tensor zeros(TensorShape shape) {
     long bytes = Tensor.bytesOf(DType.F32, shape);
-    return Tensor.over(engine.allocateZeroed(bytes), DType.F32, shape);
+    return Tensor.over(engine().allocateZeroed(bytes), DType.F32, shape);
   }
 
   /** A new queue of work, closed by the caller before the backend. */
   public Stream newStream() {
-    return engine.newStream();
+    return engine().newStream();
   }
 
   Stream stream() {
     return stream;
   }
 
+  /** The engine, for any work. */
   Engine engine() {
+    Throwable where = closedAt;
+    if (where != null) {
+      throw new IllegalStateException(
+          "the backend %s is closed; see the cause for where".formatted(name()), where);
+    }
     return engine;
   }
 
   void requireReachable(String name, Tensor tensor) {
-    engine.requireReachable(name, tensor);
+    engine().requireReachable(name, tensor);
   }
 
   @Override
   public void close() {
+    if (closedAt == null) {
+      closedAt = new Throwable("closed here");
+    }
     TensorGroup.closeAll(stream, engine);
   }
 

@@ -1,6 +1,7 @@
 package io.github.linattn;
 
 import io.github.linattn.internal.Operator;
+import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /** Refuses wrong arguments with a sentence, before anything is allocated or launched. */
@@ -75,15 +76,19 @@ final class Checks {
   static void input(Operator operator, AttentionInput input, Backend backend) {
     AttentionShape shape = input.shape();
     coefficients(operator, shape);
-    if (input.q().dtype() != DType.F32 && operator.mode() != Mode.DEFAULT) {
-      throw new IllegalArgumentException(
-          "mode %s is for fp32 tensors; %s tensors know DEFAULT only"
-              .formatted(operator.mode(), input.q().dtype()));
-    }
+    mode(operator, input.q().dtype());
     readable("q", input.q(), backend);
     readable("k", input.k(), backend);
     readable("v", input.v(), backend);
     input.initialState().ifPresent(state -> state("initial", operator, state, input, backend));
+  }
+
+  static void mode(Operator operator, DType dtype) {
+    if (dtype != DType.F32 && operator.mode() != Mode.DEFAULT) {
+      throw new IllegalArgumentException(
+          "mode %s is for fp32 tensors; %s tensors know DEFAULT only"
+              .formatted(operator.mode(), dtype));
+    }
   }
 
   static void coefficients(Operator operator, AttentionShape shape) {
@@ -123,10 +128,7 @@ final class Checks {
       AttentionInput input,
       Backend backend) {
     expect(name, tensor, dtype, shape, backend);
-    requireDistinctElements(name, tensor);
-    requireDisjoint(name, tensor, "q", input.q());
-    requireDisjoint(name, tensor, "k", input.k());
-    requireDisjoint(name, tensor, "v", input.v());
+    written(name, tensor, input);
     input
         .initialState()
         .ifPresent(
@@ -135,6 +137,21 @@ final class Checks {
               requireDisjoint(name, tensor, "the initial state z", state.z());
               requireDisjoint(name, tensor, "the initial state u", state.u());
             });
+  }
+
+  private static void written(String name, Tensor tensor, AttentionInput input) {
+    requireWritable(name, tensor);
+    requireDistinctElements(name, tensor);
+    requireDisjoint(name, tensor, "q", input.q());
+    requireDisjoint(name, tensor, "k", input.k());
+    requireDisjoint(name, tensor, "v", input.v());
+  }
+
+  private static void requireWritable(String name, Tensor tensor) {
+    if (tensor.segment().isReadOnly()) {
+      throw new IllegalArgumentException(
+          "%s is written, but its memory can only be read".formatted(name));
+    }
   }
 
   /** A final state may be the initial state itself, but must not lie partly over it. */
@@ -147,13 +164,14 @@ final class Checks {
       Backend backend) {
     state("final", operator, state, input, backend);
     @Nullable AttentionState initial = input.initialState().orElse(null);
-    if (initial == state) {
-      return;
-    }
     String[] names = {"final state S", "final state z", "final state u"};
     Tensor[] written = {state.s(), state.z(), state.u()};
     for (int i = 0; i < written.length; i++) {
-      output(names[i], written[i], DType.F32, written[i].shape(), input, backend);
+      if (initial == state) {
+        written(names[i], written[i], input);
+      } else {
+        output(names[i], written[i], DType.F32, written[i].shape(), input, backend);
+      }
       requireDisjoint(names[i], written[i], "o", o);
       requireDisjoint(names[i], written[i], "g", g);
       for (int earlier = 0; earlier < i; earlier++) {
@@ -184,13 +202,18 @@ final class Checks {
           "%s must be contiguous along its last axis, its stride there is %d"
               .formatted(name, tensor.stride(last)));
     }
-    long address;
+    MemorySegment memory;
     try {
-      address = tensor.segment().address();
+      memory = tensor.segment();
     } catch (IllegalStateException closed) {
       throw new IllegalArgumentException(
           "%s (%s) is closed; see the cause for where".formatted(name, tensor), closed.getCause());
     }
+    if (!memory.scope().isAlive()) {
+      throw new IllegalArgumentException(
+          "%s (%s) looks into memory whose arena is closed".formatted(name, tensor));
+    }
+    long address = memory.address();
     if (address % tensor.dtype().bytes() != 0) {
       throw new IllegalArgumentException(
           "%s must start at a multiple of %d bytes, it starts at 0x%x"

@@ -65,7 +65,7 @@ public final class LinearAttention {
       Tensor g = results.add(backend.allocate(DType.F32, shape.normalizer()));
       AttentionState state = null;
       if (keepState) {
-        state = results.add(backend.newState(shape, input.sequences().count()));
+        state = results.add(backend.unsetState(shape, input.sequences().count()));
       }
       forwardInto(input, o, g, state);
       return new Forward(input, o, g, state);
@@ -198,10 +198,12 @@ public final class LinearAttention {
   /**
    * What a forward and a backward of this shape would run and take, without running them.
    *
-   * @throws IllegalArgumentException if this backend can't do it
+   * @throws IllegalArgumentException if the operator and the type don't fit together
+   * @throws UnsupportedOperationException if this backend can't do it
    */
   public Plan plan(AttentionShape shape, DType dtype) {
     Checks.coefficients(operator, shape);
+    Checks.mode(operator, dtype);
     return new Plan(
         backend.name(),
         backend.engine().planForward(operator, shape, dtype),
@@ -291,7 +293,8 @@ public final class LinearAttention {
     /**
      * Runs on a stream of the backend.
      *
-     * @throws IllegalArgumentException if state is asked of a non-causal operator
+     * @throws IllegalArgumentException if the stream is another backend's, or state is asked of a
+     *     non-causal operator
      */
     public LinearAttention on(Backend backend, Stream stream) {
       if (keepState && !causal) {
@@ -300,6 +303,9 @@ public final class LinearAttention {
       }
       Checks.present("backend", backend);
       Checks.present("stream", stream);
+      if (!backend.engine().owns(stream)) {
+        throw new IllegalArgumentException("the stream belongs to another backend than " + backend);
+      }
       Operator operator = new Operator(a, b, causal, normalize, mode);
       return new LinearAttention(operator, keepState, backend, stream);
     }

@@ -5,7 +5,6 @@ import io.github.linattn.internal.Storage;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
-import java.util.Objects;
 
 /**
  * Elements of one {@link DType} in one piece of memory, addressed by shape and strides.
@@ -17,6 +16,9 @@ import java.util.Objects;
  * <p>May be passed between threads. Reading while a backend writes gives unspecified values.
  */
 public final class Tensor implements AutoCloseable {
+  /** Never started: stands for any thread but the caller's. */
+  private static final Thread ANOTHER_THREAD = Thread.ofPlatform().unstarted(() -> {});
+
   private final Storage storage;
   private final boolean view;
   private final DType dtype;
@@ -61,12 +63,18 @@ public final class Tensor implements AutoCloseable {
    * stays the caller's and must outlive the tensor; {@link #close} only ends the tensor.
    *
    * @param memory row-major elements, native byte order; may be longer than needed
-   * @throws IllegalArgumentException if the memory is on the Java heap or too short
+   * @throws IllegalArgumentException if the memory is on the Java heap, of a confined arena, or too
+   *     short
    */
   public static Tensor wrap(MemorySegment memory, DType dtype, TensorShape shape) {
     if (!memory.isNative()) {
       throw new IllegalArgumentException(
           "a tensor can't wrap an array of the Java heap; copy it with Tensor.copyOf");
+    }
+    if (!memory.isAccessibleBy(ANOTHER_THREAD)) {
+      throw new IllegalArgumentException(
+          "the segment belongs to one thread, but a backend works with several; take it from"
+              + " Arena.ofShared or Arena.ofAuto");
     }
     long bytes = bytesOf(dtype, shape);
     if (memory.byteSize() < bytes) {
@@ -177,11 +185,17 @@ public final class Tensor implements AutoCloseable {
   /**
    * A view of {@code count} entries along {@code axis}, from entry {@code start} on.
    *
-   * @throws IndexOutOfBoundsException if the entries leave the axis
+   * @throws IllegalArgumentException if there is no such axis or the entries leave it
    */
   public Tensor sliced(int axis, long start, long count) {
-    Objects.checkIndex(axis, shape.rank());
-    Objects.checkFromIndexSize(start, count, shape.extent(axis));
+    if (axis < 0 || axis >= shape.rank()) {
+      throw new IllegalArgumentException("%s has no axis %d".formatted(this, axis));
+    }
+    if (start < 0 || count < 1 || start > shape.extent(axis) - count) {
+      throw new IllegalArgumentException(
+          "%s has no %d entries from entry %d on along axis %d"
+              .formatted(this, count, start, axis));
+    }
     long[] extents = new long[shape.rank()];
     for (int i = 0; i < extents.length; i++) {
       extents[i] = i == axis ? count : shape.extent(i);

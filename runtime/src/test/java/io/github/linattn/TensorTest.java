@@ -98,7 +98,7 @@ final class TensorTest {
 
   @Test
   void wrappedMemoryIsUsedInPlaceAndStaysTheCallers() {
-    try (Arena arena = Arena.ofConfined()) {
+    try (Arena arena = Arena.ofShared()) {
       MemorySegment memory = arena.allocate(64, 4);
       Tensor tensor = Tensor.wrap(memory, DType.F32, TensorShape.of(2, 4));
       tensor.copyFrom(new float[] {1, 2, 3, 4, 5, 6, 7, 8});

@@ -69,7 +69,7 @@ final class GenerateCommand implements Callable<Integer> {
     }
     KernelBuild.Summary summary = generate();
     listSources();
-    if (summary.manifest().entries().isEmpty()) {
+    if (summary.compiled() + summary.upToDate() == 0) {
       console.note("the text was written, and nothing compiled");
     } else {
       console.note("to use the kernels: export LINATTN_KERNELS=" + out.toAbsolutePath());

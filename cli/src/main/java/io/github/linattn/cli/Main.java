@@ -91,7 +91,8 @@ public final class Main {
       case OutOfMemoryError memory -> {
         console.note(
             Text.format(
-                "linattn: out of memory (%s); try a smaller input or a larger heap (java -Xmx)",
+                "linattn: out of memory (%s); try a smaller input, or a larger heap with"
+                    + " LINATTN_JAVA_OPTIONS=-Xmx8g",
                 Text.message(memory)));
         yield ExitCode.FAILED;
       }

@@ -75,8 +75,8 @@ final class VerifyCommand implements Callable<Integer> {
     List<Backend> backends = openBackends();
     try {
       console.result(
-          "Relative error against the double reference, seed %d. da and db may have 50 times the"
-              + " bound.",
+          "Relative error against the double reference, seed %d. Gradients that cancel (few tokens)"
+              + " relative to their terms; da and db may have 50 times the bound.",
           seed);
       console.result(
           "%-42s %-7s %-5s %-9s%s  %7s  %s",

@@ -45,6 +45,9 @@ public interface Engine extends AutoCloseable {
   /** A queue of its own. */
   Stream newStream();
 
+  /** Whether {@link #newStream} of this engine made the stream. */
+  boolean owns(Stream stream);
+
   /** Queues a forward pass. */
   void forward(ForwardCall call);
 

@@ -5,7 +5,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
-/** Memory that the CPU reads: allocated here, the caller's own, or page-locked by a GPU backend. */
+/** Memory that the CPU reads: allocated here, or the caller's own. */
 public final class HostStorage extends Storage {
   /** Alignment of allocated memory in bytes: one cache line, and one 512-bit vector. */
   private static final long ALIGNMENT = 64;
@@ -13,8 +13,8 @@ public final class HostStorage extends Storage {
   private final MemorySegment memory;
   private final @Nullable Arena owned;
 
-  private HostStorage(MemoryKind kind, MemorySegment memory, @Nullable Arena owned) {
-    super(kind, memory.byteSize());
+  private HostStorage(MemorySegment memory, @Nullable Arena owned) {
+    super(MemoryKind.HOST, memory.byteSize());
     this.memory = memory;
     this.owned = owned;
   }
@@ -22,17 +22,12 @@ public final class HostStorage extends Storage {
   /** Zero-filled memory of its own. */
   public static HostStorage allocate(long bytes) {
     Arena arena = Arena.ofShared();
-    return new HostStorage(MemoryKind.HOST, arena.allocate(bytes, ALIGNMENT), arena);
+    return new HostStorage(arena.allocate(bytes, ALIGNMENT), arena);
   }
 
   /** Somebody else's memory, which outlives this object. */
   public static HostStorage wrap(MemorySegment memory) {
-    return new HostStorage(MemoryKind.HOST, memory, null);
-  }
-
-  /** Page-locked memory; closing {@code owned} frees or unlocks it. */
-  public static HostStorage pinned(MemorySegment memory, Arena owned) {
-    return new HostStorage(MemoryKind.PINNED, memory, owned);
+    return new HostStorage(memory, null);
   }
 
   @Override

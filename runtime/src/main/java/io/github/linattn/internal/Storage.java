@@ -7,8 +7,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * One piece of memory that tensors look into, closed by exactly one owner.
  *
- * <p>Thread-safe; a copy that races with {@link #close} fails cleanly, because the memory belongs
- * to a shared arena.
+ * <p>Thread-safe; where a copy races with {@link #close}, one of the two fails cleanly, because the
+ * memory belongs to a shared arena.
  */
 public abstract class Storage implements AutoCloseable {
   private final MemoryKind kind;
@@ -47,6 +47,7 @@ public abstract class Storage implements AutoCloseable {
   /** Copies bytes into this memory and returns when they have arrived. */
   public abstract void write(long offset, MemorySegment source);
 
+  /** Frees the memory; called again only after it has thrown. */
   protected abstract void free();
 
   public final synchronized boolean isClosed() {
@@ -76,6 +77,13 @@ public abstract class Storage implements AutoCloseable {
       }
       closedAt = new Throwable("closed here");
     }
-    free();
+    try {
+      free();
+    } catch (RuntimeException | Error e) {
+      synchronized (this) {
+        closedAt = null; // somebody may still hold the memory: closing can be tried again
+      }
+      throw e;
+    }
   }
 }

@@ -35,7 +35,7 @@ final class BackwardPass {
   /** δ of every query, [batch · heads][tokens]; written by the first sweep, read by the second. */
   final float[][] deltas;
 
-  private final Segments segments;
+  private final Parallel parallel;
 
   BackwardPass(BackwardCall call, MatrixKernel kernel, Parallel parallel) {
     this.operator = call.operator();
@@ -47,47 +47,53 @@ final class BackwardPass {
     this.outputGradient = new TensorRows(call.outputGradient());
     this.query = new TensorRows(input.q());
     this.deltas = new float[shape.batch() * shape.heads()][shape.tokens()];
-    this.segments = Segments.of(input, parallel);
+    this.parallel = parallel;
   }
 
   void run() {
-    boolean causal = operator.causal();
-    var initial = StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim());
-    List<OuterSum> keyValueSums =
-        segments.starts(
-            causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
-            lane -> keyValueTile(lane).center(initial.apply(lane)),
-            segment -> keyValueTile(segment.lane()).sumOver(segment, kernel));
-    QuerySweep[] sweeps = new QuerySweep[segments.count()];
-    segments.forEach(
-        i -> {
-          sweeps[i] = new QuerySweep(this, segments.get(i), keyValueSums.get(i).transposed());
-          sweeps[i].run();
-        });
-    storeCoefficientGradients(sweeps);
-    List<OuterSum> gradientSums =
-        segments.starts(
-            causal ? Segments.Start.AFTER : Segments.Start.WHOLE,
-            lane -> new OuterSum(shape.keyDim(), shape.valueDim()),
-            segment -> new QueryTile(this).sumOver(segment));
-    segments.forEach(i -> new KeyValueSweep(this, segments.get(i), gradientSums.get(i)).run());
-  }
-
-  /** Adds the segments' parts in a fixed order, so that equal calls give equal bits. */
-  private void storeCoefficientGradients(QuerySweep[] sweeps) {
     double[] da = new double[shape.batch() * shape.heads()];
     double[] db = new double[da.length];
-    for (int i = 0; i < sweeps.length; i++) {
-      Lane lane = segments.get(i).lane();
-      int group = shape.headsPerKeyValueHead();
-      int first = lane.batch() * shape.heads() + lane.keyValueHead() * group;
-      for (int member = 0; member < group; member++) {
-        da[first + member] += sweeps[i].da[member];
-        db[first + member] += sweeps[i].db[member];
-      }
+    for (Segments wave : Segments.waves(input, parallel)) {
+      run(wave, da, db);
     }
     storeCoefficients(gradients.da(), da);
     storeCoefficients(gradients.db(), db);
+  }
+
+  private void run(Segments wave, double[] da, double[] db) {
+    boolean causal = operator.causal();
+    var initial = StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim());
+    List<OuterSum> keyValueSums =
+        wave.starts(
+            causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
+            lane -> keyValueTile(lane).center(initial.apply(lane)),
+            segment -> keyValueTile(segment.lane()).sumOver(segment, kernel));
+    CoefficientGradients[] parts = new CoefficientGradients[wave.count()];
+    wave.forEach(
+        i -> parts[i] = new QuerySweep(this, wave.get(i), keyValueSums.get(i).transposed()).run());
+    for (int i = 0; i < parts.length; i++) { // in this order, so that equal calls give equal bits
+      parts[i].addTo(da, db, firstHead(wave.get(i).lane()));
+    }
+    List<OuterSum> gradientSums =
+        wave.starts(
+            causal ? Segments.Start.AFTER : Segments.Start.WHOLE,
+            lane -> new OuterSum(shape.keyDim(), shape.valueDim()),
+            segment -> new QueryTile(this).sumOver(segment));
+    wave.forEach(i -> new KeyValueSweep(this, wave.get(i), gradientSums.get(i)).run());
+  }
+
+  /** da and db over one segment, for each query head of its lane. */
+  record CoefficientGradients(double[] da, double[] db) {
+    private void addTo(double[] allDa, double[] allDb, int firstHead) {
+      for (int member = 0; member < da.length; member++) {
+        allDa[firstHead + member] += da[member];
+        allDb[firstHead + member] += db[member];
+      }
+    }
+  }
+
+  private int firstHead(Lane lane) {
+    return lane.batch() * shape.heads() + lane.keyValueHead() * shape.headsPerKeyValueHead();
   }
 
   private void storeCoefficients(Tensor tensor, double[] values) {

@@ -31,7 +31,7 @@ public final class CpuEngine implements Engine {
 
   @Override
   public String describe() {
-    return "%d threads, %s".formatted(parallel.threads(), MatrixKernels.describe());
+    return parallel.threads() + " threads, " + MatrixKernels.describe();
   }
 
   @Override
@@ -82,6 +82,11 @@ public final class CpuEngine implements Engine {
   }
 
   @Override
+  public boolean owns(Stream stream) {
+    return stream instanceof CpuStream;
+  }
+
+  @Override
   public void forward(ForwardCall call) {
     new ForwardPass(call, kernel, parallel).run();
   }
@@ -96,7 +101,7 @@ public final class CpuEngine implements Engine {
     long results =
         shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
     String step = operator.causal() ? "prefix sums and chunks" : "whole sums, then every query";
-    return new Plan.Pass(List.of(step(step, shape)), results, sumBytes(shape));
+    return new Plan.Pass(List.of(step(step, shape)), results, scratchBytes(shape));
   }
 
   @Override
@@ -107,7 +112,7 @@ public final class CpuEngine implements Engine {
     return new Plan.Pass(
         List.of(step("dq, da, db in token order", shape), step("dk, dv against it", shape)),
         results,
-        2 * sumBytes(shape) + deltas);
+        2 * scratchBytes(shape) + deltas);
   }
 
   private String step(String what, AttentionShape shape) {
@@ -123,9 +128,14 @@ public final class CpuEngine implements Engine {
     return Segments.perLane(lanes(shape), shape.tokens(), parallel.threads());
   }
 
-  /** Bytes of the sums over segments and of those that each sweep starts from. */
-  private long sumBytes(AttentionShape shape) {
-    return 2L * lanes(shape) * segments(shape) * OuterSum.bytes(shape.keyDim(), shape.valueDim());
+  /** Bytes of the sums that one wave holds and of the tiles of every worker. */
+  private long scratchBytes(AttentionShape shape) {
+    int threads = parallel.threads();
+    int segments = segments(shape);
+    long held = Math.min((long) lanes(shape) * segments, Segments.perWave(threads) + segments);
+    long sums = 2 * held * OuterSum.bytes(shape.keyDim(), shape.valueDim());
+    long tileRows = 6L * shape.keyDim() + 5L * shape.valueDim() + 2L * Tiles.CHUNK;
+    return sums + threads * Tiles.CHUNK * tileRows * Float.BYTES;
   }
 
   @Override

@@ -3,6 +3,7 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.Event;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
+import io.github.linattn.internal.Copies;
 
 /** A queue whose work is done when it is queued. */
 final class CpuStream implements Stream {
@@ -36,6 +37,7 @@ final class CpuStream implements Stream {
 
   @Override
   public void copy(Tensor source, Tensor target) {
+    Copies.requireAlike(source, target);
     target.copyFrom(source.segment());
   }
 

@@ -23,7 +23,7 @@ final class ForwardPass {
   private final AttentionInput input;
   private final AttentionShape shape;
   private final MatrixKernel kernel;
-  private final Segments segments;
+  private final Parallel parallel;
   private final TensorRows q;
   private final TensorRows o;
   private final TensorRows g;
@@ -34,7 +34,7 @@ final class ForwardPass {
     this.input = call.input();
     this.shape = input.shape();
     this.kernel = kernel;
-    this.segments = Segments.of(input, parallel);
+    this.parallel = parallel;
     this.q = new TensorRows(input.q());
     this.o = new TensorRows(call.output());
     this.g = new TensorRows(call.normalizer());
@@ -42,13 +42,16 @@ final class ForwardPass {
   }
 
   void run() {
-    Segments.Start start = operator.causal() ? Segments.Start.BEFORE : Segments.Start.WHOLE;
+    Segments.waves(input, parallel).forEach(this::run);
+  }
+
+  private void run(Segments wave) {
     List<OuterSum> starts =
-        segments.starts(
-            start,
+        wave.starts(
+            operator.causal() ? Segments.Start.BEFORE : Segments.Start.WHOLE,
             StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim()),
             segment -> KeyValueTile.of(operator, input, segment.lane()).sumOver(segment, kernel));
-    segments.forEach(i -> new Sweep(segments.get(i), starts.get(i)).run());
+    wave.forEach(i -> new Sweep(wave.get(i), starts.get(i)).run());
   }
 
   /** One segment; owns its tiles. */

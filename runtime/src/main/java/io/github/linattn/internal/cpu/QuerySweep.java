@@ -14,8 +14,8 @@ import java.util.Arrays;
  * </pre>
  */
 final class QuerySweep {
-  final double[] da;
-  final double[] db;
+  private final double[] da;
+  private final double[] db;
 
   private final BackwardPass pass;
   private final Segments.Segment segment;
@@ -59,7 +59,8 @@ final class QuerySweep {
     this.db = new double[shape.headsPerKeyValueHead()];
   }
 
-  void run() {
+  /** Writes dq and δ; gives da and db. */
+  BackwardPass.CoefficientGradients run() {
     int rows;
     for (int token = segment.start(); token < segment.end(); token += rows) {
       rows = Math.min(Tiles.CHUNK, segment.end() - token);
@@ -77,6 +78,7 @@ final class QuerySweep {
         keyValue.addTransposedTo(state, kernel, rows);
       }
     }
+    return new BackwardPass.CoefficientGradients(da, db);
   }
 
   private void differentiate(int member, int token, int rows) {

@@ -48,25 +48,47 @@ final class Segments {
     this.segments = segments;
   }
 
-  static Segments of(AttentionInput input, Parallel parallel) {
+  /**
+   * All lanes of a call, a limited number at a time, so that the sums that wait for their sweep
+   * take memory by the thread and not by the head or sequence. No lane is in two waves.
+   */
+  static List<Segments> waves(AttentionInput input, Parallel parallel) {
+    List<Lane> lanes = lanes(input);
+    List<Segments> waves = new ArrayList<>();
+    List<Segment> wave = new ArrayList<>();
+    for (Lane lane : lanes) {
+      cut(lane, perLane(lanes.size(), lane.length(), parallel.threads()), wave);
+      if (wave.size() >= perWave(parallel.threads())) {
+        waves.add(new Segments(parallel, wave));
+        wave = new ArrayList<>();
+      }
+    }
+    if (!wave.isEmpty()) {
+      waves.add(new Segments(parallel, wave));
+    }
+    return waves;
+  }
+
+  private static List<Lane> lanes(AttentionInput input) {
     AttentionShape shape = input.shape();
     Sequences sequences = input.sequences();
     @Nullable AttentionState initial = input.initialState().orElse(null);
-    int lanes = shape.batch() * shape.keyValueHeads() * sequences.count();
-    List<Segment> segments = new ArrayList<>();
+    List<Lane> lanes = new ArrayList<>();
     for (int batch = 0; batch < shape.batch(); batch++) {
       for (int head = 0; head < shape.keyValueHeads(); head++) {
         for (int i = 0; i < sequences.count(); i++) {
           int start = sequences.start(i);
           long before = initial == null ? 0 : initial.count(i);
-          cut(
-              new Lane(batch, head, i, start, start + sequences.length(i), before),
-              perLane(lanes, sequences.length(i), parallel.threads()),
-              segments);
+          lanes.add(new Lane(batch, head, i, start, start + sequences.length(i), before));
         }
       }
     }
-    return new Segments(parallel, segments);
+    return lanes;
+  }
+
+  /** Segments after which a wave takes no further lane. */
+  static int perWave(int threads) {
+    return 8 * threads;
   }
 
   /** Segments of a lane of {@code tokens} tokens. */

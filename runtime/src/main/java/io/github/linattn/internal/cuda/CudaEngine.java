@@ -10,8 +10,7 @@ import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.CudaLibrary;
 import io.github.linattn.bindings.DeviceAttribute;
-import io.github.linattn.bindings.HostAccess;
-import io.github.linattn.bindings.PinnedKind;
+import io.github.linattn.bindings.PointerInfo;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Engine;
@@ -28,9 +27,9 @@ import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.function.Consumer;
-import java.util.function.Function;
 
 /** Linear attention on one GPU with the kernels that were built. */
 public final class CudaEngine implements Engine {
@@ -38,6 +37,9 @@ public final class CudaEngine implements Engine {
   public static final String KERNEL_FOLDERS_VARIABLE = "LINATTN_KERNELS";
 
   private static final String KERNEL_FOLDERS_PROPERTY = "linattn.kernels";
+
+  /** Major compute capability for which the oldest images, and PTX, are built. */
+  private static final int OLDEST_CAPABILITY = 8;
 
   private static final String NO_KERNELS =
       "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and build"
@@ -70,9 +72,27 @@ public final class CudaEngine implements Engine {
             "there is no GPU %d: this process sees %d, numbered from 0"
                 .formatted(ordinal, found.deviceCount()));
       }
-      return new CudaEngine(new Device(found.cuda(), ordinal), sources);
+      Device device = new Device(found.cuda(), ordinal);
+      requireCapability(device);
+      return new CudaEngine(device, sources);
     }
     throw new NoGpuException(((CudaLibrary.Missing) CudaLibrary.load()).message());
+  }
+
+  private static void requireCapability(Device device) {
+    Cuda cuda = device.enter();
+    int major = cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, device.ordinal());
+    if (major < OLDEST_CAPABILITY) {
+      int minor = cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, device.ordinal());
+      throw new NoGpuException(
+          "GPU %d, %s, is sm_%d%d; the kernels need sm_%d0 or newer (Ampere), so use the cpu backend"
+              .formatted(
+                  device.ordinal(),
+                  cuda.deviceName(device.ordinal()),
+                  major,
+                  minor,
+                  OLDEST_CAPABILITY));
+    }
   }
 
   /** Why {@link #open} would find no usable GPU, in one sentence, or empty. */
@@ -127,14 +147,15 @@ public final class CudaEngine implements Engine {
   public String describe() {
     Cuda cuda = device.enter();
     int ordinal = device.ordinal();
-    return "%s, sm_%d%d, %d multiprocessors, %.1f of %.1f GB free"
-        .formatted(
-            cuda.deviceName(ordinal),
-            cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
-            cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal),
-            cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, ordinal),
-            cuda.memoryInfo().freeBytes() / 1e9,
-            cuda.memoryInfo().totalBytes() / 1e9);
+    return String.format(
+        Locale.ROOT,
+        "%s, sm_%d%d, %d multiprocessors, %.1f of %.1f GB free",
+        cuda.deviceName(ordinal),
+        cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
+        cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal),
+        cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, ordinal),
+        cuda.memoryInfo().freeBytes() / 1e9,
+        cuda.memoryInfo().totalBytes() / 1e9);
   }
 
   @Override
@@ -146,8 +167,7 @@ public final class CudaEngine implements Engine {
   public Storage allocate(MemoryKind kind, long bytes) {
     return switch (kind) {
       case HOST -> HostStorage.allocate(bytes);
-      case PINNED ->
-          pinned(owner -> device.enter().allocatePinned(owner, bytes, PinnedKind.CACHED));
+      case PINNED -> PinnedStorage.allocate(device, bytes);
       case DEVICE -> DeviceStorage.allocate(device, bytes);
     };
   }
@@ -167,25 +187,19 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Storage pin(MemorySegment memory) {
-    return pinned(
-        owner -> {
-          device.enter().registerHost(owner, memory, HostAccess.READ_WRITE);
-          return memory;
-        });
-  }
-
-  private static Storage pinned(Function<Arena, MemorySegment> take) {
-    Arena owner = Arena.ofShared();
-    try {
-      return HostStorage.pinned(take.apply(owner), owner);
-    } catch (RuntimeException | Error e) {
-      owner.close();
-      throw e;
-    }
+    return PinnedStorage.lock(device, memory);
   }
 
   @Override
   public Storage wrapDeviceMemory(long address, long bytes) {
+    PointerInfo info = device.enter().pointerInfo(address);
+    boolean onDevice =
+        info.kind() == PointerInfo.Kind.DEVICE || info.kind() == PointerInfo.Kind.MANAGED;
+    if (!onDevice || info.device() != device.ordinal()) {
+      throw new IllegalArgumentException(
+          "0x%x is no memory of %s: CUDA knows it as %s of device %d"
+              .formatted(address, name(), info.kind(), info.device()));
+    }
     return DeviceStorage.wrap(device, address, bytes);
   }
 
@@ -211,6 +225,11 @@ public final class CudaEngine implements Engine {
   @Override
   public Stream newStream() {
     return new CudaQueue(device);
+  }
+
+  @Override
+  public boolean owns(Stream stream) {
+    return stream instanceof CudaQueue queue && queue.device().equals(device);
   }
 
   @Override
@@ -257,9 +276,7 @@ public final class CudaEngine implements Engine {
   }
 
   private void run(String what, Stream stream, Consumer<CudaQueue> work) {
-    if (!(stream instanceof CudaQueue queue) || !queue.device().equals(device)) {
-      throw new IllegalArgumentException("the stream belongs to another backend than " + name());
-    }
+    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
     synchronized (queue) {
       try {
         work.accept(queue);
@@ -327,10 +344,6 @@ public final class CudaEngine implements Engine {
       }
       closed = true;
     }
-    try {
-      device.enter().synchronizeDevice();
-    } finally {
-      arena.close();
-    }
+    device.endAfterWork(arena);
   }
 }

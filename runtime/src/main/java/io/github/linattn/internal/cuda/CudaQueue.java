@@ -9,6 +9,7 @@ import io.github.linattn.bindings.CudaStream;
 import io.github.linattn.bindings.DeviceMemory;
 import io.github.linattn.bindings.EventTiming;
 import io.github.linattn.bindings.LaunchScratch;
+import io.github.linattn.internal.Copies;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
@@ -97,14 +98,7 @@ final class CudaQueue implements Stream {
 
   @Override
   public void copy(Tensor source, Tensor target) {
-    if (!source.shape().equals(target.shape())
-        || source.dtype() != target.dtype()
-        || !source.isContiguous()
-        || !target.isContiguous()) {
-      throw new IllegalArgumentException(
-          "a copy needs two tensors of one shape and type without gaps, got %s and %s"
-              .formatted(source, target));
-    }
+    Copies.requireAlike(source, target);
     Cuda cuda = device.enter();
     long bytes = source.byteSpan();
     boolean fromDevice = isOnDevice("source", source);

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.bindings.Cuda;
+import java.lang.foreign.Arena;
 
 /** One GPU: every use of it begins with {@link #enter}. Thread-safe. */
 record Device(Cuda cuda, int ordinal) {
@@ -9,5 +10,16 @@ record Device(Cuda cuda, int ordinal) {
   Cuda enter() {
     cuda.setDevice(ordinal);
     return cuda;
+  }
+
+  /** Waits for all work of the device, then closes what it may have used, also if waiting fails. */
+  void endAfterWork(Arena arena) {
+    try {
+      enter().synchronizeDevice();
+    } finally {
+      if (arena.scope().isAlive()) {
+        arena.close();
+      }
+    }
   }
 }

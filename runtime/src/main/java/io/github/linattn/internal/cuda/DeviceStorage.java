@@ -89,10 +89,6 @@ final class DeviceStorage extends Storage {
 
   @Override
   protected void free() {
-    try {
-      device.enter().synchronizeDevice();
-    } finally {
-      arena.close();
-    }
+    device.endAfterWork(arena);
   }
 }

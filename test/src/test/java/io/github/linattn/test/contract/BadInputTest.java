@@ -14,6 +14,7 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.Mode;
 import io.github.linattn.Sequences;
+import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import java.lang.foreign.Arena;
@@ -703,24 +704,23 @@ final class BadInputTest {
   }
 
   private static void addTensors(List<Mistake> list) {
-    Class<IndexOutOfBoundsException> bounds = IndexOutOfBoundsException.class;
     add(
         list,
         "a slice past the end",
-        bounds,
-        "[4, 4 + 3) out of bounds for length 6",
+        ARGUMENT,
+        "F32[1, 4, 6, 16] has no 3 entries from entry 4 on along axis 2",
         f -> f.q.sliced(2, 4, 3));
     add(
         list,
         "a slice of an axis that is not there",
-        bounds,
-        "Index 4 out of bounds for length 4",
+        ARGUMENT,
+        "F32[1, 4, 6, 16] has no axis 4",
         f -> f.q.sliced(4, 0, 1));
     add(
         list,
         "an empty slice",
         ARGUMENT,
-        "every extent must be at least 1, got [1, 4, 0, 16]",
+        "F32[1, 4, 6, 16] has no 0 entries from entry 3 on along axis 2",
         f -> f.q.sliced(2, 3, 0));
     add(
         list,
@@ -804,10 +804,81 @@ final class BadInputTest {
         ARGUMENT,
         "q must start at a multiple of 4 bytes",
         f -> {
-          try (Arena arena = Arena.ofConfined()) {
+          try (Arena arena = Arena.ofShared()) {
             MemorySegment memory = arena.allocate(1600, 64).asSlice(2);
             f.forward(Tensor.wrap(memory, DType.F32, f.shape.q()), f.k, f.v, f.o, f.g);
           }
+        });
+    add(
+        list,
+        "memory of one thread",
+        ARGUMENT,
+        "the segment belongs to one thread, but a backend works with several",
+        f -> {
+          try (Arena arena = Arena.ofConfined()) {
+            Tensor.wrap(arena.allocate(64, 4), DType.F32, TensorShape.of(16));
+          }
+        });
+    add(
+        list,
+        "memory whose arena is closed",
+        ARGUMENT,
+        "q (F32[1, 4, 6, 16]) looks into memory whose arena is closed",
+        f -> {
+          Tensor stale;
+          try (Arena arena = Arena.ofShared()) {
+            stale = Tensor.wrap(arena.allocate(1536, 4), DType.F32, f.shape.q());
+          }
+          f.forward(stale, f.k, f.v, f.o, f.g);
+        });
+    add(
+        list,
+        "an output that can only be read",
+        ARGUMENT,
+        "o is written, but its memory can only be read",
+        f -> {
+          MemorySegment readOnly = f.o.segment().asReadOnly();
+          f.forward(f.q, f.k, f.v, Tensor.wrap(readOnly, DType.F32, f.shape.output()), f.g);
+        });
+    add(
+        list,
+        "a state in place that lies over v",
+        ARGUMENT,
+        "final state S is written and overlaps v",
+        f -> {
+          AttentionShape shape = AttentionShape.of(1, 1, 16, 16);
+          Tensor x = f.tensor(shape.q());
+          Tensor v = f.tensor(shape.v());
+          AttentionState state =
+              AttentionState.over(
+                  v.reshaped(TensorShape.of(1, 1, 1, 16, 16)),
+                  f.tensor(1, 1, 1, 16),
+                  f.tensor(1, 1, 1, 16),
+                  0);
+          AttentionInput input = AttentionInput.of(x, x, v).from(state);
+          Tensor g = f.tensor(shape.normalizer());
+          f.attention.forwardInto(input, f.tensor(shape.output()), g, state);
+        });
+    add(
+        list,
+        "a stream's copy between other shapes",
+        ARGUMENT,
+        "a copy needs two tensors of one shape and type without gaps",
+        f -> {
+          try (Stream stream = f.cpu.newStream()) {
+            stream.copy(f.tensor(2, 3).permuted(1, 0), f.tensor(3, 2));
+          }
+        });
+    add(
+        list,
+        "a closed backend",
+        IllegalStateException.class,
+        "the backend cpu is closed; see the cause for where",
+        f -> {
+          Backend closed = Backend.cpu(1);
+          LinearAttention attention = LinearAttention.builder().on(closed);
+          closed.close();
+          attention.forward(f.q, f.k, f.v);
         });
     add(
         list,

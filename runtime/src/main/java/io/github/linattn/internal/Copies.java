@@ -1,0 +1,24 @@
+package io.github.linattn.internal;
+
+import io.github.linattn.Tensor;
+
+/** What a copy between tensors asks of them, whatever the stream. */
+public final class Copies {
+  private Copies() {}
+
+  /**
+   * Refuses tensors between which no plain copy of bytes is right.
+   *
+   * @throws IllegalArgumentException naming both
+   */
+  public static void requireAlike(Tensor source, Tensor target) {
+    if (!source.shape().equals(target.shape())
+        || source.dtype() != target.dtype()
+        || !source.isContiguous()
+        || !target.isContiguous()) {
+      throw new IllegalArgumentException(
+          "a copy needs two tensors of one shape and type without gaps, got %s and %s"
+              .formatted(source, target));
+    }
+  }
+}
