@@ -2,7 +2,6 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
-import java.util.Arrays;
 
 /**
  * Second sweep of the backward over one segment, against token order. Per chunk, with R, r, y over
@@ -26,11 +25,7 @@ final class KeyValueSweep {
   private final QueryTile query;
   private final TensorRows dk;
   private final TensorRows dv;
-  private final float[] keyTransposed;
-  private final float[] valueTransposed;
-  private final float[] weights = new float[Tiles.CHUNK * Tiles.CHUNK];
-  private final float[] weightGradients = new float[Tiles.CHUNK * Tiles.CHUNK];
-  private final double[] rowSums = new double[Tiles.CHUNK];
+  private final ChunkWeights chunk;
   private final float[] keyGradientTransposed;
   private final float[] keyGradient;
   private final float[] valueGradient;
@@ -50,8 +45,7 @@ final class KeyValueSweep {
     this.query = new QueryTile(pass);
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
-    this.keyTransposed = new float[shape.keyDim() * Tiles.CHUNK];
-    this.valueTransposed = new float[shape.valueDim() * Tiles.CHUNK];
+    this.chunk = new ChunkWeights(pass);
     this.keyGradientTransposed = new float[shape.keyDim() * Tiles.CHUNK];
     this.keyGradient = new float[Tiles.CHUNK * shape.keyDim()];
     this.valueGradient = new float[Tiles.CHUNK * shape.valueDim()];
@@ -88,10 +82,9 @@ final class KeyValueSweep {
 
   private void differentiate(int token, int rows) {
     keyValue.load(token, rows);
-    Tiles.transpose(keyValue.v, rows, shape.valueDim(), valueTransposed);
+    chunk.load(keyValue, rows);
     startFromSums(rows);
     if (operator.causal()) {
-      Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
       for (int head = firstHead(); head < firstHead() + group(); head++) {
         query.load(lane, head, token, rows);
         addChunk(head, token, rows);
@@ -109,7 +102,6 @@ final class KeyValueSweep {
   private void startFromSums(int rows) {
     int d = shape.keyDim();
     int width = shape.valueDim();
-    int chunk = Tiles.CHUNK;
     int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
     int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
     kernel.multiply(
@@ -119,14 +111,14 @@ final class KeyValueSweep {
         sums.matrix,
         width,
         1,
-        valueTransposed,
-        chunk,
+        chunk.valueTransposed(),
+        Tiles.CHUNK,
         keyGradientTransposed,
-        chunk,
+        Tiles.CHUNK,
         false);
     for (int j = 0; j < d; j++) {
       for (int p = 0; p < rows; p++) {
-        keyGradientTransposed[j * chunk + p] -= (float) sums.left[j];
+        keyGradientTransposed[j * Tiles.CHUNK + p] -= (float) sums.left[j];
       }
     }
     kernel.multiply(
@@ -142,49 +134,37 @@ final class KeyValueSweep {
   private void addChunk(int head, int token, int rows) {
     int d = shape.keyDim();
     int width = shape.valueDim();
-    int chunk = Tiles.CHUNK;
     int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
     int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
-    kernel.multiply(
-        paddedRows, columns, d, query.q, d, 1, keyTransposed, chunk, weights, chunk, false);
-    Tiles.causalWeights(weights, rows, operator.a(head), operator.b(head), rowSums);
-    kernel.multiply(
+    chunk.form(query, operator.a(head), operator.b(head), rows);
+    float[] deltas = pass.deltas(lane, head);
+    for (int i = 0; i < rows; i++) {
+      chunk.subtractDelta(i, deltas[token + i]);
+    }
+    kernel.multiply( // Wᵀ Ω
         paddedRows,
-        columns,
         width,
+        rows,
+        chunk.weights,
+        1,
+        Tiles.CHUNK,
         query.omega,
         width,
-        1,
-        valueTransposed,
-        chunk,
-        weightGradients,
-        chunk,
-        false);
-    subtractDeltas(pass.deltas(lane, head), token, rows);
-    kernel.multiply(
-        paddedRows, width, rows, weights, 1, chunk, query.omega, width, valueGradient, width, true);
+        valueGradient,
+        width,
+        true);
     query.addTo(sums, lane, head, token, rows); // scales q by b, as dK wants it too
-    kernel.multiply(
+    kernel.multiply( // b Qᵀ E
         d,
         columns,
         rows,
         query.q,
         1,
         d,
-        weightGradients,
-        chunk,
+        chunk.gradients,
+        Tiles.CHUNK,
         keyGradientTransposed,
-        chunk,
+        Tiles.CHUNK,
         true);
-  }
-
-  private void subtractDeltas(float[] deltas, int token, int rows) {
-    for (int i = 0; i < rows; i++) {
-      int row = i * Tiles.CHUNK;
-      for (int n = 0; n <= i; n++) {
-        weightGradients[row + n] -= deltas[token + i];
-      }
-      Arrays.fill(weightGradients, row + i + 1, row + Tiles.CHUNK, 0);
-    }
   }
 }

@@ -1,0 +1,77 @@
+package io.github.linattn.internal.cpu;
+
+import io.github.linattn.AttentionShape;
+import java.util.Arrays;
+
+/**
+ * Weights of the tokens of one chunk for one another, and what their gradients are made of; both
+ * sweeps of the backward form them. One worker's own.
+ */
+final class ChunkWeights {
+  private final AttentionShape shape;
+  private final MatrixKernel kernel;
+  private final float[] keyTransposed;
+  private final float[] valueTransposed;
+
+  /** W = T∘(a + b Q Kᵀ), rows {@link Tiles#CHUNK} apart. */
+  final float[] weights = new float[Tiles.CHUNK * Tiles.CHUNK];
+
+  /** Ω Vᵀ, from which a sweep takes δ. */
+  final float[] gradients = new float[Tiles.CHUNK * Tiles.CHUNK];
+
+  private final double[] rowSums = new double[Tiles.CHUNK];
+
+  ChunkWeights(BackwardPass pass) {
+    this.shape = pass.shape;
+    this.kernel = pass.kernel;
+    this.keyTransposed = new float[shape.keyDim() * Tiles.CHUNK];
+    this.valueTransposed = new float[shape.valueDim() * Tiles.CHUNK];
+  }
+
+  /** Takes the chunk's keys and values. */
+  void load(KeyValueTile keyValue, int rows) {
+    Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
+    Tiles.transpose(keyValue.v, rows, shape.valueDim(), valueTransposed);
+  }
+
+  /** Vᵀ, rows {@link Tiles#CHUNK} apart. */
+  float[] valueTransposed() {
+    return valueTransposed;
+  }
+
+  /** Forms both products for the chunk's queries of one head. */
+  void form(QueryTile query, float a, float b, int rows) {
+    product(query.q, shape.keyDim(), keyTransposed, rows, weights);
+    Tiles.causalWeights(weights, rows, a, b, rowSums);
+    product(query.omega, shape.valueDim(), valueTransposed, rows, gradients);
+  }
+
+  private void product(float[] left, int width, float[] right, int rows, float[] result) {
+    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+    int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
+    kernel.multiply(
+        paddedRows, columns, width, left, width, 1, right, Tiles.CHUNK, result, Tiles.CHUNK, false);
+  }
+
+  /** Row sum i of W∘Ω Vᵀ. */
+  double weightedGradients(int i) {
+    double sum = 0;
+    for (int at = i * Tiles.CHUNK; at <= i * Tiles.CHUNK + i; at++) {
+      sum += (double) weights[at] * gradients[at];
+    }
+    return sum;
+  }
+
+  /** Turns row i of Ω Vᵀ into row i of E = T∘(Ω Vᵀ − δ 1ᵀ) and returns its sum. */
+  double subtractDelta(int i, double delta) {
+    double sum = 0;
+    int row = i * Tiles.CHUNK;
+    for (int n = 0; n <= i; n++) {
+      double e = gradients[row + n] - delta;
+      gradients[row + n] = (float) e;
+      sum += e;
+    }
+    Arrays.fill(gradients, row + i + 1, row + Tiles.CHUNK, 0);
+    return sum;
+  }
+}
