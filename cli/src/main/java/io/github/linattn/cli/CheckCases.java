@@ -11,11 +11,12 @@ final class CheckCases {
 
   private CheckCases() {}
 
-  /** A few problems, one for each capability. */
+  /** A few problems: one for each head dimension that is shipped, one for each capability. */
   static List<CheckCase> quick() {
     List<CheckCase> cases = new ArrayList<>();
-    cases.add(plain(2, 2, 65, 32));
-    cases.add(plain(1, 2, 127, 64));
+    for (int dim : new int[] {32, 64, 96, 128, 192, 256}) {
+      cases.add(plain(1, 2, 65, dim));
+    }
     cases.add(plain(1, 1, 1, 128));
     cases.addAll(features(64, 70));
     return cases;
