@@ -2,6 +2,8 @@ package io.github.linattn;
 
 import io.github.linattn.internal.Operator;
 import java.lang.foreign.MemorySegment;
+import java.util.Comparator;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /** Refuses wrong arguments with a sentence, before anything is allocated or launched. */
@@ -237,10 +239,10 @@ final class Checks {
 
   private static long[][] axesByStride(Tensor tensor) {
     TensorShape shape = tensor.shape();
-    return java.util.stream.IntStream.range(0, shape.rank())
+    return IntStream.range(0, shape.rank())
         .filter(axis -> shape.extent(axis) > 1)
         .mapToObj(axis -> new long[] {tensor.stride(axis), shape.extent(axis)})
-        .sorted(java.util.Comparator.comparingLong(axis -> axis[0]))
+        .sorted(Comparator.comparingLong(axis -> axis[0]))
         .toArray(long[][]::new);
   }
 

@@ -1,16 +1,14 @@
 package io.github.linattn;
 
-import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.CudaLibrary;
-import io.github.linattn.bindings.DeviceAttribute;
 import io.github.linattn.bindings.MemoryInfo;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.cuda.CudaEngine;
+import io.github.linattn.internal.cuda.Device;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernels.BuiltKernels;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import java.util.Optional;
 
 /**
@@ -70,27 +68,24 @@ public final class Diagnostics {
     }
     List<Gpu> gpus = new ArrayList<>();
     for (int i = 0; i < found.deviceCount(); i++) {
-      gpus.add(gpu(found.cuda(), i));
+      gpus.add(gpu(new Device(found.cuda(), i)));
     }
     return Optional.of(
         new CudaRuntime(
             found.path().toString(), found.runtime().toString(), found.driver().toString(), gpus));
   }
 
-  private static Gpu gpu(Cuda cuda, int ordinal) {
+  private static Gpu gpu(Device device) {
     try {
-      cuda.setDevice(ordinal);
-      MemoryInfo memory = cuda.memoryInfo();
-      String architecture =
-          String.format(
-              Locale.ROOT,
-              "sm_%d%d",
-              cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
-              cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal));
+      MemoryInfo memory = device.memory();
       return new Gpu(
-          ordinal, cuda.deviceName(ordinal), architecture, memory.freeBytes(), memory.totalBytes());
+          device.ordinal(),
+          device.name(),
+          device.architecture(),
+          memory.freeBytes(),
+          memory.totalBytes());
     } catch (CudaException e) {
-      return new Gpu(ordinal, "does not answer: " + e.getMessage(), "", 0, 0);
+      return new Gpu(device.ordinal(), "does not answer: " + e.getMessage(), "", 0, 0);
     }
   }
 

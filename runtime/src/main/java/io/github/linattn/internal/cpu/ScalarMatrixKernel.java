@@ -1,5 +1,7 @@
 package io.github.linattn.internal.cpu;
 
+import java.util.Arrays;
+
 /** Plain loops, for a JVM without the Vector API. */
 final class ScalarMatrixKernel implements MatrixKernel {
 
@@ -18,7 +20,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
       boolean add) {
     float[] sums = new float[n];
     for (int i = 0; i < m; i++) {
-      java.util.Arrays.fill(sums, 0);
+      Arrays.fill(sums, 0);
       for (int p = 0; p < k; p++) {
         float factor = a[i * aRow + p * aColumn];
         for (int j = 0; j < n; j++) {

@@ -9,6 +9,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
 import java.util.function.Function;
+import java.util.function.IntConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -116,7 +117,7 @@ final class Segments {
     return segments.get(index);
   }
 
-  void forEach(java.util.function.IntConsumer task) {
+  void forEach(IntConsumer task) {
     parallel.forEach(segments.size(), task);
   }
 

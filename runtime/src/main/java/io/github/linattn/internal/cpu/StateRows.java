@@ -3,6 +3,7 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Tensor;
 import java.lang.foreign.MemorySegment;
+import java.util.Optional;
 import java.util.function.Function;
 
 /** Moves the state of a lane between an {@link AttentionState} and running sums of k and v. */
@@ -11,7 +12,7 @@ final class StateRows {
 
   /** The sums from which a lane starts: those of {@code initial}, or zeros. */
   static Function<Lane, OuterSum> initial(
-      java.util.Optional<AttentionState> initial, int keyDim, int valueDim) {
+      Optional<AttentionState> initial, int keyDim, int valueDim) {
     return lane -> {
       OuterSum sum = new OuterSum(keyDim, valueDim);
       initial.ifPresent(state -> load(state, lane, sum));

@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.MemoryKind;
@@ -7,9 +8,9 @@ import io.github.linattn.NoGpuException;
 import io.github.linattn.Plan;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
-import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.CudaLibrary;
 import io.github.linattn.bindings.DeviceAttribute;
+import io.github.linattn.bindings.MemoryInfo;
 import io.github.linattn.bindings.PointerInfo;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.BackwardCall;
@@ -38,8 +39,8 @@ public final class CudaEngine implements Engine {
 
   private static final String KERNEL_FOLDERS_PROPERTY = "linattn.kernels";
 
-  /** Major compute capability for which the oldest images, and PTX, are built. */
-  private static final int OLDEST_CAPABILITY = 8;
+  /** Compute capability for which the oldest images, and PTX, are built. */
+  private static final int OLDEST_CAPABILITY = 80;
 
   private static final String NO_KERNELS =
       "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and build"
@@ -80,18 +81,11 @@ public final class CudaEngine implements Engine {
   }
 
   private static void requireCapability(Device device) {
-    Cuda cuda = device.enter();
-    int major = cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, device.ordinal());
-    if (major < OLDEST_CAPABILITY) {
-      int minor = cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, device.ordinal());
+    if (device.capability() < OLDEST_CAPABILITY) {
       throw new NoGpuException(
-          "GPU %d, %s, is sm_%d%d; the kernels need sm_%d0 or newer (Ampere), so use the cpu backend"
+          "GPU %d, %s, is %s; the kernels need sm_%d or newer (Ampere), so use the cpu backend"
               .formatted(
-                  device.ordinal(),
-                  cuda.deviceName(device.ordinal()),
-                  major,
-                  minor,
-                  OLDEST_CAPABILITY));
+                  device.ordinal(), device.name(), device.architecture(), OLDEST_CAPABILITY));
     }
   }
 
@@ -145,17 +139,15 @@ public final class CudaEngine implements Engine {
 
   @Override
   public String describe() {
-    Cuda cuda = device.enter();
-    int ordinal = device.ordinal();
+    MemoryInfo memory = device.memory();
     return String.format(
         Locale.ROOT,
-        "%s, sm_%d%d, %d multiprocessors, %.1f of %.1f GB free",
-        cuda.deviceName(ordinal),
-        cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal),
-        cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal),
-        cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, ordinal),
-        cuda.memoryInfo().freeBytes() / 1e9,
-        cuda.memoryInfo().totalBytes() / 1e9);
+        "%s, %s, %d multiprocessors, %.1f of %.1f GB free",
+        device.name(),
+        device.architecture(),
+        device.cuda().attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, device.ordinal()),
+        memory.freeBytes() / 1e9,
+        memory.totalBytes() / 1e9);
   }
 
   @Override
@@ -243,14 +235,7 @@ public final class CudaEngine implements Engine {
       PaperSupport.requireLayout("final state u", call.finalState().u());
     }
     kernels.entry(Operation.FORWARD, call.input().shape().keyDim());
-    run(
-        "forward of " + call.input().shape(),
-        call.stream(),
-        queue -> {
-          try (var pass = new PaperPass(kernels, queue, call.operator(), call.input())) {
-            pass.forward(call);
-          }
-        });
+    run("forward", call.operator(), call.input(), call.stream(), pass -> pass.forward(call));
   }
 
   @Override
@@ -265,23 +250,21 @@ public final class CudaEngine implements Engine {
     PaperSupport.requireLayout("da", call.gradients().da());
     PaperSupport.requireLayout("db", call.gradients().db());
     kernels.entry(Operation.QUERY_GRADIENT, call.input().shape().keyDim());
-    run(
-        "backward of " + call.input().shape(),
-        call.stream(),
-        queue -> {
-          try (var pass = new PaperPass(kernels, queue, call.operator(), call.input())) {
-            pass.backward(call);
-          }
-        });
+    run("backward", call.operator(), call.input(), call.stream(), pass -> pass.backward(call));
   }
 
-  private void run(String what, Stream stream, Consumer<CudaQueue> work) {
+  private void run(
+      String what,
+      Operator operator,
+      AttentionInput input,
+      Stream stream,
+      Consumer<PaperPass> launches) {
     CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
     synchronized (queue) {
-      try {
-        work.accept(queue);
+      try (PaperPass pass = new PaperPass(kernels, queue, operator, input)) {
+        launches.accept(pass);
       } catch (CudaException e) {
-        throw e.withContext(what);
+        throw e.withContext(what + " of " + input.shape());
       }
     }
   }

@@ -29,6 +29,7 @@ final class Kernels {
   private final Device device;
   private final Arena owner;
   private final List<BuiltKernels> sources;
+  private final Map<Key, Found> found = new ConcurrentHashMap<>();
   private final Map<Key, LoadedKernel> loaded = new ConcurrentHashMap<>();
 
   /**
@@ -48,22 +49,24 @@ final class Kernels {
    *     build this one
    */
   KernelEntry entry(Operation operation, int headDim) {
-    return find(operation, headDim)
-        .map(Found::entry)
-        .orElseThrow(() -> new UnsupportedOperationException(notBuilt(headDim)));
+    return find(new Key(operation, headDim)).entry();
   }
 
   private record Found(BuiltKernels source, KernelEntry entry) {}
 
-  private Optional<Found> find(Operation operation, int headDim) {
+  private Found find(Key key) {
+    return found.computeIfAbsent(key, this::search);
+  }
+
+  private Found search(Key key) {
     for (BuiltKernels source : sources) {
       Optional<KernelEntry> entry =
-          source.manifest().find(operation, Family.PAPER, headDim, ElementType.F32);
+          source.manifest().find(key.operation, Family.PAPER, key.headDim, ElementType.F32);
       if (entry.isPresent()) {
-        return Optional.of(new Found(source, entry.get()));
+        return new Found(source, entry.get());
       }
     }
-    return Optional.empty();
+    throw new UnsupportedOperationException(notBuilt(key.headDim));
   }
 
   private String notBuilt(int headDim) {
@@ -80,20 +83,19 @@ final class Kernels {
   }
 
   private LoadedKernel load(Key key) {
-    Found found =
-        find(key.operation, key.headDim)
-            .orElseThrow(() -> new UnsupportedOperationException(notBuilt(key.headDim)));
-    KernelEntry entry = found.entry();
+    Found kernelAndSource = find(key);
+    KernelEntry entry = kernelAndSource.entry();
     Cuda cuda = device.enter();
     CudaKernel kernel;
     try (Arena scratch = Arena.ofConfined()) {
-      byte[] image = found.source().image(entry);
+      byte[] image = kernelAndSource.source().image(entry);
       MemorySegment copy = scratch.allocateFrom(ValueLayout.JAVA_BYTE, image);
       CudaModule module = cuda.loadImage(owner, copy);
       kernel = cuda.kernel(module, entry.symbol());
     } catch (IOException e) {
       throw new UncheckedIOException(
-          "can't read kernel %s of %s".formatted(entry.symbol(), found.source().origin()), e);
+          "can't read kernel %s of %s".formatted(entry.symbol(), kernelAndSource.source().origin()),
+          e);
     }
     if (entry.sharedBytes() > FREE_SHARED_BYTES) {
       cuda.setMaxDynamicSharedMemory(kernel, entry.sharedBytes());
