@@ -1,0 +1,155 @@
+// Arguments of the kernels of the family `chunked`, passed by value. Plain C++, so that a host compiler
+// can check the layout.
+//
+// Work is cut into items: an item is a run of tokens of one head that starts from one state. A whole
+// sequence is an item, and so is a segment of one. Where `items` is null, item i of every head is
+//   start = i * item_tokens, tokens = min(item_tokens, tokens - start), count = initial_count + start,
+// slot = min(i, slots - 1).
+//
+// A block computes a tile of columns of the values of one item of one head:
+//   block = (head * num_items + item) * tiles + tile.
+#pragma once
+
+#include <cstdint>
+
+namespace linattn {
+
+// A [batch, head, token, column] tensor; the columns are neighbours. Strides in elements, address and
+// strides multiples of 16 bytes.
+//
+// offset  bytes  member
+//      0      8  address
+//      8      8  batch_stride
+//     16      8  head_stride
+//     24      8  token_stride
+struct TensorView {
+  void* address;
+  int64_t batch_stride;
+  int64_t head_stride;
+  int64_t token_stride;
+};
+
+// offset  bytes  member
+//      0      4  start     first token, counted along the token axis of the tensors
+//      4      4  tokens    >= 0
+//      8      4  slot      its state among the `slots` states of a head
+//     12      4  reserved  0
+//     16      8  count     tokens that its initial state holds
+struct Item {
+  int32_t start;
+  int32_t tokens;
+  int32_t slot;
+  int32_t reserved;
+  int64_t count;
+};
+
+// A state is S [Dk, Dv], z [Dk], u [Dv], fp32; each lies in an array [batch, kv head, slot] of its own,
+// without gaps. A null input means zero, a null output means not wanted.
+//
+// offset  bytes  member
+//      0     32  query
+//     32     32  key
+//     64     32  value
+//     96     32  out
+//    128     32  normalizer     g, fp32
+//    160      8  items          [num_items], or null
+//    168      8  a_per_head     [heads], or null: the scalar a
+//    176      8  b_per_head     [heads], or null: the scalar b
+//    184      8  state_in       S
+//    192      8  key_sum_in     z
+//    200      8  value_sum_in   u
+//    208      8  state_out      S
+//    216      8  key_sum_out    z
+//    224      8  value_sum_out  u
+//    232      8  marks          [blocks of the forward]: 1 where a block met a value that is not finite
+//    240      8  initial_count  tokens in the initial state
+//    248      4  tokens         extent of the token axis
+//    252      4  item_tokens    see above
+//    256      4  num_items
+//    260      4  slots          states per head in state_in and state_out
+//    264      4  heads          query heads of a batch row
+//    268      4  group          query heads that share a key/value head; divides heads
+//    272      4  key_dim        Dk
+//    276      4  value_dim      Dv
+//    280      4  normalize      1: rows of q and k are divided by their length first
+//    284      4  a
+//    288      4  b
+//    292      4  reserved       0
+struct ChunkedArguments {
+  TensorView query;
+  TensorView key;
+  TensorView value;
+  TensorView out;
+  TensorView normalizer;
+  const Item* items;
+  const float* a_per_head;
+  const float* b_per_head;
+  const float* state_in;
+  const float* key_sum_in;
+  const float* value_sum_in;
+  float* state_out;
+  float* key_sum_out;
+  float* value_sum_out;
+  uint32_t* marks;
+  int64_t initial_count;
+  int32_t tokens;
+  int32_t item_tokens;
+  int32_t num_items;
+  int32_t slots;
+  int32_t heads;
+  int32_t group;
+  int32_t key_dim;
+  int32_t value_dim;
+  int32_t normalize;
+  float a;
+  float b;
+  int32_t reserved;
+};
+
+// The items of one sequence, for state_scan.
+//
+// offset  bytes  member
+//      0      4  first      its first item
+//      4      4  num_items
+struct Span {
+  int32_t first;
+  int32_t num_items;
+};
+
+// Turns the sums of each item into the state before it: state[i] = initial + sum of the items of its
+// sequence before i, in order; the total goes to the final state. In place. A sequence without items
+// passes its initial state on.
+//
+// offset  bytes  member
+//      0      8  state          S [kv heads, num_items, Dk, Dv], sums on entry, states on return
+//      8      8  key_sum        z [kv heads, num_items, Dk]
+//     16      8  value_sum      u [kv heads, num_items, Dv]
+//     24      8  state_in       S [kv heads, num_sequences, Dk, Dv], or null: zero
+//     32      8  key_sum_in     z
+//     40      8  value_sum_in   u
+//     48      8  state_out      S [kv heads, num_sequences, Dk, Dv], or null: not wanted; may be state_in
+//     56      8  key_sum_out    z
+//     64      8  value_sum_out  u
+//     72      8  spans          [num_sequences], or null: one sequence of all items
+//     80      4  num_items
+//     84      4  num_sequences
+//     88      4  key_dim        Dk
+//     92      4  value_dim      Dv
+struct StateScanArguments {
+  float* state;
+  float* key_sum;
+  float* value_sum;
+  const float* state_in;
+  const float* key_sum_in;
+  const float* value_sum_in;
+  float* state_out;
+  float* key_sum_out;
+  float* value_sum_out;
+  const Span* spans;
+  int32_t num_items;
+  int32_t num_sequences;
+  int32_t key_dim;
+  int32_t value_dim;
+};
+
+}  // namespace linattn
