@@ -29,11 +29,12 @@
 #endif
 #define API __attribute__((visibility("default")))
 
-typedef enum { PINNED, DEVICE, REGISTERED, STREAM, EVENT, LIBRARY, NUM_KINDS } Kind;
-static const char *const kKindNames[] = {"pinned", "device", "registered", "stream", "event", "library"};
+typedef enum { PINNED, DEVICE, REGISTERED, STREAM, EVENT, LIBRARY, GRAPH, EXECUTABLE, NUM_KINDS } Kind;
+static const char *const kKindNames[] = {"pinned", "device", "registered", "stream", "event", "library", "graph", "executable"};
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, MEMORY_ALLOCATION = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
-       INVALID_HANDLE = 400, SYMBOL_NOT_FOUND = 500, NOT_READY = 600 };
+       INVALID_HANDLE = 400, SYMBOL_NOT_FOUND = 500, NOT_READY = 600, CAPTURE_UNSUPPORTED = 900,
+       ILLEGAL_STATE = 401 };
 enum { MAX_CALLS = 65536, MAX_LAUNCHES = 4096, MAX_ARGUMENT_BYTES = 1024, NAME_BYTES = 256 };
 
 /* One live thing. `at` is its handle: the memory itself, or this object's own address. */
@@ -56,11 +57,14 @@ typedef struct {
   const Kernel *kernel;
   int32_t grid[3], block[3];
   int64_t shared_bytes, stream;
-  unsigned char arguments[MAX_ARGUMENT_BYTES];
+  int32_t cluster;
+  _Alignas(64) unsigned char arguments[MAX_ARGUMENT_BYTES];
 } Launch;
 
 typedef struct { unsigned x, y, z; } Dim3;
-typedef struct { Dim3 grid, block; size_t shared_bytes; void *stream; void *attributes; unsigned num_attributes; } LaunchConfig;
+typedef struct { int id; char padding[4]; union { Dim3 cluster; char bytes[64]; } value; } LaunchAttribute;
+typedef struct { Dim3 grid, block; size_t shared_bytes; void *stream;
+                 const LaunchAttribute *attributes; unsigned num_attributes; } LaunchConfig;
 typedef struct { int type, device; void *device_pointer, *host_pointer; long reserved[8]; } PointerAttributes;
 typedef struct { size_t shared, constant, local; int max_threads, registers, ptx, binary, cache_mode, max_dynamic_shared; } FuncAttributes;
 
@@ -74,6 +78,11 @@ static int fail_status, last_error, pending, num_devices = DOUBLE_DEVICES, major
 static int multiprocessors = 132, shared_per_block = 232448, l2_bytes = 50 << 20;
 static size_t memory_bytes = (size_t)1 << 34;
 static char device_name[NAME_BYTES] = "Test Double";
+static void *capturing;      /* the stream whose work is noted, or NULL */
+static long noted_launches;  /* by that stream */
+static int old_driver;       /* one without tensor maps */
+static int pool;             /* the default memory pool is its address */
+static uint64_t pool_threshold;
 static __thread int device;
 
 static int note(int status) {
@@ -130,6 +139,9 @@ static int stream_ok(const void *stream) {
   return !stream || find(STREAM, stream) ? SUCCESS : note(INVALID_HANDLE);
 }
 
+/* What a capturing stream cannot note: waiting, and copies of memory that may be gone by the launch. */
+static int capture_ok(void) { return capturing ? note(CAPTURE_UNSUPPORTED) : SUCCESS; }
+
 static int memory(Kind kind, void **out, size_t bytes) {
   if (kind == DEVICE && device_bytes() + bytes > memory_bytes) return note(MEMORY_ALLOCATION);
   char *at = malloc(bytes);
@@ -162,7 +174,9 @@ CALL(cudaDriverGetVersion, (int *out), PUT(out, DOUBLE_DRIVER))
 CALL(cudaGetDeviceCount, (int *out), DOUBLE_COUNT_STATUS ? note(DOUBLE_COUNT_STATUS) : PUT(out, num_devices))
 CALL(cudaSetDevice, (int d), d >= 0 && d < num_devices ? PUT(&device, d) : note(INVALID_DEVICE))
 CALL(cudaGetDevice, (int *out), PUT(out, device))
-CALL(cudaDeviceSynchronize, (void), SUCCESS)
+CALL(cudaDeviceSynchronize, (void), capture_ok())
+CALL(cudaDeviceGetDefaultMemPool, (void **out, int d), d >= 0 && d < num_devices ? PUT(out, &pool) : note(INVALID_DEVICE))
+CALL(cudaMemPoolSetAttribute, (void *at, int id, const uint64_t *value), at == &pool && id == 4 ? PUT(&pool_threshold, *value) : note(INVALID_VALUE))
 
 static int attribute(int *out, int id) {
   switch (id) {
@@ -207,21 +221,23 @@ CALL(cudaPointerGetAttributes, (PointerAttributes *out, const void *at), describ
 static int copy(void *to, const void *from, size_t bytes, int kind) {
   if ((kind & 1) && !holder(to, bytes)) return note(INVALID_VALUE);
   if ((kind & 2) && !holder(from, bytes)) return note(INVALID_VALUE);
+  if (capturing && !holder(to, bytes)) return note(CAPTURE_UNSUPPORTED);
+  if (capturing && !holder(from, bytes)) return note(CAPTURE_UNSUPPORTED);
   memmove(to, from, bytes);
   return SUCCESS;
 }
 static int fill(void *to, int value, size_t bytes) {
   return holder(to, bytes) ? (memset(to, value, bytes), SUCCESS) : note(INVALID_VALUE);
 }
-CALL(cudaMemcpy, (void *to, const void *from, size_t bytes, int kind), copy(to, from, bytes, kind))
+CALL(cudaMemcpy, (void *to, const void *from, size_t bytes, int kind), capture_ok() ? CAPTURE_UNSUPPORTED : copy(to, from, bytes, kind))
 CALL(cudaMemcpyAsync, (void *to, const void *from, size_t bytes, int kind, void *stream), stream_ok(stream) ? INVALID_HANDLE : copy(to, from, bytes, kind))
 CALL(cudaMemset, (void *to, int value, size_t bytes), fill(to, value, bytes))
 CALL(cudaMemsetAsync, (void *to, int value, size_t bytes, void *stream), stream_ok(stream) ? INVALID_HANDLE : fill(to, value, bytes))
 
 static int handle_ok(Kind kind, const void *at) { return find(kind, at) ? SUCCESS : note(INVALID_HANDLE); }
 CALL(cudaStreamCreateWithFlags, (void **out, unsigned flags), (void)flags, add(STREAM, NULL, 0, out))
-RELEASE(cudaStreamDestroy, (void *stream), drop(STREAM, stream))
-CALL(cudaStreamSynchronize, (void *stream), stream_ok(stream))
+RELEASE(cudaStreamDestroy, (void *stream), (stream == capturing ? (void)(capturing = NULL) : (void)0, drop(STREAM, stream)))
+CALL(cudaStreamSynchronize, (void *stream), stream_ok(stream) ? INVALID_HANDLE : stream == capturing ? capture_ok() : SUCCESS)
 CALL(cudaStreamQuery, (void *stream), stream_ok(stream) ? INVALID_HANDLE : pending ? note(NOT_READY) : SUCCESS)
 CALL(cudaStreamWaitEvent, (void *stream, void *event, unsigned flags), (void)flags, stream_ok(stream) ? INVALID_HANDLE : handle_ok(EVENT, event))
 CALL(cudaEventCreateWithFlags, (void **out, unsigned flags), (void)flags, add(EVENT, NULL, 0, out))
@@ -265,9 +281,19 @@ static int get_attributes(FuncAttributes *out, const Kernel *k) {
 static int launch(const LaunchConfig *c, const Kernel *k, void **arguments) {
   if (kernel_ok(k) || stream_ok(c->stream)) return INVALID_HANDLE;
   if (c->block.x > 1024 || (c->shared_bytes > 49152 && c->shared_bytes > (size_t)k->max_dynamic_shared)) return note(INVALID_VALUE);
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < c->num_attributes; i++) {
+    if (c->attributes[i].id != 4 || c->attributes[i].value.cluster.y != 1) return note(INVALID_VALUE);
+    cluster = c->attributes[i].value.cluster.x;
+  }
+  if (!cluster || cluster > 8 || c->grid.x % cluster) return note(INVALID_VALUE);
+  if (c->stream && c->stream == capturing) {
+    noted_launches++;
+    return SUCCESS;
+  }
   if (num_launches < MAX_LAUNCHES) {
     Launch *l = &launches[num_launches];
-    *l = (Launch){k, {c->grid.x, c->grid.y, c->grid.z}, {c->block.x, c->block.y, c->block.z}, c->shared_bytes, (intptr_t)c->stream, {0}};
+    *l = (Launch){k, {c->grid.x, c->grid.y, c->grid.z}, {c->block.x, c->block.y, c->block.z}, c->shared_bytes, (intptr_t)c->stream, cluster, {0}};
     memcpy(l->arguments, arguments[0], argument_bytes);
   }
   num_launches++;
@@ -278,6 +304,58 @@ CALL(cudaFuncSetAttribute, (void *k, int id, int value), id == 8 ? set_attribute
 CALL(cudaFuncGetAttributes, (FuncAttributes *out, const void *k), get_attributes(out, k))
 CALL(cudaOccupancyMaxActiveBlocksPerMultiprocessor, (int *out, const void *k, int threads, size_t shared), (void)shared, kernel_ok(k) ? INVALID_HANDLE : PUT(out, 2048 / threads))
 CALL(cudaLaunchKernelExC, (const LaunchConfig *config, const void *k, void **arguments), launch(config, k, arguments))
+
+static int begin(void *stream, int mode) {
+  if (!stream || stream_ok(stream) || mode != 2 || capturing) return note(stream ? ILLEGAL_STATE : INVALID_VALUE);
+  noted_launches = 0;
+  return PUT(&capturing, stream);
+}
+static int end(void *stream, void **out) {
+  if (!stream || stream != capturing) return note(ILLEGAL_STATE);
+  capturing = NULL;
+  return add(GRAPH, NULL, noted_launches, out);
+}
+static int instantiate(void **out, const void *graph) {
+  return handle_ok(GRAPH, graph) ? INVALID_HANDLE : add(EXECUTABLE, NULL, (*find(GRAPH, graph))->bytes, out);
+}
+static int launch_graph(const void *graph, const void *stream) {
+  if (stream_ok(stream) || handle_ok(EXECUTABLE, graph)) return INVALID_HANDLE;
+  num_launches += (*find(EXECUTABLE, graph))->bytes;
+  return SUCCESS;
+}
+CALL(cudaStreamBeginCapture, (void *stream, int mode), begin(stream, mode))
+CALL(cudaStreamEndCapture, (void *stream, void **out), end(stream, out))
+CALL(cudaGraphInstantiate, (void **out, void *graph, unsigned long long flags), (void)flags, instantiate(out, graph))
+CALL(cudaGraphLaunch, (void *graph, void *stream), launch_graph(graph, stream))
+RELEASE(cudaGraphDestroy, (void *graph), drop(GRAPH, graph))
+RELEASE(cudaGraphExecDestroy, (void *graph), drop(EXECUTABLE, graph))
+
+/* What a descriptor says here: the real one is opaque. */
+typedef struct {
+  int type, rank, interleave, swizzle, promotion, fill;
+  uint64_t address, extents[4], strides[3];
+  uint32_t box[4];
+} TensorMap;
+static int encode(TensorMap *out, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,
+                  const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
+  if ((uintptr_t)out % 64 || (uintptr_t)address % 16 || rank != 4) return note(INVALID_VALUE);
+  for (int i = 0; i < 4; i++)
+    if (!extents[i] || !box[i] || box[i] > 256 || steps[i] != 1 || (i && strides[i - 1] % 16)) return note(INVALID_VALUE);
+  *out = (TensorMap){type, rank, interleave, swizzle, promotion, fill, (uintptr_t)address, {0}, {0}, {0}};
+  memcpy(out->extents, extents, sizeof out->extents);
+  memcpy(out->strides, strides, sizeof out->strides);
+  memcpy(out->box, box, sizeof out->box);
+  return SUCCESS;
+}
+CALL(cuTensorMapEncodeTiled, (TensorMap *out, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill), encode(out, type, rank, address, extents, strides, box, steps, interleave, swizzle, promotion, fill))
+
+/* The driver's functions; 1: there is none of that name. */
+static int entry_point(const char *name, void **out, int *answer) {
+  int known = !strcmp(name, "cuTensorMapEncodeTiled");
+  *out = known ? (void *)cuTensorMapEncodeTiled : NULL;
+  return PUT(answer, !known || old_driver);
+}
+CALL(cudaGetDriverEntryPointByVersion, (const char *name, void **out, unsigned version, unsigned long long flags, int *answer), (void)version, (void)flags, entry_point(name, out, answer))
 
 API int cudaPeekAtLastError(void) { return last_error; }
 API int cudaGetLastError(void) {
@@ -297,10 +375,12 @@ API const char *cudaGetErrorName(int status) {
     case INVALID_HANDLE: return "cudaErrorInvalidResourceHandle";
     case SYMBOL_NOT_FOUND: return "cudaErrorSymbolNotFound";
     case NOT_READY: return "cudaErrorNotReady";
+    case ILLEGAL_STATE: return "cudaErrorIllegalState";
     case 700: return "cudaErrorIllegalAddress";
     case 712: return "cudaErrorHostMemoryAlreadyRegistered";
     case 719: return "cudaErrorLaunchFailure";
     case 803: return "cudaErrorSystemDriverMismatch";
+    case CAPTURE_UNSUPPORTED: return "cudaErrorStreamCaptureUnsupported";
     default: return "cudaErrorUnknown";
   }
 }
@@ -315,7 +395,10 @@ API void double_reset(void) {
     kernels = next;
   }
   num_calls = num_launches = fail_at = argument_bytes = 0;
-  fail_status = last_error = pending = device = 0;
+  fail_status = last_error = pending = device = old_driver = 0;
+  capturing = NULL;
+  noted_launches = 0;
+  pool_threshold = 0;
   num_devices = DOUBLE_DEVICES;
   major = 9, minor = 0, multiprocessors = 132, shared_per_block = 232448;
   memory_bytes = (size_t)1 << 34;
@@ -324,6 +407,8 @@ API void double_reset(void) {
 /* The k-th counted call from now on, first = 1, fails with `status`; k = 0: none does. */
 API void double_fail_at(long k, int status) { fail_at = k, fail_status = status; }
 API void double_pending(int queries_say_not_ready) { pending = queries_say_not_ready; }
+API void double_old_driver(int has_no_tensor_maps) { old_driver = has_no_tensor_maps; }
+API int64_t double_pool_threshold(void) { return (int64_t)pool_threshold; }
 API void double_devices(int count) { num_devices = count; }
 API void double_capability(int new_major, int new_minor) { major = new_major, minor = new_minor; }
 API void double_multiprocessors(int count, int shared_bytes) { multiprocessors = count, shared_per_block = shared_bytes; }
@@ -345,4 +430,5 @@ API const char *double_launch_kernel(long index) { return launches[index].kernel
 API const int32_t *double_launch_dimensions(long index) { return launches[index].grid; }
 API int64_t double_launch_shared_bytes(long index) { return launches[index].shared_bytes; }
 API int64_t double_launch_stream(long index) { return launches[index].stream; }
+API int64_t double_launch_cluster(long index) { return launches[index].cluster; }
 API const unsigned char *double_launch_arguments(long index) { return launches[index].arguments; }

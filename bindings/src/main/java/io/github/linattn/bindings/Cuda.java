@@ -37,6 +37,12 @@ public final class Cuda {
 
   private static final int PCI_ID_BYTES = 32;
 
+  /** What every GPU with clusters can run. */
+  private static final int MOST_CLUSTER_BLOCKS = 8;
+
+  /** The CUDA version that brought tensor maps. */
+  private static final int TENSOR_MAP_VERSION = 12000;
+
   Cuda() {}
 
   // Devices
@@ -107,6 +113,26 @@ public final class Cuda {
       MemorySegment total = scratch.allocate(JAVA_LONG);
       CudaStatus.check("cudaMemGetInfo", cudart.cudaMemGetInfo(free, total));
       return new MemoryInfo(free.get(JAVA_LONG, 0), total.get(JAVA_LONG, 0));
+    }
+  }
+
+  /**
+   * Lets a device keep what {@link #allocateAsync(long, CudaStream)} took from the driver when it
+   * is freed: else each synchronisation gives it back, and the next call pays for it again.
+   */
+  public void keepFreedMemory(int device) {
+    MemorySegment pool =
+        created(
+            out ->
+                CudaStatus.check(
+                    "cudaDeviceGetDefaultMemPool",
+                    cudart.cudaDeviceGetDefaultMemPool(out, device)));
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment threshold = scratch.allocateFrom(JAVA_LONG, -1L); // unsigned: all of it
+      CudaStatus.check(
+          "cudaMemPoolSetAttribute",
+          cudart.cudaMemPoolSetAttribute(
+              pool, cudart.cudaMemPoolAttrReleaseThreshold(), threshold));
     }
   }
 
@@ -314,6 +340,33 @@ public final class Cuda {
             to, from, bytes, cudart.cudaMemcpyDeviceToDevice(), stream.handle()));
   }
 
+  /** Checks a copy between ranges of device memory that do not overlap, to be repeated. */
+  public PreparedCopy prepareCopy(
+      DeviceMemory target,
+      long targetOffset,
+      DeviceMemory source,
+      long sourceOffset,
+      long bytes,
+      CudaStream stream) {
+    return new PreparedCopy(
+        target.pointerTo(targetOffset, bytes),
+        source.pointerTo(sourceOffset, bytes),
+        bytes,
+        stream);
+  }
+
+  /** Makes a prepared copy in the order of its stream; takes no memory of its own. */
+  public void copy(PreparedCopy copy) {
+    CudaStatus.check(
+        "cudaMemcpyAsync",
+        cudart.cudaMemcpyAsync(
+            copy.target(),
+            copy.source(),
+            copy.bytes(),
+            cudart.cudaMemcpyDeviceToDevice(),
+            copy.stream().handle()));
+  }
+
   /** Sets each byte of a range, in the order of a stream. */
   public void fillAsync(
       DeviceMemory target, long targetOffset, byte value, long bytes, CudaStream stream) {
@@ -500,6 +553,56 @@ public final class Cuda {
       long dynamicSharedBytes,
       CudaStream stream,
       MemorySegment argumentStruct) {
+    requireDimensions(gridX, gridY, blockThreads, dynamicSharedBytes);
+    long bytes = Handles.positive(argumentStruct.byteSize());
+    scratch.fill(
+        gridX,
+        gridY,
+        1,
+        blockThreads,
+        dynamicSharedBytes,
+        stream.handle(),
+        Handles.host(argumentStruct, 0, bytes));
+    CudaStatus.check(
+        "cudaLaunchKernelExC",
+        cudart.cudaLaunchKernelExC(scratch.config(), kernel.handle(), scratch.arguments()));
+  }
+
+  /**
+   * Fills in a launch of a one-dimensional grid, to be repeated.
+   *
+   * @param clusterX neighbouring blocks that run together and can reach each other's shared memory;
+   *     divides the grid, 1 for none, at most 8
+   * @param argumentStruct as in {@link #launch(LaunchScratch, CudaKernel, int, int, int, long,
+   *     CudaStream, MemorySegment)}; read at each launch
+   */
+  public PreparedLaunch prepare(
+      Arena owner,
+      CudaKernel kernel,
+      int gridX,
+      int clusterX,
+      int blockThreads,
+      long dynamicSharedBytes,
+      CudaStream stream,
+      MemorySegment argumentStruct) {
+    requireDimensions(gridX, 1, blockThreads, dynamicSharedBytes);
+    if (clusterX < 1 || clusterX > MOST_CLUSTER_BLOCKS || gridX % clusterX != 0) {
+      throw new IllegalArgumentException(
+          "a cluster has 1 to 8 blocks and divides the grid: " + clusterX + " of " + gridX);
+    }
+    return new PreparedLaunch(
+        owner, kernel, gridX, clusterX, blockThreads, dynamicSharedBytes, stream, argumentStruct);
+  }
+
+  /** Starts a prepared launch and returns; takes no memory of its own. */
+  public void launch(PreparedLaunch launch) {
+    CudaStatus.check(
+        "cudaLaunchKernelExC",
+        cudart.cudaLaunchKernelExC(launch.config(), launch.kernel(), launch.arguments()));
+  }
+
+  private static void requireDimensions(
+      int gridX, int gridY, int blockThreads, long dynamicSharedBytes) {
     if (Math.min(Math.min(gridX, gridY), blockThreads) < 1 || dynamicSharedBytes < 0) {
       throw new IllegalArgumentException(
           "grid and block must be >= 1 and shared memory >= 0: grid "
@@ -511,17 +614,83 @@ public final class Cuda {
               + ", shared bytes "
               + dynamicSharedBytes);
     }
-    long bytes = Handles.positive(argumentStruct.byteSize());
-    scratch.fill(
-        gridX,
-        gridY,
-        blockThreads,
-        dynamicSharedBytes,
-        stream.handle(),
-        Handles.host(argumentStruct, 0, bytes));
+  }
+
+  /**
+   * Finds the driver's encoder of tensor maps, for GPUs from sm_90 on.
+   *
+   * @throws io.github.linattn.cuda.CudaException also if the driver has none
+   */
+  public TensorMapWriter tensorMapWriter(Arena owner) {
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment name = scratch.allocateFrom(TensorMapWriter.functionName());
+      MemorySegment answer = scratch.allocate(JAVA_INT);
+      MemorySegment function =
+          created(
+              out ->
+                  CudaStatus.check(
+                      "cudaGetDriverEntryPointByVersion",
+                      cudart.cudaGetDriverEntryPointByVersion(
+                          name, out, TENSOR_MAP_VERSION, cudart.cudaEnableDefault(), answer)));
+      if (answer.get(JAVA_INT, 0) != cudart.cudaDriverEntryPointSuccess()) {
+        CudaStatus.check("cudaGetDriverEntryPointByVersion", cudart.cudaErrorSymbolNotFound());
+      }
+      return new TensorMapWriter(owner, function);
+    }
+  }
+
+  // Graphs
+
+  /**
+   * Lets a stream note the work it is given instead of doing it, until {@link #endCapture} or
+   * {@link #abandonCapture}. Other threads may use CUDA as ever meanwhile.
+   */
+  public void beginCapture(CudaStream stream) {
     CudaStatus.check(
-        "cudaLaunchKernelExC",
-        cudart.cudaLaunchKernelExC(scratch.config(), kernel.handle(), scratch.arguments()));
+        "cudaStreamBeginCapture",
+        cudart.cudaStreamBeginCapture(stream.handle(), cudart.cudaStreamCaptureModeRelaxed()));
+  }
+
+  /** Ends a capture and makes what was noted ready to be launched. */
+  public CudaGraph endCapture(Arena owner, CudaStream stream) {
+    MemorySegment template = captured(stream);
+    MemorySegment executable;
+    try {
+      executable =
+          created(
+              out ->
+                  CudaStatus.check(
+                      "cudaGraphInstantiate", cudart.cudaGraphInstantiate(out, template, 0)));
+    } finally {
+      CudaStatus.released("cudaGraphDestroy", cudart.cudaGraphDestroy(template));
+    }
+    return new CudaGraph(
+        own(
+            executable,
+            0,
+            owner,
+            graph ->
+                CudaStatus.released("cudaGraphExecDestroy", cudart.cudaGraphExecDestroy(graph))));
+  }
+
+  /** Ends a capture, also one that failed, and forgets what was noted. */
+  public void abandonCapture(CudaStream stream) {
+    MemorySegment template = captured(stream);
+    if (template.address() != 0) {
+      CudaStatus.released("cudaGraphDestroy", cudart.cudaGraphDestroy(template));
+    }
+  }
+
+  private static MemorySegment captured(CudaStream stream) {
+    MemorySegment capturing = stream.handle();
+    return created(
+        out ->
+            CudaStatus.check("cudaStreamEndCapture", cudart.cudaStreamEndCapture(capturing, out)));
+  }
+
+  /** Gives all work of a graph to a stream and returns. */
+  public void launch(CudaGraph graph, CudaStream stream) {
+    CudaStatus.check("cudaGraphLaunch", cudart.cudaGraphLaunch(graph.handle(), stream.handle()));
   }
 
   // Releases

@@ -1,8 +1,10 @@
 package io.github.linattn.bindings;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
 
 import io.github.linattn.bindings.generated.cudaLaunchConfig_st;
+import io.github.linattn.bindings.generated.cudart;
 import io.github.linattn.bindings.generated.dim3;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -16,15 +18,23 @@ public final class LaunchScratch {
   private static final long GRID = cudaLaunchConfig_st.gridDim$offset();
   private static final long BLOCK = cudaLaunchConfig_st.blockDim$offset();
 
+  // cudaLaunchAttribute: the id, padding up to 8 bytes, a union of 64 bytes
+  private static final long ATTRIBUTE_BYTES = 72;
+  private static final long ATTRIBUTE_VALUE = 8;
+
   private final MemorySegment config;
   private final MemorySegment arguments;
+  private final MemorySegment cluster;
 
   public LaunchScratch(Arena owner) {
     config = cudaLaunchConfig_st.allocate(owner);
     arguments = owner.allocate(ADDRESS);
-    setDimensions(GRID, 1, 1);
-    setDimensions(BLOCK, 1, 1);
-    cudaLaunchConfig_st.attrs(config, MemorySegment.NULL);
+    cluster = owner.allocate(ATTRIBUTE_BYTES, Long.BYTES);
+    cluster.set(JAVA_INT, 0, cudart.cudaLaunchAttributeClusterDimension());
+    setDimensions(cluster, ATTRIBUTE_VALUE, 1, 1);
+    setDimensions(config, GRID, 1, 1);
+    setDimensions(config, BLOCK, 1, 1);
+    cudaLaunchConfig_st.attrs(config, cluster);
     cudaLaunchConfig_st.numAttrs(config, 0);
   }
 
@@ -32,22 +42,25 @@ public final class LaunchScratch {
   void fill(
       int gridX,
       int gridY,
+      int clusterX,
       int blockThreads,
       long dynamicSharedBytes,
       MemorySegment stream,
       MemorySegment argumentStruct) {
     Handles.usable(config, "launch scratch");
-    setDimensions(GRID, gridX, gridY);
-    setDimensions(BLOCK, blockThreads, 1);
+    setDimensions(config, GRID, gridX, gridY);
+    setDimensions(config, BLOCK, blockThreads, 1);
+    setDimensions(cluster, ATTRIBUTE_VALUE, clusterX, 1);
+    cudaLaunchConfig_st.numAttrs(config, clusterX == 1 ? 0 : 1);
     cudaLaunchConfig_st.dynamicSmemBytes(config, dynamicSharedBytes);
     cudaLaunchConfig_st.stream(config, stream);
     arguments.set(ADDRESS, 0, argumentStruct);
   }
 
-  private void setDimensions(long offset, int x, int y) {
-    config.set(dim3.x$layout(), offset + dim3.x$offset(), x);
-    config.set(dim3.y$layout(), offset + dim3.y$offset(), y);
-    config.set(dim3.z$layout(), offset + dim3.z$offset(), 1);
+  private static void setDimensions(MemorySegment struct, long offset, int x, int y) {
+    struct.set(dim3.x$layout(), offset + dim3.x$offset(), x);
+    struct.set(dim3.y$layout(), offset + dim3.y$offset(), y);
+    struct.set(dim3.z$layout(), offset + dim3.z$offset(), 1);
   }
 
   MemorySegment config() {

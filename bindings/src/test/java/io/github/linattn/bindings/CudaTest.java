@@ -2,6 +2,7 @@ package io.github.linattn.bindings;
 
 import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
@@ -91,6 +92,102 @@ class CudaTest {
       assertThat(cudart.launchArguments(1, layout).toArray(JAVA_LONG)).containsExactly(12, -1);
       assertThat(cuda.resources(kernel).maxDynamicSharedBytes()).isEqualTo(100_000);
     }
+  }
+
+  @Test
+  void preparedLaunchesAndCopiesAreRepeated() {
+    cudart.argumentBytes(8);
+    try (Arena arena = Arena.ofConfined()) {
+      CudaStream stream = cuda.createStream(arena);
+      CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
+      MemorySegment arguments = arena.allocate(JAVA_LONG);
+      PreparedLaunch pairs = cuda.prepare(arena, kernel, 6, 2, 384, 1000, stream, arguments);
+      PreparedLaunch single = cuda.prepare(arena, kernel, 7, 1, 128, 0, stream, arguments);
+      cuda.launch(pairs);
+      arguments.set(JAVA_LONG, 0, 5);
+      cuda.launch(single);
+      cuda.launch(pairs);
+      assertThat(cudart.launchDimensions(2)).containsExactly(6, 1, 1, 384, 1, 1);
+      assertThat(cudart.launchCluster(0)).isEqualTo(2);
+      assertThat(cudart.launchCluster(1)).isEqualTo(1);
+      assertThat(cudart.launchStream(1)).isEqualTo(stream.address());
+      MemoryLayout layout = MemoryLayout.structLayout(JAVA_LONG);
+      assertThat(cudart.launchArguments(0, layout).get(JAVA_LONG, 0)).isZero();
+      assertThat(cudart.launchArguments(2, layout).get(JAVA_LONG, 0)).isEqualTo(5);
+      assertThatThrownBy(() -> cuda.prepare(arena, kernel, 7, 2, 384, 0, stream, arguments))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("divides the grid: 2 of 7");
+
+      DeviceMemory a = cuda.allocate(arena, 16);
+      DeviceMemory b = cuda.allocate(arena, 16);
+      PreparedCopy copy = cuda.prepareCopy(b, 8, a, 0, 8, stream);
+      cuda.fill(a, 0, (byte) 3, 16);
+      cuda.copy(copy);
+      assertThat(CudartDouble.peek(b).get(JAVA_BYTE, 8)).isEqualTo((byte) 3);
+      assertThatThrownBy(() -> cuda.prepareCopy(b, 9, a, 0, 8, stream))
+          .isInstanceOf(IndexOutOfBoundsException.class);
+    }
+  }
+
+  @Test
+  void graphsRepeatWhatWasNoted() {
+    try (Arena arena = Arena.ofConfined()) {
+      CudaStream stream = cuda.createStream(arena);
+      CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
+      MemorySegment arguments = arena.allocate(JAVA_LONG);
+      PreparedLaunch launch = cuda.prepare(arena, kernel, 1, 1, 32, 0, stream, arguments);
+      cuda.beginCapture(stream);
+      cuda.launch(launch);
+      cuda.launch(launch);
+      assertThatThrownBy(() -> cuda.synchronize(stream))
+          .hasMessageContaining("cudaErrorStreamCaptureUnsupported");
+      CudaGraph graph = cuda.endCapture(arena, stream);
+      assertThat(cudart.launches()).isZero();
+      cuda.launch(graph, stream);
+      cuda.launch(graph, stream);
+      assertThat(cudart.launches()).isEqualTo(4);
+      cuda.beginCapture(stream);
+      cuda.launch(launch);
+      cuda.abandonCapture(stream);
+      cuda.synchronize(stream);
+      assertThat(cudart.launches()).isEqualTo(4);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void tensorMapsSayWhatTheyWereTold() {
+    try (Arena arena = Arena.ofConfined()) {
+      MemorySegment map = arena.allocate(128, 64);
+      TensorMapWriter writer = cuda.tensorMapWriter(arena);
+      writer.extents(96, 1000, 4, 2).byteStrides(384, 384_000, 1_536_000).box(32, 64, 1, 1);
+      writer.write(map, TensorMapWriter.Element.F32, 0x1000);
+      // type, rank, no interleave, 128 byte swizzle, 256 byte promotion, zeros
+      assertThat(map.asSlice(0, 24).toArray(JAVA_INT)).containsExactly(7, 4, 0, 3, 3, 0);
+      assertThat(map.asSlice(24, 64).toArray(JAVA_LONG))
+          .containsExactly(0x1000, 96, 1000, 4, 2, 384, 384_000, 1_536_000);
+      assertThat(map.asSlice(88, 16).toArray(JAVA_INT)).containsExactly(32, 64, 1, 1);
+      long calls = cudart.calls();
+      assertThatThrownBy(() -> writer.write(map, TensorMapWriter.Element.F32, 0x1008))
+          .isInstanceOf(IllegalArgumentException.class);
+      assertThatThrownBy(() -> writer.byteStrides(8, 16, 16))
+          .isInstanceOf(IllegalArgumentException.class);
+      assertThatThrownBy(
+              () -> writer.box(64, 64, 1, 1).write(map, TensorMapWriter.Element.F32, 0x1000))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("at most 128 bytes");
+      assertThat(cudart.calls()).isEqualTo(calls);
+      cudart.oldDriver();
+      assertThatThrownBy(() -> cuda.tensorMapWriter(arena))
+          .isInstanceOf(CudaException.class)
+          .hasMessageContaining("cudaErrorSymbolNotFound");
+    }
+  }
+
+  @Test
+  void freedMemoryStaysWithTheDevice() {
+    cuda.keepFreedMemory(0);
+    assertThat(cudart.poolThreshold()).isEqualTo(-1);
   }
 
   @Test

@@ -67,6 +67,14 @@ final class CudartDouble {
     invoke("double_devices", FunctionDescriptor.ofVoid(JAVA_INT), count);
   }
 
+  void oldDriver() {
+    invoke("double_old_driver", FunctionDescriptor.ofVoid(JAVA_INT), 1);
+  }
+
+  long poolThreshold() {
+    return number("double_pool_threshold", FunctionDescriptor.of(JAVA_LONG));
+  }
+
   void argumentBytes(long bytes) {
     invoke("double_argument_bytes", FunctionDescriptor.ofVoid(JAVA_LONG), bytes);
   }
@@ -105,6 +113,10 @@ final class CudartDouble {
 
   long launchSharedBytes(long index) {
     return number("double_launch_shared_bytes", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index);
+  }
+
+  long launchCluster(long index) {
+    return number("double_launch_cluster", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index);
   }
 
   long launchStream(long index) {

@@ -218,6 +218,16 @@ public class cudart {
     public static int cudaErrorNoDevice() {
         return cudaErrorNoDevice;
     }
+    private static final int cudaErrorSymbolNotFound = (int)500L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaError.cudaErrorSymbolNotFound = 500
+     * }
+     */
+    public static int cudaErrorSymbolNotFound() {
+        return cudaErrorSymbolNotFound;
+    }
     private static final int cudaErrorNotReady = (int)600L;
     /**
 
@@ -317,6 +327,16 @@ public class cudart {
      */
     public static int cudaMemcpyDefault() {
         return cudaMemcpyDefault;
+    }
+    private static final int cudaStreamCaptureModeRelaxed = (int)2L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed = 2
+     * }
+     */
+    public static int cudaStreamCaptureModeRelaxed() {
+        return cudaStreamCaptureModeRelaxed;
     }
     private static final int cudaFuncAttributeMaxDynamicSharedMemorySize = (int)8L;
     /**
@@ -437,6 +457,46 @@ public class cudart {
      */
     public static int cudaDevAttrMemoryPoolsSupported() {
         return cudaDevAttrMemoryPoolsSupported;
+    }
+    private static final int cudaMemPoolAttrReleaseThreshold = (int)4L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaMemPoolAttr.cudaMemPoolAttrReleaseThreshold = 4
+     * }
+     */
+    public static int cudaMemPoolAttrReleaseThreshold() {
+        return cudaMemPoolAttrReleaseThreshold;
+    }
+    private static final int cudaEnableDefault = (int)0L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaGetDriverEntryPointFlags.cudaEnableDefault = 0
+     * }
+     */
+    public static int cudaEnableDefault() {
+        return cudaEnableDefault;
+    }
+    private static final int cudaDriverEntryPointSuccess = (int)0L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaDriverEntryPointQueryResult.cudaDriverEntryPointSuccess = 0
+     * }
+     */
+    public static int cudaDriverEntryPointSuccess() {
+        return cudaDriverEntryPointSuccess;
+    }
+    private static final int cudaLaunchAttributeClusterDimension = (int)4L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaLaunchAttributeID.cudaLaunchAttributeClusterDimension = 4
+     * }
+     */
+    public static int cudaLaunchAttributeClusterDimension() {
+        return cudaLaunchAttributeClusterDimension;
     }
 
     private static class cudaDeviceSynchronize {
@@ -996,6 +1056,69 @@ public class cudart {
         }
     }
 
+    private static class cudaDeviceGetDefaultMemPool {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER,
+            cudart.C_INT
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaDeviceGetDefaultMemPool");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *memPool, int device)
+     * }
+     */
+    public static FunctionDescriptor cudaDeviceGetDefaultMemPool$descriptor() {
+        return cudaDeviceGetDefaultMemPool.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *memPool, int device)
+     * }
+     */
+    public static MethodHandle cudaDeviceGetDefaultMemPool$handle() {
+        return cudaDeviceGetDefaultMemPool.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *memPool, int device)
+     * }
+     */
+    public static MemorySegment cudaDeviceGetDefaultMemPool$address() {
+        return cudaDeviceGetDefaultMemPool.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *memPool, int device)
+     * }
+     */
+    public static int cudaDeviceGetDefaultMemPool(MemorySegment memPool, int device) {
+        var mh$ = cudaDeviceGetDefaultMemPool.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaDeviceGetDefaultMemPool", memPool, device);
+            }
+            return (int)mh$.invokeExact(memPool, device);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class cudaSetDevice {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             cudart.C_INT,
@@ -1428,6 +1551,132 @@ public class cudart {
                 traceDowncall("cudaStreamQuery", stream);
             }
             return (int)mh$.invokeExact(stream);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class cudaStreamBeginCapture {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER,
+            cudart.C_INT
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaStreamBeginCapture");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+     * }
+     */
+    public static FunctionDescriptor cudaStreamBeginCapture$descriptor() {
+        return cudaStreamBeginCapture.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+     * }
+     */
+    public static MethodHandle cudaStreamBeginCapture$handle() {
+        return cudaStreamBeginCapture.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+     * }
+     */
+    public static MemorySegment cudaStreamBeginCapture$address() {
+        return cudaStreamBeginCapture.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+     * }
+     */
+    public static int cudaStreamBeginCapture(MemorySegment stream, int mode) {
+        var mh$ = cudaStreamBeginCapture.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaStreamBeginCapture", stream, mode);
+            }
+            return (int)mh$.invokeExact(stream, mode);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class cudaStreamEndCapture {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER,
+            cudart.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaStreamEndCapture");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph)
+     * }
+     */
+    public static FunctionDescriptor cudaStreamEndCapture$descriptor() {
+        return cudaStreamEndCapture.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph)
+     * }
+     */
+    public static MethodHandle cudaStreamEndCapture$handle() {
+        return cudaStreamEndCapture.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph)
+     * }
+     */
+    public static MemorySegment cudaStreamEndCapture$address() {
+        return cudaStreamEndCapture.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph)
+     * }
+     */
+    public static int cudaStreamEndCapture(MemorySegment stream, MemorySegment pGraph) {
+        var mh$ = cudaStreamEndCapture.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaStreamEndCapture", stream, pGraph);
+            }
+            return (int)mh$.invokeExact(stream, pGraph);
         } catch (Throwable ex$) {
            throw new AssertionError("should not reach here", ex$);
         }
@@ -2956,6 +3205,70 @@ public class cudart {
         }
     }
 
+    private static class cudaMemPoolSetAttribute {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER,
+            cudart.C_INT,
+            cudart.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaMemPoolSetAttribute");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr attr, void *value)
+     * }
+     */
+    public static FunctionDescriptor cudaMemPoolSetAttribute$descriptor() {
+        return cudaMemPoolSetAttribute.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr attr, void *value)
+     * }
+     */
+    public static MethodHandle cudaMemPoolSetAttribute$handle() {
+        return cudaMemPoolSetAttribute.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr attr, void *value)
+     * }
+     */
+    public static MemorySegment cudaMemPoolSetAttribute$address() {
+        return cudaMemPoolSetAttribute.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr attr, void *value)
+     * }
+     */
+    public static int cudaMemPoolSetAttribute(MemorySegment memPool, int attr, MemorySegment value) {
+        var mh$ = cudaMemPoolSetAttribute.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaMemPoolSetAttribute", memPool, attr, value);
+            }
+            return (int)mh$.invokeExact(memPool, attr, value);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class cudaPointerGetAttributes {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             cudart.C_INT,
@@ -3138,6 +3451,323 @@ public class cudart {
                 traceDowncall("cudaRuntimeGetVersion", runtimeVersion);
             }
             return (int)mh$.invokeExact(runtimeVersion);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class cudaGraphInstantiate {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER,
+            cudart.C_POINTER,
+            cudart.C_LONG_LONG
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaGraphInstantiate");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
+     * }
+     */
+    public static FunctionDescriptor cudaGraphInstantiate$descriptor() {
+        return cudaGraphInstantiate.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
+     * }
+     */
+    public static MethodHandle cudaGraphInstantiate$handle() {
+        return cudaGraphInstantiate.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
+     * }
+     */
+    public static MemorySegment cudaGraphInstantiate$address() {
+        return cudaGraphInstantiate.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
+     * }
+     */
+    public static int cudaGraphInstantiate(MemorySegment pGraphExec, MemorySegment graph, long flags) {
+        var mh$ = cudaGraphInstantiate.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaGraphInstantiate", pGraphExec, graph, flags);
+            }
+            return (int)mh$.invokeExact(pGraphExec, graph, flags);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class cudaGraphLaunch {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER,
+            cudart.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaGraphLaunch");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream)
+     * }
+     */
+    public static FunctionDescriptor cudaGraphLaunch$descriptor() {
+        return cudaGraphLaunch.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream)
+     * }
+     */
+    public static MethodHandle cudaGraphLaunch$handle() {
+        return cudaGraphLaunch.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream)
+     * }
+     */
+    public static MemorySegment cudaGraphLaunch$address() {
+        return cudaGraphLaunch.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream)
+     * }
+     */
+    public static int cudaGraphLaunch(MemorySegment graphExec, MemorySegment stream) {
+        var mh$ = cudaGraphLaunch.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaGraphLaunch", graphExec, stream);
+            }
+            return (int)mh$.invokeExact(graphExec, stream);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class cudaGraphExecDestroy {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaGraphExecDestroy");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graphExec)
+     * }
+     */
+    public static FunctionDescriptor cudaGraphExecDestroy$descriptor() {
+        return cudaGraphExecDestroy.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graphExec)
+     * }
+     */
+    public static MethodHandle cudaGraphExecDestroy$handle() {
+        return cudaGraphExecDestroy.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graphExec)
+     * }
+     */
+    public static MemorySegment cudaGraphExecDestroy$address() {
+        return cudaGraphExecDestroy.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graphExec)
+     * }
+     */
+    public static int cudaGraphExecDestroy(MemorySegment graphExec) {
+        var mh$ = cudaGraphExecDestroy.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaGraphExecDestroy", graphExec);
+            }
+            return (int)mh$.invokeExact(graphExec);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class cudaGraphDestroy {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaGraphDestroy");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+     * }
+     */
+    public static FunctionDescriptor cudaGraphDestroy$descriptor() {
+        return cudaGraphDestroy.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+     * }
+     */
+    public static MethodHandle cudaGraphDestroy$handle() {
+        return cudaGraphDestroy.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+     * }
+     */
+    public static MemorySegment cudaGraphDestroy$address() {
+        return cudaGraphDestroy.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+     * }
+     */
+    public static int cudaGraphDestroy(MemorySegment graph) {
+        var mh$ = cudaGraphDestroy.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaGraphDestroy", graph);
+            }
+            return (int)mh$.invokeExact(graph);
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class cudaGetDriverEntryPointByVersion {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            cudart.C_INT,
+            cudart.C_POINTER,
+            cudart.C_POINTER,
+            cudart.C_INT,
+            cudart.C_LONG_LONG,
+            cudart.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = cudart.findOrThrow("cudaGetDriverEntryPointByVersion");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned int cudaVersion, unsigned long long flags, enum cudaDriverEntryPointQueryResult *driverStatus)
+     * }
+     */
+    public static FunctionDescriptor cudaGetDriverEntryPointByVersion$descriptor() {
+        return cudaGetDriverEntryPointByVersion.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned int cudaVersion, unsigned long long flags, enum cudaDriverEntryPointQueryResult *driverStatus)
+     * }
+     */
+    public static MethodHandle cudaGetDriverEntryPointByVersion$handle() {
+        return cudaGetDriverEntryPointByVersion.HANDLE;
+    }
+
+    /**
+     * Address for:
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned int cudaVersion, unsigned long long flags, enum cudaDriverEntryPointQueryResult *driverStatus)
+     * }
+     */
+    public static MemorySegment cudaGetDriverEntryPointByVersion$address() {
+        return cudaGetDriverEntryPointByVersion.ADDR;
+    }
+
+    /**
+
+     * {@snippet lang=c :
+     * extern cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned int cudaVersion, unsigned long long flags, enum cudaDriverEntryPointQueryResult *driverStatus)
+     * }
+     */
+    public static int cudaGetDriverEntryPointByVersion(MemorySegment symbol, MemorySegment funcPtr, int cudaVersion, long flags, MemorySegment driverStatus) {
+        var mh$ = cudaGetDriverEntryPointByVersion.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("cudaGetDriverEntryPointByVersion", symbol, funcPtr, cudaVersion, flags, driverStatus);
+            }
+            return (int)mh$.invokeExact(symbol, funcPtr, cudaVersion, flags, driverStatus);
         } catch (Throwable ex$) {
            throw new AssertionError("should not reach here", ex$);
         }

@@ -1,0 +1,53 @@
+package io.github.linattn.bindings;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * A launch that was filled in once and is repeated by {@link Cuda#launch(PreparedLaunch)}: kernel,
+ * grid, stream, and the argument struct, which may be changed between launches. It ends with the
+ * arena it was made in. One thread at a time.
+ */
+public final class PreparedLaunch {
+  private final LaunchScratch scratch;
+  private final CudaKernel kernel;
+  private final CudaStream stream;
+  private final MemorySegment argumentStruct;
+
+  PreparedLaunch(
+      Arena owner,
+      CudaKernel kernel,
+      int gridX,
+      int clusterX,
+      int blockThreads,
+      long dynamicSharedBytes,
+      CudaStream stream,
+      MemorySegment argumentStruct) {
+    this.scratch = new LaunchScratch(owner);
+    this.kernel = kernel;
+    this.stream = stream;
+    this.argumentStruct = Handles.host(argumentStruct, 0, argumentStruct.byteSize());
+    scratch.fill(
+        gridX, 1, clusterX, blockThreads, dynamicSharedBytes, stream.handle(), this.argumentStruct);
+  }
+
+  /** The configuration, once more known to be open, and so are stream and arguments. */
+  MemorySegment config() {
+    Handles.usable(argumentStruct, "argument struct");
+    stream.handle();
+    return Handles.usable(scratch.config(), "prepared launch");
+  }
+
+  MemorySegment kernel() {
+    return kernel.handle();
+  }
+
+  MemorySegment arguments() {
+    return scratch.arguments();
+  }
+
+  @Override
+  public String toString() {
+    return "launch of " + kernel;
+  }
+}
