@@ -6,14 +6,13 @@
 #pragma once
 
 #include "linattn/arguments.h"
+#include "linattn/arithmetic.h"
 #include "linattn/memory.cuh"
 #include "linattn/reduce.cuh"
 
 namespace linattn {
 
 enum class ScanOperation { kForward, kQueryGradient, kKeyGradient, kValueGradient };
-
-__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // Sizes in elements unless named otherwise. A block's shared memory, in this order:
 //   2 stages of {query [T x D], key [T x D], value [T x J], g [T], delta [T]},
