@@ -17,6 +17,7 @@ final class Headers {
 
   private static final String[] NAMES = {
     "linattn/arguments.h",
+    "linattn/arithmetic.h",
     "linattn/memory.cuh",
     "linattn/reduce.cuh",
     "linattn/row_kernels.cuh",
