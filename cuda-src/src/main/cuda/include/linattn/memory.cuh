@@ -22,6 +22,23 @@ __device__ __forceinline__ void copy_async(void* destination_smem, const void* s
   }
 }
 
+// Copies the first `num_bytes` of 16 and writes zero behind them; 0 <= num_bytes <= 16 reads no further.
+__device__ __forceinline__ void copy_async_part(void* destination_smem, const void* source_gmem, int num_bytes) {
+  const uint32_t destination = static_cast<uint32_t>(__cvta_generic_to_shared(destination_smem));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(destination), "l"(source_gmem),
+               "r"(num_bytes)
+               : "memory");
+}
+
+// Closes the group of the copies that this thread has started since the last one; it may be empty.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+
+// Waits until at most kPending of this thread's groups are still under way, the youngest ones.
+template <int kPending>
+__device__ __forceinline__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
 // Waits for every copy this thread has started; other threads see them after a barrier.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;\n" ::: "memory");

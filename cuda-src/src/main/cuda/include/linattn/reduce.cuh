@@ -26,6 +26,13 @@ __device__ __forceinline__ float max_lanes(float value) {
   return value;
 }
 
+// A power of two that brings `largest` into [1, 2), as far as both are normal numbers: squares of
+// the scaled row neither overflow nor vanish. 1 <= exponent field of the result <= 253.
+__device__ __forceinline__ float scale_for(float largest) {
+  const int exponent = min(max((__float_as_int(largest) >> 23) & 0xff, 1), 253);
+  return __int_as_float((254 - exponent) << 23);
+}
+
 // A running sum. Terms of a chunk go to `recent`; fold() moves it into high + low, whose rounding
 // error is kept (Knuth's two-sum), so the error does not grow with the number of chunks.
 struct RunningSum {

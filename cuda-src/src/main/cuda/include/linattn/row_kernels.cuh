@@ -70,13 +70,6 @@ __device__ __forceinline__ float4 operator*(float4 x, float scale) {
   return make_float4(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
 }
 
-// A power of two that brings `largest` into [1, 2), as far as both are normal numbers: squares of
-// the scaled row neither overflow nor vanish. 1 <= exponent field of the result <= 253.
-__device__ __forceinline__ float scale_for(float largest) {
-  const int exponent = min(max((__float_as_int(largest) >> 23) & 0xff, 1), 253);
-  return __int_as_float((254 - exponent) << 23);
-}
-
 // A row times `scale`, a power of two, and the length of the scaled row.
 template <int kHeadDim, int kLanes, int kThreads>
 struct ScaledRow {

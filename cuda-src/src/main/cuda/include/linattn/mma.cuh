@@ -1,0 +1,452 @@
+// Products of small matrices on tensor cores (sm_80 and newer), and their operands in shared memory.
+//
+// Operands are made of pairs: a thread with group = lane / 4 and t = lane % 4 holds, of a 16 x 16 operand A,
+// the pairs (row group, low), (row group + 8, low), (row group, high), (row group + 8, high), and of a 16 x 8
+// operand B the pairs (low, column group), (high, column group). A pair is two neighbours along the index that
+// is contracted: 2 t, 2 t + 1 in the low half and 8 more in the high half. The instructions for tf32 want t
+// and t + 4 there; the order along a contracted index is free as long as A and B agree, so both kinds use the
+// same pairs, and accumulators become an operand A without moving between threads.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "linattn/arithmetic.h"
+#include "linattn/memory.cuh"
+#include "linattn/reduce.cuh"
+
+namespace linattn {
+
+// kTf32Split: each operand is high + low, and a product is the three largest of the four terms.
+enum class MmaKind { kBf16, kTf32, kTf32Split };
+
+// f16 has no products of its own: its values are exact in tf32, which also holds states and weights that
+// f16 could not.
+template <typename Element, bool kAccurate>
+struct MmaKindOf {
+  static constexpr MmaKind kKind = kAccurate ? MmaKind::kTf32Split : MmaKind::kTf32;
+};
+template <>
+struct MmaKindOf<__half, false> {
+  static constexpr MmaKind kKind = MmaKind::kTf32;
+};
+template <>
+struct MmaKindOf<__nv_bfloat16, false> {
+  static constexpr MmaKind kKind = MmaKind::kBf16;
+};
+
+// What weights and states are rounded to where they wait in shared memory.
+template <MmaKind kKind>
+struct WeightElement {
+  using Type = float;
+};
+template <>
+struct WeightElement<MmaKind::kBf16> {
+  using Type = __nv_bfloat16;
+};
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <typename Element>
+__device__ __forceinline__ Element from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// Two neighbouring 16-bit elements, the first one in the low half.
+template <typename Element>
+__device__ __forceinline__ float2 unpack(uint32_t pair);
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(uint32_t pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+template <>
+__device__ __forceinline__ float2 unpack<__half>(uint32_t pair) {
+  __half2 x;
+  *reinterpret_cast<uint32_t*>(&x) = pair;
+  return __half22float2(x);
+}
+
+template <typename Element>
+__device__ __forceinline__ uint32_t pack(float x, float y);
+template <>
+__device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float x, float y) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(y), "f"(x));
+  return pair;
+}
+template <>
+__device__ __forceinline__ uint32_t pack<__half>(float x, float y) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(y), "f"(x));
+  return pair;
+}
+
+__device__ __forceinline__ uint32_t round_to_tf32(float x) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(rounded) : "f"(x));
+  return rounded;
+}
+
+// What rounding took away; of an infinity nothing, so that inf x 1 stays infinite.
+__device__ __forceinline__ uint32_t tf32_rest(float x, uint32_t high) {
+  const float rest = x - __uint_as_float(high);
+  return isinf(x) ? 0u : round_to_tf32(rest);
+}
+
+__device__ __forceinline__ void mma_bf16(float (&acc_frag)[4], const uint32_t (&a_frag)[4],
+                                         const uint32_t (&b_frag)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
+      : "+f"(acc_frag[0]), "+f"(acc_frag[1]), "+f"(acc_frag[2]), "+f"(acc_frag[3])
+      : "r"(a_frag[0]), "r"(a_frag[1]), "r"(a_frag[2]), "r"(a_frag[3]), "r"(b_frag[0]), "r"(b_frag[1]));
+}
+
+__device__ __forceinline__ void mma_tf32(float (&acc_frag)[4], const uint32_t* a_frag, const uint32_t* b_frag) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
+      : "+f"(acc_frag[0]), "+f"(acc_frag[1]), "+f"(acc_frag[2]), "+f"(acc_frag[3])
+      : "r"(a_frag[0]), "r"(a_frag[1]), "r"(a_frag[2]), "r"(a_frag[3]), "r"(b_frag[0]), "r"(b_frag[1]));
+}
+
+// 16 x 16.
+template <MmaKind kKind>
+struct OperandA;
+
+template <>
+struct OperandA<MmaKind::kBf16> {
+  uint32_t frag[4];
+
+  __device__ __forceinline__ void set(int pair, float x, float y) { frag[pair] = pack<__nv_bfloat16>(x, y); }
+
+  template <typename Element>
+  __device__ __forceinline__ void set_raw(int pair, uint32_t elements) {
+    frag[pair] = elements;
+  }
+};
+
+template <>
+struct OperandA<MmaKind::kTf32> {
+  uint32_t frag[8];  // of the low half, then of the high half
+
+  __device__ __forceinline__ static constexpr int first(int pair) { return pair / 2 * 4 + pair % 2; }
+
+  __device__ __forceinline__ void set(int pair, float x, float y) {
+    frag[first(pair)] = round_to_tf32(x);
+    frag[first(pair) + 2] = round_to_tf32(y);
+  }
+
+  template <typename Element>
+  __device__ __forceinline__ void set_raw(int pair, uint32_t elements) {
+    const float2 x = unpack<Element>(elements);
+    frag[first(pair)] = __float_as_uint(x.x);
+    frag[first(pair) + 2] = __float_as_uint(x.y);
+  }
+};
+
+template <>
+struct OperandA<MmaKind::kTf32Split> {
+  OperandA<MmaKind::kTf32> high;
+  OperandA<MmaKind::kTf32> low;
+
+  __device__ __forceinline__ void set(int pair, float x, float y) {
+    high.set(pair, x, y);
+    const int i = OperandA<MmaKind::kTf32>::first(pair);
+    low.frag[i] = tf32_rest(x, high.frag[i]);
+    low.frag[i + 2] = tf32_rest(y, high.frag[i + 2]);
+  }
+};
+
+// 16 x 8.
+template <MmaKind kKind>
+struct OperandB;
+
+template <>
+struct OperandB<MmaKind::kBf16> {
+  uint32_t frag[2];
+
+  __device__ __forceinline__ void set(int pair, float x, float y) { frag[pair] = pack<__nv_bfloat16>(x, y); }
+
+  template <typename Element>
+  __device__ __forceinline__ void set_raw(int pair, uint32_t elements) {
+    frag[pair] = elements;
+  }
+};
+
+template <>
+struct OperandB<MmaKind::kTf32> {
+  uint32_t frag[4];
+
+  __device__ __forceinline__ void set(int pair, float x, float y) {
+    frag[2 * pair] = round_to_tf32(x);
+    frag[2 * pair + 1] = round_to_tf32(y);
+  }
+
+  template <typename Element>
+  __device__ __forceinline__ void set_raw(int pair, uint32_t elements) {
+    const float2 x = unpack<Element>(elements);
+    frag[2 * pair] = __float_as_uint(x.x);
+    frag[2 * pair + 1] = __float_as_uint(x.y);
+  }
+};
+
+template <>
+struct OperandB<MmaKind::kTf32Split> {
+  OperandB<MmaKind::kTf32> high;
+  OperandB<MmaKind::kTf32> low;
+
+  __device__ __forceinline__ void set(int pair, float x, float y) {
+    high.set(pair, x, y);
+    low.frag[2 * pair] = tf32_rest(x, high.frag[2 * pair]);
+    low.frag[2 * pair + 1] = tf32_rest(y, high.frag[2 * pair + 1]);
+  }
+};
+
+// acc += A B. The accumulator holds rows group and group + 8 of columns 2 t and 2 t + 1: [0] [1], then [2] [3].
+__device__ __forceinline__ void multiply(float (&acc_frag)[4], const OperandA<MmaKind::kBf16>& a,
+                                         const OperandB<MmaKind::kBf16>& b) {
+  mma_bf16(acc_frag, a.frag, b.frag);
+}
+
+__device__ __forceinline__ void multiply(float (&acc_frag)[4], const OperandA<MmaKind::kTf32>& a,
+                                         const OperandB<MmaKind::kTf32>& b) {
+  mma_tf32(acc_frag, a.frag, b.frag);
+  mma_tf32(acc_frag, a.frag + 4, b.frag + 2);
+}
+
+// The small terms first, while the accumulator is small as well.
+__device__ __forceinline__ void multiply(float (&acc_frag)[4], const OperandA<MmaKind::kTf32Split>& a,
+                                         const OperandB<MmaKind::kTf32Split>& b) {
+  multiply(acc_frag, a.low, b.high);
+  multiply(acc_frag, a.high, b.low);
+  multiply(acc_frag, a.high, b.high);
+}
+
+// Two neighbouring accumulators, 16 columns, as operand A.
+template <MmaKind kKind>
+__device__ __forceinline__ OperandA<kKind> operand_of(const float (&left_frag)[4], const float (&right_frag)[4]) {
+  OperandA<kKind> a;
+  a.set(0, left_frag[0], left_frag[1]);
+  a.set(1, left_frag[2], left_frag[3]);
+  a.set(2, right_frag[0], right_frag[1]);
+  a.set(3, right_frag[2], right_frag[3]);
+  return a;
+}
+
+__device__ __forceinline__ void clear(float (&acc_frag)[4]) {
+  acc_frag[0] = acc_frag[1] = acc_frag[2] = acc_frag[3] = 0.0f;
+}
+
+__device__ __forceinline__ void add_to(float (&sum_frag)[4], const float (&acc_frag)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum_frag[i] += acc_frag[i];
+  }
+}
+
+__device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+template <bool kTransposed>
+__device__ __forceinline__ void load_matrices(uint32_t (&pairs_frag)[4], const void* row_smem) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row_smem));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(pairs_frag[0]), "=r"(pairs_frag[1]), "=r"(pairs_frag[2]), "=r"(pairs_frag[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(pairs_frag[0]), "=r"(pairs_frag[1]), "=r"(pairs_frag[2]), "=r"(pairs_frag[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// Transposes an 8 x 8 matrix of 16-bit elements: lane l holds a pair of row l / 4.
+__device__ __forceinline__ uint32_t transpose_pairs(uint32_t pair) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
+// A tile in shared memory, row-major. The padding spreads 8 rows over all banks, for ldmatrix as for 8-byte
+// loads; it needs kColumns to be a multiple of 16.
+template <typename ElementOf, int kRowsOf, int kColumnsOf>
+struct TileLayout {
+  using Element = ElementOf;
+  static constexpr int kRows = kRowsOf;
+  static constexpr int kColumns = kColumnsOf;
+  static constexpr int kStride = kColumns + 8;
+  static constexpr int kElements = kRows * kStride;
+  static constexpr int kBytes = kElements * static_cast<int>(sizeof(Element));
+  static_assert(kColumns % 16 == 0, "see above");
+  static_assert(kRows % 2 == 0, "tiles start at 16 bytes");
+
+  // Starts the copy of `num_rows` rows of `num_columns` columns; the rest of the tile becomes zero.
+  template <int kThreads>
+  __device__ __forceinline__ static void start_copy(Element* tile_smem, const Element* rows_gmem,
+                                                    int64_t row_stride, int num_rows, int num_columns) {
+    constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
+    constexpr int kPieces = kColumns / kVector;
+    constexpr int kRowStep = kThreads / kPieces;  // a thread keeps its column
+    const int first_row = static_cast<int>(threadIdx.x) / kPieces;
+    const int column = static_cast<int>(threadIdx.x) % kPieces * kVector;
+    const int columns_left = num_columns - column;
+    const int num_bytes =
+        (columns_left < 0 ? 0 : columns_left < kVector ? columns_left : kVector) * static_cast<int>(sizeof(Element));
+    const Element* const source_gmem = num_bytes > 0 ? rows_gmem + column : rows_gmem;
+    if (kThreads % kPieces == 0 || first_row < kRowStep) {
+#pragma unroll
+      for (int i = 0; i < ceil_div(kRows, kRowStep); ++i) {
+        const int row = first_row + i * kRowStep;
+        if (kRows % kRowStep == 0 || row < kRows) {
+          const bool valid = row < num_rows;
+          copy_async_part(tile_smem + row * kStride + column, source_gmem + (valid ? row * row_stride : 0),
+                          valid ? num_bytes : 0);
+        }
+      }
+    }
+  }
+};
+
+// Operands out of tiles of Element. A contracted index that runs along the columns of a tile has the pairs of
+// the head of this file. One that runs along the rows (tokens) has them too where elements have 16 bits, and
+// t, t + 4 where they have 32: their rows are then read without bank conflicts.
+template <typename Element, MmaKind kKind>
+struct Operands {
+  using A = OperandA<kKind>;
+  using B = OperandB<kKind>;
+  static constexpr bool kIsPacked = sizeof(Element) == 2;
+
+  // A[m][k] = tile[m][k].
+  template <typename Layout>
+  __device__ __forceinline__ static void load_a(A& a, const Element* tile_smem, int row, int column) {
+    const int lane = lane_of_thread();
+    if constexpr (kIsPacked) {
+      uint32_t pairs_frag[4];
+      load_matrices<false>(pairs_frag,
+                           tile_smem + (row + lane % 16) * Layout::kStride + column + lane / 16 * 8);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        a.template set_raw<Element>(pair, pairs_frag[pair]);
+      }
+    } else {
+      const Element* lane_smem = tile_smem + (row + lane / 4) * Layout::kStride + column + lane % 4 * 2;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const float2 x =
+            *reinterpret_cast<const float2*>(lane_smem + pair % 2 * 8 * Layout::kStride + pair / 2 * 8);
+        a.set(pair, x.x, x.y);
+      }
+    }
+  }
+
+  // B[k][n] = tile[n][k], of 16 columns n.
+  template <typename Layout>
+  __device__ __forceinline__ static void load_b(B& left, B& right, const Element* tile_smem, int row, int column) {
+    const int lane = lane_of_thread();
+    if constexpr (kIsPacked) {
+      uint32_t pairs_frag[4];
+      load_matrices<false>(pairs_frag, tile_smem + (row + lane % 8 + lane / 16 * 8) * Layout::kStride + column +
+                                           lane / 8 % 2 * 8);
+      set_both(left, right, pairs_frag);
+    } else {
+      const Element* lane_smem = tile_smem + (row + lane / 4) * Layout::kStride + column + lane % 4 * 2;
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const float2 x = *reinterpret_cast<const float2*>(lane_smem + pair * 8);
+        const float2 y = *reinterpret_cast<const float2*>(lane_smem + 8 * Layout::kStride + pair * 8);
+        left.set(pair, x.x, x.y);
+        right.set(pair, y.x, y.y);
+      }
+    }
+  }
+
+  // A[m][k] = tile[k][m].
+  template <typename Layout>
+  __device__ __forceinline__ static void load_a_transposed(A& a, const Element* tile_smem, int row, int column) {
+    const int lane = lane_of_thread();
+    if constexpr (kIsPacked) {
+      uint32_t pairs_frag[4];
+      load_matrices<true>(pairs_frag, tile_smem + (row + lane % 8 + lane / 16 * 8) * Layout::kStride + column +
+                                          lane / 8 % 2 * 8);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        a.template set_raw<Element>(pair, pairs_frag[pair]);
+      }
+    } else {
+      const Element* lane_smem = tile_smem + (row + lane % 4) * Layout::kStride + column + lane / 4;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const Element* pair_smem = lane_smem + pair / 2 * 8 * Layout::kStride + pair % 2 * 8;
+        a.set(pair, pair_smem[0], pair_smem[4 * Layout::kStride]);
+      }
+    }
+  }
+
+  // B[k][n] = tile[k][n], of 16 columns n.
+  template <typename Layout>
+  __device__ __forceinline__ static void load_b_transposed(B& left, B& right, const Element* tile_smem, int row,
+                                                           int column) {
+    const int lane = lane_of_thread();
+    if constexpr (kIsPacked) {
+      uint32_t pairs_frag[4];
+      load_matrices<true>(pairs_frag,
+                          tile_smem + (row + lane % 16) * Layout::kStride + column + lane / 16 * 8);
+      set_both(left, right, pairs_frag);
+    } else {
+      const Element* lane_smem = tile_smem + (row + lane % 4) * Layout::kStride + column + lane / 4;
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const Element* pair_smem = lane_smem + pair * 8 * Layout::kStride;
+        left.set(pair, pair_smem[0], pair_smem[4 * Layout::kStride]);
+        right.set(pair, pair_smem[8], pair_smem[4 * Layout::kStride + 8]);
+      }
+    }
+  }
+
+  // B[k][n] = weights[n][k], of 16 columns n, where k are tokens. Weights are bf16 or fp32, by kKind.
+  template <typename Layout>
+  __device__ __forceinline__ static void load_weights(B& left, B& right, const typename Layout::Element* weights_smem,
+                                                      int row, int column) {
+    if constexpr (kKind == MmaKind::kBf16) {
+      load_b<Layout>(left, right, weights_smem, row, column);
+    } else if constexpr (kIsPacked) {
+      Operands<float, kKind>::template load_b<Layout>(left, right, weights_smem, row, column);
+    } else {
+      const int lane = lane_of_thread();
+      const float* lane_smem = weights_smem + (row + lane / 4) * Layout::kStride + column + lane % 4;
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const float* pair_smem = lane_smem + pair * 8;
+        left.set(pair, pair_smem[0], pair_smem[4]);
+        right.set(pair, pair_smem[8 * Layout::kStride], pair_smem[8 * Layout::kStride + 4]);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void set_both(B& left, B& right, const uint32_t (&pairs_frag)[4]) {
+    left.template set_raw<Element>(0, pairs_frag[0]);
+    left.template set_raw<Element>(1, pairs_frag[1]);
+    right.template set_raw<Element>(0, pairs_frag[2]);
+    right.template set_raw<Element>(1, pairs_frag[3]);
+  }
+};
+
+}  // namespace linattn

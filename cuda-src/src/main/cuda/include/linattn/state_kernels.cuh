@@ -1,0 +1,514 @@
+// Sums of items, the states before them, and what is read from a state alone: chunked_arguments.h has the
+// vocabulary, docs/decisions/0004-chunked-family.md the formulas.
+#pragma once
+
+#include "linattn/chunk_items.cuh"
+#include "linattn/chunk_rows.cuh"
+#include "linattn/mma.cuh"
+
+namespace linattn {
+
+// A block has kKeyTile x kValueTile of S of an item of a key/value head: of S^T, a warp has a quarter of the
+// rows (value columns) and a half of the columns (key columns). Where tile = key_tile * ceil(Dv / kValueTile) +
+// value_tile, block = (kv_head * num_items + item) * tiles + tile, kv heads counted over all batch rows. Sums go
+// to the item's slot of state_out, z by the blocks of value_tile 0, u by those of key_tile 0.
+template <typename ElementOf, bool kAccurate, int kKeyTileOf, int kValueTileOf>
+struct StateSumsPlan {
+  using Element = ElementOf;
+  static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
+  static constexpr int kKeyTile = kKeyTileOf;
+  static constexpr int kValueTile = kValueTileOf;
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = kAccurate ? 1 : 2;
+
+  static constexpr int kTokenBytes = (kKeyTile + kValueTile) * static_cast<int>(sizeof(Element));
+  static constexpr int kTokens = kTokenBytes <= 256 ? 64 : kTokenBytes <= 512 ? 32 : 16;
+  using KeyLayout = TileLayout<Element, kTokens, kKeyTile>;
+  using ValueLayout = TileLayout<Element, kTokens, kValueTile>;
+  static constexpr int kStages = 5;
+  static constexpr int kStageBytes = KeyLayout::kBytes + ValueLayout::kBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+
+  static constexpr int kRowBlocks = kValueTile / 64;     // 16 rows of S^T each
+  static constexpr int kColumnBlocks = kKeyTile / 32;    // 16 columns of S^T each
+  static constexpr int kTokenSteps = kTokens / 16;
+  static constexpr int kLanesPerRow = kThreads / kTokens;
+  static constexpr int kSumThreads = (kKeyTile + kValueTile) / ColumnSums<Element>::kColumns;
+  static constexpr int kSumParts = kThreads / kSumThreads;
+  static constexpr int kSumRows = kTokens / kSumParts;
+
+  static_assert((kKeyTile == 64 || kKeyTile == 128) && (kValueTile == 64 || kValueTile == 128), "eight warps");
+  static_assert(kSharedBytes <= 99 * 1024, "the most that every architecture lends a block");
+  static_assert(kSumRows % 2 == 0, "see ColumnSums");
+
+  __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {
+    return ceil_div(key_dim, kKeyTile) * ceil_div(value_dim, kValueTile);
+  }
+};
+
+template <class Plan>
+__device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
+  using Element = typename Plan::Element;
+  using Operand = Operands<Element, Plan::kKind>;
+  using KeyLayout = typename Plan::KeyLayout;
+  using ValueLayout = typename Plan::ValueLayout;
+  using Sums = ColumnSums<Element>;
+  extern __shared__ __align__(16) unsigned char chunk_smem[];
+
+  const int value_tiles = ceil_div(args.value_dim, Plan::kValueTile);
+  const BlockIndex block(blockIdx.x, args.num_items, Plan::tiles(args.key_dim, args.value_dim));
+  const int kv_heads = args.heads / args.group;
+  const int batch_idx = static_cast<int>(block.head / kv_heads);
+  const int head_idx = static_cast<int>(block.head % kv_heads);
+  const int first_key = block.tile_idx / value_tiles * Plan::kKeyTile;
+  const int first_value = block.tile_idx % value_tiles * Plan::kValueTile;
+  const Item item = load_item(args, block.item_idx);
+  const Element* const key_row_gmem = row_address<Element>(args.key, batch_idx, head_idx, item.start);
+  const Element* const key_gmem = key_row_gmem + first_key;
+  const Element* const value_gmem =
+      row_address<Element>(args.value, batch_idx, head_idx, item.start) + first_value;
+  const int num_keys = args.key_dim - first_key;
+  const int num_values = args.value_dim - first_value;
+  const int num_chunks = ceil_div(item.tokens, Plan::kTokens);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kWarp;
+  const int warp_row = warp % 4 * (Plan::kValueTile / 4);
+  const int warp_column = warp / 4 * (Plan::kKeyTile / 2);
+
+  const auto key_tile = [&](int chunk) {
+    return reinterpret_cast<Element*>(chunk_smem + chunk % Plan::kStages * Plan::kStageBytes);
+  };
+  const auto value_tile = [&](int chunk) { return key_tile(chunk) + KeyLayout::kElements; };
+  const auto start_chunk = [&](int chunk) {
+    if (chunk < num_chunks) {
+      const int64_t token = static_cast<int64_t>(chunk) * Plan::kTokens;
+      const int rows = item.tokens - static_cast<int>(token);
+      KeyLayout::template start_copy<Plan::kThreads>(key_tile(chunk), key_gmem + token * args.key.token_stride,
+                                                     args.key.token_stride, rows, num_keys);
+      ValueLayout::template start_copy<Plan::kThreads>(value_tile(chunk),
+                                                       value_gmem + token * args.value.token_stride,
+                                                       args.value.token_stride, rows, num_values);
+    }
+    commit_copies();
+  };
+
+  // Columns of the key tile, then of the value tile; kSumParts threads share the rows of a column.
+  const int sum_column = thread % Plan::kSumThreads * Sums::kColumns;
+  const int sum_row = thread / Plan::kSumThreads * Plan::kSumRows;
+  const bool sums_keys = sum_column < Plan::kKeyTile;
+  const bool wants_sum = sums_keys ? first_value == 0 && args.key_sum_out != nullptr
+                                   : first_key == 0 && args.value_sum_out != nullptr;
+  RunningSum column_sum_frag[Sums::kColumns];
+  float state_frag[Plan::kRowBlocks][Plan::kColumnBlocks][2][4];
+#pragma unroll
+  for (int r = 0; r < Plan::kRowBlocks; ++r) {
+#pragma unroll
+    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+      clear(state_frag[r][j][0]);
+      clear(state_frag[r][j][1]);
+    }
+  }
+
+  for (int chunk = 0; chunk < Plan::kStages - 1; ++chunk) {
+    start_chunk(chunk);
+  }
+  for (int chunk = 0; chunk < num_chunks; ++chunk) {
+    wait_for_groups<Plan::kStages - 2>();
+    __syncthreads();
+    // Nobody reads the stage of the last chunk any more.
+    start_chunk(chunk + Plan::kStages - 1);
+    Element* const key_smem = key_tile(chunk);
+    const Element* const value_smem = value_tile(chunk);
+
+    if (args.normalize != 0) {
+      const int row = thread / Plan::kLanesPerRow;
+      const int lane = thread % Plan::kLanesPerRow;
+      const int token = chunk * Plan::kTokens + row;
+      Element* const row_smem = key_smem + row * KeyLayout::kStride;
+      float length;
+      if (args.key_dim <= Plan::kKeyTile) {
+        length = row_length<Plan::kLanesPerRow>(row_smem, Plan::kKeyTile, lane);
+      } else {
+        const Element* const row_gmem = key_row_gmem + token * args.key.token_stride;
+        const int num_columns = token < item.tokens ? args.key_dim : 0;
+        const auto visit_columns = [&](auto&& visit) {
+          for (int column = lane; column < num_columns; column += Plan::kLanesPerRow) {
+            visit(column, to_float(row_gmem[column]), 0.0f);
+          }
+        };
+        float squares = 0.0f;
+        visit_columns([&](int, float x, float) { squares = fmaf(x, x, squares); });
+        length = row_length<Plan::kLanesPerRow>(squares, visit_columns);
+      }
+      scale_row<Plan::kLanesPerRow>(row_smem, Plan::kKeyTile, lane, inverse_length(length));
+      __syncthreads();
+    }
+
+    if (wants_sum) {
+      Sums sums;
+      sums.template of_rows<Plan::kSumRows>(
+          sums_keys ? key_smem + sum_row * KeyLayout::kStride + sum_column
+                    : value_smem + sum_row * ValueLayout::kStride + sum_column - Plan::kKeyTile,
+          sums_keys ? KeyLayout::kStride : ValueLayout::kStride);
+#pragma unroll
+      for (int i = 0; i < Sums::kColumns; ++i) {
+        column_sum_frag[i].add(sums.sum_frag[i]);
+        column_sum_frag[i].fold();
+      }
+    }
+
+    typename Operand::A value_frag[Plan::kRowBlocks][Plan::kTokenSteps];
+#pragma unroll
+    for (int r = 0; r < Plan::kRowBlocks; ++r) {
+#pragma unroll
+      for (int step = 0; step < Plan::kTokenSteps; ++step) {
+        Operand::template load_a_transposed<ValueLayout>(value_frag[r][step], value_smem, step * 16,
+                                                         warp_row + r * 16);
+      }
+    }
+    // A chunk's product is summed apart and then added in fp32: the sums inside the tensor core truncate, which
+    // would add up over the chunks.
+#pragma unroll
+    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+      float product_frag[Plan::kRowBlocks][2][4];
+#pragma unroll
+      for (int r = 0; r < Plan::kRowBlocks; ++r) {
+        clear(product_frag[r][0]);
+        clear(product_frag[r][1]);
+      }
+#pragma unroll
+      for (int step = 0; step < Plan::kTokenSteps; ++step) {
+        typename Operand::B left;
+        typename Operand::B right;
+        Operand::template load_b_transposed<KeyLayout>(left, right, key_smem, step * 16, warp_column + j * 16);
+#pragma unroll
+        for (int r = 0; r < Plan::kRowBlocks; ++r) {
+          multiply(product_frag[r][0], value_frag[r][step], left);
+          multiply(product_frag[r][1], value_frag[r][step], right);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < Plan::kRowBlocks; ++r) {
+        add_to(state_frag[r][j][0], product_frag[r][0]);
+        add_to(state_frag[r][j][1], product_frag[r][1]);
+      }
+    }
+  }
+  wait_for_groups<0>();
+  __syncthreads();
+
+  const int64_t state = state_index(args, block.head, item.slot);
+  float* const sums_smem = reinterpret_cast<float*>(chunk_smem);
+#pragma unroll
+  for (int i = 0; i < Sums::kColumns; ++i) {
+    sums_smem[thread * Sums::kColumns + i] = column_sum_frag[i].total();
+  }
+  __syncthreads();
+  if (wants_sum && thread < Plan::kSumThreads) {
+#pragma unroll
+    for (int i = 0; i < Sums::kColumns; ++i) {
+      float sum = 0.0f;
+      for (int part = 0; part < Plan::kSumParts; ++part) {
+        sum += sums_smem[(part * Plan::kSumThreads + thread) * Sums::kColumns + i];
+      }
+      const int column = sum_column + i;
+      if (sums_keys && column < num_keys) {
+        args.key_sum_out[state * args.key_dim + first_key + column] = sum;
+      } else if (!sums_keys && column - Plan::kKeyTile < num_values) {
+        args.value_sum_out[state * args.value_dim + first_value + column - Plan::kKeyTile] = sum;
+      }
+    }
+  }
+
+  if (args.state_out != nullptr) {
+    float* const state_gmem = args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value;
+    const int lane = thread % kWarp;
+#pragma unroll
+    for (int r = 0; r < Plan::kRowBlocks; ++r) {
+#pragma unroll
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int value = warp_row + r * 16 + lane / 4 + i % 4 / 2 * 8;
+          const int key = warp_column + j * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+          if (value < num_values && key < num_keys) {
+            state_gmem[static_cast<int64_t>(key) * args.value_dim + value] = state_frag[r][j][i / 4][i % 4];
+          }
+        }
+      }
+    }
+  }
+}
+
+// A thread has an element of the state of a sequence of a kv head, in the order S, z, u:
+// block = (kv_head * num_sequences + sequence) * tiles + tile, kThreads elements each. With `spans` null there
+// is one sequence.
+struct StateScanPlan {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+
+  __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {
+    return ceil_div(key_dim * value_dim + key_dim + value_dim, kThreads);
+  }
+};
+
+template <class Plan>
+__device__ __forceinline__ void state_scan(const StateScanArguments& args) {
+  constexpr int kBatch = 4;  // loads under way
+  const BlockIndex block(blockIdx.x, args.num_sequences, Plan::tiles(args.key_dim, args.value_dim));
+  const int sequence = block.item_idx;
+  int element = block.tile_idx * Plan::kThreads + static_cast<int>(threadIdx.x);
+  float* sums_gmem = args.state;
+  const float* in_gmem = args.state_in;
+  float* out_gmem = args.state_out;
+  int extent = args.key_dim * args.value_dim;
+  if (element >= extent) {
+    element -= extent;
+    extent = args.key_dim;
+    sums_gmem = args.key_sum;
+    in_gmem = args.key_sum_in;
+    out_gmem = args.key_sum_out;
+    if (element >= extent) {
+      element -= extent;
+      extent = args.value_dim;
+      sums_gmem = args.value_sum;
+      in_gmem = args.value_sum_in;
+      out_gmem = args.value_sum_out;
+      if (element >= extent) {
+        return;
+      }
+    }
+  }
+  Span span;
+  span.first = 0;
+  span.num_items = args.num_items;
+  if (args.spans != nullptr) {
+    span = args.spans[sequence];
+  }
+  const int64_t end_offset = (block.head * args.num_sequences + sequence) * extent + element;
+  RunningSum sum(in_gmem == nullptr ? 0.0f : in_gmem[end_offset]);
+  if (sums_gmem != nullptr) {
+    float* item_gmem = sums_gmem + (block.head * args.num_items + span.first) * extent + element;
+    for (int i = 0; i < span.num_items; i += kBatch) {
+      float term_frag[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        term_frag[k] = i + k < span.num_items ? item_gmem[static_cast<int64_t>(k) * extent] : 0.0f;
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (i + k < span.num_items) {
+          item_gmem[static_cast<int64_t>(k) * extent] = sum.total();
+          sum.add(term_frag[k]);
+          sum.fold();
+        }
+      }
+      item_gmem += static_cast<int64_t>(kBatch) * extent;
+    }
+  }
+  if (out_gmem != nullptr) {
+    out_gmem[end_offset] = sum.total();
+  }
+}
+
+// A block has 64 value columns of an item of a head, as in the forward. Where all tokens see one state,
+// o = (b Q S + a 1 u^T) / g, and item.count is the number of tokens in that state.
+template <typename ElementOf, bool kAccurate>
+struct StateOutputsPlan {
+  using Element = ElementOf;
+  static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = kAccurate ? 1 : 2;
+  static constexpr int kDepth = 64;  // key columns of a step
+  static constexpr int kTokens = sizeof(Element) == 2 ? 64 : 32;
+  static constexpr int kStages = kKind == MmaKind::kBf16 ? 4 : 2;
+  using StateElement = typename WeightElement<kKind>::Type;
+  using QueryLayout = TileLayout<Element, kTokens, kDepth>;
+  using StateLayout = TileLayout<StateElement, kValueColumns, kDepth>;  // S^T
+  static constexpr int kLanesPerRow = kThreads / kTokens;
+  static constexpr int kStrips = kTokens / 16;
+  static constexpr int kGroups = kThreads / kWarp / kStrips;
+  static constexpr int kColumnBlocks = kValueColumns / kGroups / 16;
+  static constexpr int kFixedBytes = kStages * QueryLayout::kBytes + (kValueColumns + 2 * kTokens) * 4;
+
+  // 256 key columns fit every architecture.
+  __host__ __device__ static constexpr int shared_bytes(int key_dim) {
+    return kFixedBytes + ceil_div(key_dim, kDepth) * (StateLayout::kBytes + kDepth * 4);
+  }
+};
+
+template <class Plan>
+__device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
+  using Element = typename Plan::Element;
+  using Operand = Operands<Element, Plan::kKind>;
+  using StateElement = typename Plan::StateElement;
+  using QueryLayout = typename Plan::QueryLayout;
+  using StateLayout = typename Plan::StateLayout;
+  using StateOperand = Operands<StateElement, Plan::kKind>;
+  extern __shared__ __align__(16) unsigned char chunk_smem[];
+
+  const ValueTile<kValueColumns> tile(args);
+  const int num_depths = ceil_div(args.key_dim, Plan::kDepth);
+  const int num_chunks = ceil_div(tile.item.tokens, Plan::kTokens);
+  if (num_chunks == 0) {
+    return;
+  }
+  const int num_steps = num_chunks * num_depths;
+  const Element* const query_gmem = tile.query<Element>(args);
+  Element* const out_gmem = tile.out<Element>(args);
+
+  Element* const stages_smem = reinterpret_cast<Element*>(chunk_smem);
+  float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + Plan::kStages * QueryLayout::kBytes);
+  float* const constant_smem = value_sum_smem + kValueColumns;    // a, times |q| where q is normalised
+  float* const inverse_smem = constant_smem + Plan::kTokens;      // 1 / g, likewise
+  float* const key_sum_smem = inverse_smem + Plan::kTokens;       // z
+  StateElement* const state_smem = reinterpret_cast<StateElement*>(key_sum_smem + num_depths * Plan::kDepth);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int strip = warp % Plan::kStrips;
+  const int first_column = warp / Plan::kStrips * (Plan::kColumnBlocks * 16);
+  const int row = thread / Plan::kLanesPerRow;
+  const int row_lane = thread % Plan::kLanesPerRow;
+
+  const auto start_step = [&](int step) {
+    if (step < num_steps) {
+      const int64_t token = static_cast<int64_t>(step / num_depths) * Plan::kTokens;
+      const int column = step % num_depths * Plan::kDepth;
+      QueryLayout::template start_copy<Plan::kThreads>(
+          stages_smem + step % Plan::kStages * QueryLayout::kElements,
+          query_gmem + token * args.query.token_stride + column, args.query.token_stride,
+          tile.item.tokens - static_cast<int>(token), args.key_dim - column);
+    }
+    commit_copies();
+  };
+  for (int step = 0; step < Plan::kStages - 1; ++step) {
+    start_step(step);
+  }
+
+  for (int idx = thread; idx < num_depths * Plan::kDepth * kValueColumns; idx += Plan::kThreads) {
+    const int key = idx / kValueColumns;
+    const int column = idx % kValueColumns;
+    const bool valid = args.state_in != nullptr && key < args.key_dim && column < tile.num_columns;
+    const float x = valid ? args.state_in[tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim +
+                                          column]
+                          : 0.0f;
+    state_smem[key / Plan::kDepth * StateLayout::kElements + column * StateLayout::kStride + key % Plan::kDepth] =
+        from_float<StateElement>(x);
+  }
+  for (int key = thread; key < num_depths * Plan::kDepth; key += Plan::kThreads) {
+    const bool valid = args.key_sum_in != nullptr && key < args.key_dim;
+    key_sum_smem[key] = valid ? args.key_sum_in[tile.key_sum_offset(args) + key] : 0.0f;
+  }
+  if (thread < kValueColumns) {
+    const bool valid = args.value_sum_in != nullptr && thread < tile.num_columns;
+    value_sum_smem[thread] = valid ? args.value_sum_in[tile.value_sum_offset(args) + thread] : 0.0f;
+  }
+
+  float out_frag[Plan::kColumnBlocks][2][4];
+  float squares = 0.0f;  // of this thread's share of row `row`
+  float products = 0.0f;
+  for (int step = 0; step < num_steps; ++step) {
+    wait_for_groups<Plan::kStages - 2>();
+    __syncthreads();
+    // Nobody reads the stage of the last step, nor the factors of the last chunk, any more.
+    start_step(step + Plan::kStages - 1);
+    const int depth = step % num_depths;
+    const int token = step / num_depths * Plan::kTokens;
+    const Element* const query_smem = stages_smem + step % Plan::kStages * QueryLayout::kElements;
+    if (depth == 0) {
+      squares = 0.0f;
+      products = 0.0f;
+#pragma unroll
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+        clear(out_frag[j][0]);
+        clear(out_frag[j][1]);
+      }
+    }
+    visit_row<Plan::kLanesPerRow>(query_smem + row * QueryLayout::kStride, Plan::kDepth, row_lane,
+                                  [&](int column, float x, float y) {
+                                    const float2 z = *reinterpret_cast<const float2*>(
+                                        key_sum_smem + depth * Plan::kDepth + column);
+                                    squares = fmaf(x, x, fmaf(y, y, squares));
+                                    products = fmaf(x, z.x, fmaf(y, z.y, products));
+                                  });
+    float product_frag[Plan::kColumnBlocks][2][4];
+#pragma unroll
+    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+      clear(product_frag[j][0]);
+      clear(product_frag[j][1]);
+    }
+#pragma unroll
+    for (int k = 0; k < Plan::kDepth; k += 16) {
+      typename Operand::A query_frag;
+      Operand::template load_a<QueryLayout>(query_frag, query_smem, strip * 16, k);
+#pragma unroll
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+        typename Operand::B left;
+        typename Operand::B right;
+        StateOperand::template load_b<StateLayout>(left, right, state_smem + depth * StateLayout::kElements,
+                                                   first_column + j * 16, k);
+        multiply(product_frag[j][0], query_frag, left);
+        multiply(product_frag[j][1], query_frag, right);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+      add_to(out_frag[j][0], product_frag[j][0]);
+      add_to(out_frag[j][1], product_frag[j][1]);
+    }
+    if (depth < num_depths - 1) {
+      continue;
+    }
+
+    const float query_key_sum = sum_lanes<Plan::kLanesPerRow>(products);
+    float length = 1.0f;
+    if (args.normalize != 0) {
+      const Element* const row_gmem = query_gmem + static_cast<int64_t>(token + row) * args.query.token_stride;
+      const int num_columns = token + row < tile.item.tokens ? args.key_dim : 0;
+      length = row_length<Plan::kLanesPerRow>(squares, [&](auto&& visit) {
+        for (int column = row_lane; column < num_columns; column += Plan::kLanesPerRow) {
+          visit(column, to_float(row_gmem[column]), 0.0f);
+        }
+      });
+    }
+    if (row_lane == 0) {
+      const double constant = static_cast<double>(tile.head.a) * length;
+      const float normalizer = static_cast<float>(constant * static_cast<double>(tile.item.count) +
+                                                  static_cast<double>(tile.head.b) * query_key_sum);
+      constant_smem[row] = static_cast<float>(constant);
+      inverse_smem[row] = 1.0f / normalizer;
+      if (tile.block.tile_idx == 0 && token + row < tile.item.tokens) {
+        tile.normalizer(args)[static_cast<int64_t>(token + row) * args.normalizer.token_stride] =
+            normalizer / length;
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int out_row = strip * 16 + lane / 4 + half * 8;
+      const float constant = constant_smem[out_row];
+      const float inverse = inverse_smem[out_row];
+      Element* const row_gmem = token + out_row < tile.item.tokens
+                                    ? out_gmem + static_cast<int64_t>(token + out_row) * args.out.token_stride
+                                    : nullptr;
+#pragma unroll
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+        const int column = first_column + j * 16;
+        float x_frag[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float linear = out_frag[j][i / 2][half * 2 + i % 2];
+          const float value_sum = value_sum_smem[column + i / 2 * 8 + lane % 4 * 2 + i % 2];
+          x_frag[i] = fmaf(tile.head.b, linear, constant * value_sum) * inverse;
+        }
+        store_pieces(row_gmem, tile.num_columns, column, make_float2(x_frag[0], x_frag[1]),
+                     make_float2(x_frag[2], x_frag[3]));
+      }
+    }
+  }
+}
+
+}  // namespace linattn
