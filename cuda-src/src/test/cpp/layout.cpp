@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "linattn/arguments.h"
+#include "linattn/chunked_arguments.h"
 
 using namespace linattn;
 
@@ -61,4 +62,62 @@ int main() {
   MEMBER(CoefficientGradientArguments, a_gradient);
   MEMBER(CoefficientGradientArguments, b_gradient);
   MEMBER(CoefficientGradientArguments, heads);
+  SIZE(TensorView);
+  MEMBER(TensorView, address);
+  MEMBER(TensorView, batch_stride);
+  MEMBER(TensorView, head_stride);
+  MEMBER(TensorView, token_stride);
+  SIZE(Item);
+  MEMBER(Item, start);
+  MEMBER(Item, tokens);
+  MEMBER(Item, slot);
+  MEMBER(Item, reserved);
+  MEMBER(Item, count);
+  SIZE(ChunkedArguments);
+  MEMBER(ChunkedArguments, query);
+  MEMBER(ChunkedArguments, key);
+  MEMBER(ChunkedArguments, value);
+  MEMBER(ChunkedArguments, out);
+  MEMBER(ChunkedArguments, normalizer);
+  MEMBER(ChunkedArguments, items);
+  MEMBER(ChunkedArguments, a_per_head);
+  MEMBER(ChunkedArguments, b_per_head);
+  MEMBER(ChunkedArguments, state_in);
+  MEMBER(ChunkedArguments, key_sum_in);
+  MEMBER(ChunkedArguments, value_sum_in);
+  MEMBER(ChunkedArguments, state_out);
+  MEMBER(ChunkedArguments, key_sum_out);
+  MEMBER(ChunkedArguments, value_sum_out);
+  MEMBER(ChunkedArguments, marks);
+  MEMBER(ChunkedArguments, initial_count);
+  MEMBER(ChunkedArguments, tokens);
+  MEMBER(ChunkedArguments, item_tokens);
+  MEMBER(ChunkedArguments, num_items);
+  MEMBER(ChunkedArguments, slots);
+  MEMBER(ChunkedArguments, heads);
+  MEMBER(ChunkedArguments, group);
+  MEMBER(ChunkedArguments, key_dim);
+  MEMBER(ChunkedArguments, value_dim);
+  MEMBER(ChunkedArguments, normalize);
+  MEMBER(ChunkedArguments, a);
+  MEMBER(ChunkedArguments, b);
+  MEMBER(ChunkedArguments, reserved);
+  SIZE(Span);
+  MEMBER(Span, first);
+  MEMBER(Span, num_items);
+  SIZE(StateScanArguments);
+  MEMBER(StateScanArguments, state);
+  MEMBER(StateScanArguments, key_sum);
+  MEMBER(StateScanArguments, value_sum);
+  MEMBER(StateScanArguments, state_in);
+  MEMBER(StateScanArguments, key_sum_in);
+  MEMBER(StateScanArguments, value_sum_in);
+  MEMBER(StateScanArguments, state_out);
+  MEMBER(StateScanArguments, key_sum_out);
+  MEMBER(StateScanArguments, value_sum_out);
+  MEMBER(StateScanArguments, spans);
+  MEMBER(StateScanArguments, num_items);
+  MEMBER(StateScanArguments, num_sequences);
+  MEMBER(StateScanArguments, key_dim);
+  MEMBER(StateScanArguments, value_dim);
 }

@@ -13,6 +13,7 @@ import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernels.KernelBuild;
 import io.github.linattn.reference.Reference;
 import java.io.IOException;
@@ -58,9 +59,11 @@ public final class PaperFamily {
         SAMPLES);
     for (int slices : SLICES) {
       Path folder = Files.createTempDirectory("linattn-paper");
+      Set<Architecture> hopper = Set.of(Architecture.SM_90);
       KernelBuild.generate(
-          SHAPE.keyDim(), OptionalInt.of(slices), Set.of(Architecture.SM_90), folder, System.err);
+          Catalogue.paper(SHAPE.keyDim(), OptionalInt.of(slices), hopper), folder, System.err);
       System.setProperty("linattn.kernels", folder.toString());
+      System.setProperty("linattn.family", "paper");
       try (Backend gpu = Backend.cuda(0);
           Stream stream = gpu.newStream();
           Tensors tensors = new Tensors(gpu)) {

@@ -57,19 +57,24 @@ public final class KernelBuild {
   }
 
   /**
-   * The build of this module: {@code KernelBuild <folder of the kernels> <folder of the digests>}.
+   * The build of this module: {@code KernelBuild <folder of the kernels> <folder of the digests>
+   * <default or all: the architectures>}.
    */
   public static void main(String[] args) throws IOException {
-    if (args.length != 2) {
-      throw new IllegalArgumentException("usage: KernelBuild <kernels folder> <digests folder>");
+    if (args.length != 3 || !(args[2].equals("default") || args[2].equals("all"))) {
+      throw new IllegalArgumentException(
+          "usage: KernelBuild <kernels folder> <digests folder> default|all");
     }
+    Set<Architecture> architectures =
+        args[2].equals("all") ? Catalogue.allArchitectures() : Catalogue.defaultArchitectures();
     new KernelBuild(Headers.shipped(), Nvcc.find(), System.out)
-        .run(Catalogue.defaults(), Path.of(args[0]), Path.of(args[1]));
+        .run(Catalogue.defaults(architectures), Path.of(args[0]), Path.of(args[1]));
   }
 
   /**
-   * Writes every operation for one head dimension to a folder, and compiles it where nvcc is found.
-   * Kernels that the folder already holds for other head dimensions or slices stay listed.
+   * Writes the kernels of both families for one head dimension to a folder, and compiles it where
+   * nvcc is found. Kernels that the folder already holds for other head dimensions or slices stay
+   * listed.
    *
    * @param headDim D, a multiple of 16 from 16 to 512
    * @param slices L; {@link KernelSpec#defaultSlices} where empty
@@ -81,7 +86,12 @@ public final class KernelBuild {
   public static Summary generate(
       int headDim, OptionalInt slices, Set<Architecture> architectures, Path out, PrintStream log)
       throws IOException {
-    List<KernelSpec> specs = Catalogue.forHeadDim(headDim, slices, architectures);
+    return generate(Catalogue.forHeadDim(headDim, slices, architectures), out, log);
+  }
+
+  /** As {@link #generate(int, OptionalInt, Set, Path, PrintStream)}, for any kernels. */
+  public static Summary generate(List<KernelSpec> specs, Path out, PrintStream log)
+      throws IOException {
     List<KernelEntry> entries = new ArrayList<>();
     if (Files.exists(out.resolve(Manifest.FILE))) {
       entries.addAll(Manifest.parse(Files.readString(out.resolve(Manifest.FILE))).entries());

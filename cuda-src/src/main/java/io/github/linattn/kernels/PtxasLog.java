@@ -18,15 +18,22 @@ final class PtxasLog {
   private static final Pattern REGISTERS = Pattern.compile("Used (\\d+) registers");
   private static final Pattern STATIC_SHARED = Pattern.compile("(\\d+) bytes smem");
 
+  /** Part of warnings C7510 to C7520. */
+  private static final String SERIALIZED = "wgmma.mma_async instructions are serialized";
+
   private PtxasLog() {}
 
   /**
    * Registers and memory per architecture.
    *
-   * @throws KernelBuildException if the kernel spills on one of them
+   * @throws KernelBuildException if the kernel spills on one of them, or waits after each product
    */
   static SortedMap<Architecture, KernelEntry.Usage> parse(String symbol, String log) {
     SortedMap<Architecture, KernelEntry.Usage> usage = new TreeMap<>();
+    if (log.contains(SERIALIZED)) {
+      throw new KernelBuildException(
+          "kernel " + symbol + " waits after each of its products, says ptxas: " + log);
+    }
     List<MatchResult> entries = ENTRY.matcher(log).results().toList();
     for (int i = 0; i < entries.size(); i++) {
       MatchResult entry = entries.get(i);

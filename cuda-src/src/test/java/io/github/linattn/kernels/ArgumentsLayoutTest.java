@@ -16,7 +16,10 @@ import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The tables of offsets in arguments.h, which other languages follow, against a C++ compiler. */
+/**
+ * The tables of offsets in the headers of arguments, which other languages follow, against a C++
+ * compiler.
+ */
 class ArgumentsLayoutTest {
   private static final Pattern ROW = Pattern.compile("//\\s+(\\d+)\\s+(\\d+)\\s{2}(\\w+).*");
   private static final Pattern STRUCT = Pattern.compile("struct (\\w+) \\{");
@@ -27,7 +30,11 @@ class ArgumentsLayoutTest {
   void commentsTellTheLayout() throws Exception {
     Map<String, Integer> documented = new LinkedHashMap<>();
     List<Matcher> rows = new ArrayList<>();
-    for (String line : Files.readAllLines(Path.of("src/main/cuda/include/linattn/arguments.h"))) {
+    List<String> lines = new ArrayList<>();
+    for (String header : List.of("arguments.h", "chunked_arguments.h")) {
+      lines.addAll(Files.readAllLines(Path.of("src/main/cuda/include/linattn", header)));
+    }
+    for (String line : lines) {
       Matcher row = ROW.matcher(line);
       Matcher struct = STRUCT.matcher(line);
       if (row.matches()) {
@@ -41,7 +48,9 @@ class ArgumentsLayoutTest {
         rows.clear();
       }
     }
-    assertThat(documented).hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4).isEqualTo(compiled());
+    assertThat(documented)
+        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 28 + 2 + 14)
+        .isEqualTo(compiled());
   }
 
   private Map<String, Integer> compiled() throws Exception {

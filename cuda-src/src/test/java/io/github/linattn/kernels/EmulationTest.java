@@ -5,9 +5,11 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.ColumnPlan;
+import io.github.linattn.kernelgen.HopperPlan;
 import io.github.linattn.kernelgen.ResourcePlan;
 import io.github.linattn.kernelgen.RowPlan;
 import io.github.linattn.kernelgen.ScanPlan;
+import io.github.linattn.kernelgen.TilePlan;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -53,11 +55,13 @@ class EmulationTest {
     int lanes = 0;
     int centerThreads = 0;
     for (var spec :
-        Catalogue.forHeadDim(headDim, OptionalInt.of(slices), Catalogue.defaultArchitectures())) {
+        Catalogue.paper(headDim, OptionalInt.of(slices), Catalogue.defaultArchitectures())) {
       switch (ResourcePlan.of(spec)) {
         case ScanPlan one -> scan = one;
         case ColumnPlan columns -> centerThreads = columns.threads();
         case RowPlan rows -> lanes = Math.max(lanes, rows.lanesPerRow());
+        case HopperPlan hopper -> throw new AssertionError(hopper);
+        case TilePlan tiles -> throw new AssertionError(tiles);
       }
     }
     Path program = folder.resolve("emulation");

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 class KernelBuildTest {
   private static final List<KernelSpec> SPECS =
-      Catalogue.forHeadDim(48, OptionalInt.empty(), EnumSet.of(Architecture.SM_90));
+      Catalogue.paper(48, OptionalInt.empty(), EnumSet.of(Architecture.SM_90));
 
   private final ByteArrayOutputStream said = new ByteArrayOutputStream();
   private final PrintStream log = new PrintStream(said, true, StandardCharsets.UTF_8);
@@ -60,13 +60,8 @@ class KernelBuildTest {
     assertThat(build.digest(spec, "13.0.88")).isEqualTo(digest);
     assertThat(build.digest(spec, "13.1.0")).isNotEqualTo(digest);
     KernelSpec other =
-        new KernelSpec(
-            spec.operation(),
-            Family.PAPER,
-            spec.headDim(),
-            spec.slices(),
-            ElementType.F32,
-            EnumSet.of(Architecture.SM_80));
+        KernelSpec.paper(
+            spec.operation(), spec.headDim(), spec.slices(), EnumSet.of(Architecture.SM_80));
     assertThat(build.digest(other, "13.0.88")).isNotEqualTo(digest);
     headers.merge("linattn/reduce.cuh", "// changed\n", String::concat);
     assertThat(new KernelBuild(headers, none, log).digest(spec, "13.0.88")).isNotEqualTo(digest);

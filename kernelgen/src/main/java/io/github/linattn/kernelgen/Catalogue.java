@@ -1,5 +1,6 @@
 package io.github.linattn.kernelgen;
 
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.List;
@@ -11,39 +12,145 @@ import java.util.stream.Stream;
 public final class Catalogue {
   private static final List<Integer> HEAD_DIMS = List.of(32, 64, 96, 128, 192, 256);
 
+  /** A type of tensors, and how exactly it is computed. */
+  private record Numbers(ElementType element, Precision precision) {}
+
+  private static final List<Numbers> NUMBERS =
+      List.of(
+          new Numbers(ElementType.F32, Precision.TF32),
+          new Numbers(ElementType.F32, Precision.DEFAULT),
+          new Numbers(ElementType.F32, Precision.ACCURATE),
+          new Numbers(ElementType.BF16, Precision.NATIVE),
+          new Numbers(ElementType.F16, Precision.NATIVE));
+
   private Catalogue() {}
 
-  /** The architectures of the shipped kernels. */
+  /** The architectures of the shipped kernels: Hopper, and PTX for all others. */
   public static Set<Architecture> defaultArchitectures() {
-    return EnumSet.of(Architecture.SM_80, Architecture.SM_90, Architecture.PTX);
+    return EnumSet.of(Architecture.SM_90, Architecture.SM_90A, Architecture.PTX);
   }
 
-  /** The shipped kernels: every operation for D = 32, 64, 96, 128, 192, 256 with its default L. */
+  /** Machine code for every architecture, and PTX for later ones. */
+  public static Set<Architecture> allArchitectures() {
+    return EnumSet.allOf(Architecture.class);
+  }
+
+  /** The shipped kernels for the {@link #defaultArchitectures}. */
   public static List<KernelSpec> defaults() {
-    return HEAD_DIMS.stream()
-        .flatMap(d -> specs(d, KernelSpec.defaultSlices(d), defaultArchitectures()))
-        .sorted()
-        .toList();
+    return defaults(defaultArchitectures());
+  }
+
+  /** The shipped kernels: both families for D = 32, 64, 96, 128, 192, 256, and those of any D. */
+  public static List<KernelSpec> defaults(Set<Architecture> architectures) {
+    List<KernelSpec> specs = new ArrayList<>(anyHeadDim(architectures));
+    for (int headDim : HEAD_DIMS) {
+      specs.addAll(forHeadDim(headDim, OptionalInt.empty(), architectures));
+    }
+    return specs.stream().sorted().toList();
   }
 
   /**
-   * Every operation for one head dimension.
+   * The kernels of both families for one head dimension.
    *
-   * @param slices L; the default one where empty
+   * @param slices L of the family {@code paper}; the default one where empty
    * @throws IllegalArgumentException if a rule or a budget of {@link KernelSpec} is broken
    */
   public static List<KernelSpec> forHeadDim(
       int headDim, OptionalInt slices, Set<Architecture> architectures) {
-    int chosen = slices.isPresent() ? slices.getAsInt() : KernelSpec.defaultSlices(headDim);
-    return specs(headDim, chosen, architectures).sorted().toList();
+    return Stream.concat(
+            paper(headDim, slices, architectures).stream(),
+            chunked(headDim, architectures).stream())
+        .sorted()
+        .toList();
   }
 
-  private static Stream<KernelSpec> specs(
-      int headDim, int slices, Set<Architecture> architectures) {
+  /** The kernels of the family {@code paper} for one head dimension. */
+  public static List<KernelSpec> paper(
+      int headDim, OptionalInt slices, Set<Architecture> architectures) {
+    int chosen = slices.isPresent() ? slices.getAsInt() : KernelSpec.defaultSlices(headDim);
+    Set<Architecture> portable = portable(architectures);
+    if (portable.isEmpty()) {
+      KernelSpec.paper(Operation.FORWARD, headDim, chosen, EnumSet.of(Architecture.PTX));
+      return List.of();
+    }
     return Arrays.stream(Operation.values())
-        .map(
-            operation ->
-                new KernelSpec(
-                    operation, Family.PAPER, headDim, slices, ElementType.F32, architectures));
+        .filter(operation -> operation.compareTo(Operation.COEFFICIENT_GRADIENT) <= 0)
+        .map(operation -> KernelSpec.paper(operation, headDim, chosen, portable))
+        .sorted()
+        .toList();
+  }
+
+  /** The forwards of the family {@code chunked} for one head dimension; none above 256. */
+  public static List<KernelSpec> chunked(int headDim, Set<Architecture> architectures) {
+    List<KernelSpec> specs = new ArrayList<>();
+    if (headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM) {
+      return specs;
+    }
+    Set<Architecture> portable = portable(architectures);
+    for (Numbers numbers : NUMBERS) {
+      if (HOPPER_FORWARD
+          && architectures.contains(Architecture.SM_90A)
+          && HopperPlan.exists(headDim, numbers.element, numbers.precision)) {
+        specs.add(
+            chunked(
+                Operation.FORWARD,
+                Technique.WGMMA,
+                headDim,
+                numbers,
+                EnumSet.of(Architecture.SM_90A)));
+      }
+      if (MMA_FORWARD && !portable.isEmpty() && numbers.precision != Precision.DEFAULT) {
+        specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, portable));
+      }
+    }
+    return specs;
+  }
+
+  // Which device headers there are.
+  private static final boolean HOPPER_FORWARD = false;
+  private static final boolean MMA_FORWARD = false;
+  private static final boolean STATE_KERNELS = false;
+
+  /** The kernels of the family {@code chunked} that serve every head dimension. */
+  public static List<KernelSpec> anyHeadDim(Set<Architecture> architectures) {
+    List<KernelSpec> specs = new ArrayList<>();
+    Set<Architecture> portable = portable(architectures);
+    if (portable.isEmpty() || !STATE_KERNELS) {
+      return specs;
+    }
+    for (Numbers numbers : NUMBERS) {
+      if (numbers.precision == Precision.DEFAULT) {
+        continue; // served by accurate
+      }
+      specs.add(chunked(Operation.STATE_SUMS, Technique.MMA, 0, numbers, portable));
+      specs.add(chunked(Operation.STATE_OUTPUTS, Technique.MMA, 0, numbers, portable));
+    }
+    for (ElementType element : ElementType.values()) {
+      Numbers exact =
+          new Numbers(element, element == ElementType.F32 ? Precision.ACCURATE : Precision.NATIVE);
+      specs.add(chunked(Operation.DECODE, Technique.SIMT, 0, exact, portable));
+      specs.add(chunked(Operation.RECURRENCE, Technique.SIMT, 0, exact, portable));
+    }
+    Numbers states = new Numbers(ElementType.F32, Precision.ACCURATE);
+    specs.add(chunked(Operation.STATE_SCAN, Technique.SIMT, 0, states, portable));
+    return specs.stream().sorted().toList();
+  }
+
+  private static KernelSpec chunked(
+      Operation operation,
+      Technique technique,
+      int headDim,
+      Numbers numbers,
+      Set<Architecture> architectures) {
+    return KernelSpec.chunked(
+        operation, technique, headDim, numbers.element, numbers.precision, architectures);
+  }
+
+  /** Those that compile everything but wgmma. */
+  private static Set<Architecture> portable(Set<Architecture> architectures) {
+    Set<Architecture> rest = EnumSet.noneOf(Architecture.class);
+    rest.addAll(architectures);
+    rest.remove(Architecture.SM_90A);
+    return rest;
   }
 }

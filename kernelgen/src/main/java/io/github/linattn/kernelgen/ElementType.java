@@ -3,7 +3,11 @@ package io.github.linattn.kernelgen;
 /** Type of the elements of the tensors a kernel reads and writes; states are always fp32. */
 public enum ElementType {
   /** IEEE binary32. */
-  F32("f32", 4);
+  F32("f32", 4),
+  /** The upper half of a binary32. */
+  BF16("bf16", 2),
+  /** IEEE binary16. */
+  F16("f16", 2);
 
   private final String id;
   private final int bytes;

@@ -8,7 +8,13 @@ public enum Family {
    *
    * @see <a href="https://arxiv.org/abs/2510.21956">Gerami and Duraiswami 2025</a>
    */
-  PAPER("paper");
+  PAPER("paper"),
+
+  /**
+   * Chunks of 64 tokens on tensor cores, for causal and other attention, every element type, packed
+   * sequences, grouped heads and strides.
+   */
+  CHUNKED("chunked");
 
   private final String id;
 

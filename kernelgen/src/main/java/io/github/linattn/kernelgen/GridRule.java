@@ -12,7 +12,7 @@ public sealed interface GridRule {
     }
 
     @Override
-    public long blocks(long heads) {
+    public long blocks(long heads, int keyDim, int valueDim) {
       return Math.multiplyExact(heads, (long) tiles);
     }
 
@@ -29,7 +29,7 @@ public sealed interface GridRule {
     }
 
     @Override
-    public long blocks(long rows) {
+    public long blocks(long rows, int keyDim, int valueDim) {
       return Math.ceilDiv(rows, (long) rowsPerBlock);
     }
 
@@ -39,15 +39,100 @@ public sealed interface GridRule {
     }
   }
 
+  /** A block per {@code columns} value columns of each item of a head. */
+  record PerValueTile(int columns) implements GridRule {
+    public PerValueTile {
+      requirePositive("columns", columns);
+    }
+
+    @Override
+    public long blocks(long items, int keyDim, int valueDim) {
+      return Math.multiplyExact(items, (long) Math.ceilDiv(valueDim, columns));
+    }
+
+    @Override
+    public String text() {
+      return String.format(Locale.ROOT, "per_value_tile:%d", columns);
+    }
+  }
+
+  /**
+   * As {@link PerValueTile}, and the blocks of an item are a cluster: they share what they read.
+   */
+  record PerCluster(int columns) implements GridRule {
+    public PerCluster {
+      requirePositive("columns", columns);
+    }
+
+    @Override
+    public long blocks(long items, int keyDim, int valueDim) {
+      return Math.multiplyExact(items, (long) cluster(valueDim));
+    }
+
+    @Override
+    public int cluster(int valueDim) {
+      return Math.ceilDiv(valueDim, columns);
+    }
+
+    @Override
+    public String text() {
+      return String.format(Locale.ROOT, "per_cluster:%d", columns);
+    }
+  }
+
+  /** A block per {@code size} x {@code size} part of the state of each item of a key/value head. */
+  record PerStateTile(int size) implements GridRule {
+    public PerStateTile {
+      requirePositive("size", size);
+    }
+
+    @Override
+    public long blocks(long items, int keyDim, int valueDim) {
+      long tiles = (long) Math.ceilDiv(keyDim, size) * Math.ceilDiv(valueDim, size);
+      return Math.multiplyExact(items, tiles);
+    }
+
+    @Override
+    public String text() {
+      return String.format(Locale.ROOT, "per_state_tile:%d", size);
+    }
+  }
+
+  /** A block per {@code elements} of S, z and u of each sequence of a key/value head. */
+  record PerStateElements(int elements) implements GridRule {
+    public PerStateElements {
+      requirePositive("elements", elements);
+    }
+
+    @Override
+    public long blocks(long sequences, int keyDim, int valueDim) {
+      long all = (long) keyDim * valueDim + keyDim + valueDim;
+      return Math.multiplyExact(sequences, Math.ceilDiv(all, (long) elements));
+    }
+
+    @Override
+    public String text() {
+      return String.format(Locale.ROOT, "per_state_elements:%d", elements);
+    }
+  }
+
   /**
    * Blocks of one launch.
    *
    * @param count heads (batch x heads) for {@link PerHead}, rows for {@link PerRows}; for {@link
-   *     Operation#COEFFICIENT_GRADIENT} a row is a head
+   *     Operation#COEFFICIENT_GRADIENT} a row is a head; for the others heads x items, or heads x
+   *     sequences
+   * @param keyDim Dk; the rules of the family {@code paper} do not ask
+   * @param valueDim Dv
    */
-  long blocks(long count);
+  long blocks(long count, int keyDim, int valueDim);
 
-  /** The form in the manifest: {@code per_head:4} or {@code per_rows:8}. */
+  /** Blocks of a cluster; 1 for none. */
+  default int cluster(int valueDim) {
+    return 1;
+  }
+
+  /** The form in the manifest, such as {@code per_head:4}. */
   String text();
 
   /**
@@ -58,15 +143,27 @@ public sealed interface GridRule {
   static GridRule parse(String text) {
     String[] parts = text.split(":", -1);
     if (parts.length == 2) {
-      if (parts[0].equals("per_head")) {
-        return new PerHead(Integer.parseInt(parts[1]));
-      }
-      if (parts[0].equals("per_rows")) {
-        return new PerRows(Integer.parseInt(parts[1]));
+      switch (parts[0]) {
+        case "per_head":
+          return new PerHead(Integer.parseInt(parts[1]));
+        case "per_rows":
+          return new PerRows(Integer.parseInt(parts[1]));
+        case "per_value_tile":
+          return new PerValueTile(Integer.parseInt(parts[1]));
+        case "per_cluster":
+          return new PerCluster(Integer.parseInt(parts[1]));
+        case "per_state_tile":
+          return new PerStateTile(Integer.parseInt(parts[1]));
+        case "per_state_elements":
+          return new PerStateElements(Integer.parseInt(parts[1]));
+        default:
+          break;
       }
     }
     throw new IllegalArgumentException(
-        "a grid rule is per_head:<tiles> or per_rows:<rows per block>, not \"" + text + "\"");
+        "a grid rule is <per what>:<number>, such as per_head:4 or per_value_tile:64, not \""
+            + text
+            + "\"");
   }
 
   private static void requirePositive(String what, int value) {

@@ -1,6 +1,8 @@
 package io.github.linattn.kernelgen;
 
 import java.util.Collections;
+import java.util.EnumSet;
+import java.util.Set;
 import java.util.SortedMap;
 import java.util.TreeMap;
 
@@ -10,8 +12,10 @@ import java.util.TreeMap;
  * @param symbol the entry point in the image, and the base name of its files
  * @param file the image (fatbin) beside the manifest
  * @param threads per block
- * @param sharedBytes dynamic shared memory per block; above 48 KiB the launch opts in
+ * @param shared dynamic shared memory per block; above 48 KiB the launch opts in
+ * @param headDim D, or 0: any
  * @param gridRule blocks of a launch
+ * @param architectures what the image holds
  * @param usage what ptxas reported, per architecture with machine code
  */
 public record KernelEntry(
@@ -19,12 +23,15 @@ public record KernelEntry(
     String file,
     Operation operation,
     Family family,
+    Technique technique,
     int headDim,
     int slices,
     ElementType elementType,
+    Precision precision,
     int threads,
-    int sharedBytes,
+    SharedRule shared,
     GridRule gridRule,
+    Set<Architecture> architectures,
     SortedMap<Architecture, Usage> usage) {
 
   /**
@@ -37,6 +44,7 @@ public record KernelEntry(
   public record Usage(int registers, int spillBytes, int staticSharedBytes) {}
 
   public KernelEntry {
+    architectures = Collections.unmodifiableSet(EnumSet.copyOf(architectures));
     usage = Collections.unmodifiableSortedMap(new TreeMap<>(usage));
   }
 
@@ -48,18 +56,31 @@ public record KernelEntry(
         spec.symbol() + ".fatbin",
         spec.operation(),
         spec.family(),
+        spec.technique(),
         spec.headDim(),
         spec.slices(),
         spec.elementType(),
+        spec.precision(),
         plan.threads(),
-        plan.sharedBytes(),
+        plan.sharedRule(),
         plan.gridRule(),
+        spec.architectures(),
         usage);
+  }
+
+  /** Dynamic shared memory of a block; of a launch for D = 256 where it depends on D. */
+  public int sharedBytes() {
+    return shared.bytes(KernelSpec.MAX_CHUNKED_HEAD_DIM, 1);
   }
 
   /** Name of the generated text beside the image. */
   public String sourceFile() {
     return symbol + ".cu";
+  }
+
+  /** Whether a GPU of this compute capability, such as 90, runs an image of it. */
+  public boolean runsOn(int capability) {
+    return architectures.stream().anyMatch(architecture -> architecture.runsOn(capability));
   }
 
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */

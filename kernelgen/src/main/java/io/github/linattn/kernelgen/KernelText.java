@@ -3,6 +3,7 @@ package io.github.linattn.kernelgen;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Locale;
 import java.util.stream.Collectors;
 
@@ -16,6 +17,8 @@ public final class KernelText {
   /** The text of the file {@code <symbol>.cu}, each line ended by a line feed. */
   public static String emit(KernelSpec spec) {
     return switch (ResourcePlan.of(spec)) {
+      case HopperPlan hopper -> HopperText.emit(spec, hopper);
+      case TilePlan tiles -> TileText.emit(spec, tiles);
       case ScanPlan scan -> scan(spec, scan);
       case ColumnPlan columns -> columns(spec, columns);
       case RowPlan rows ->
@@ -43,13 +46,7 @@ public final class KernelText {
   }
 
   private static String scan(KernelSpec spec, ScanPlan plan) {
-    String map =
-        plan.shared().stream()
-            .map(
-                r ->
-                    String.format(
-                        Locale.ROOT, "//   %6d %6d  %s\n", r.offset(), r.bytes(), r.name()))
-            .collect(Collectors.joining());
+    String map = map(plan.shared());
     return String.format(
         Locale.ROOT,
         """
@@ -95,6 +92,13 @@ public final class KernelText {
         constant(spec.operation()),
         plan.splitSums(),
         plan.splitSums() ? "of each chunk apart, its rounding error kept" : "in sequence");
+  }
+
+  /** Comment lines, one for each region. */
+  static String map(List<SharedRegion> regions) {
+    return regions.stream()
+        .map(r -> String.format(Locale.ROOT, "//   %6d %6d  %s\n", r.offset(), r.bytes(), r.name()))
+        .collect(Collectors.joining());
   }
 
   private static String rows(KernelSpec spec, RowPlan plan) {

@@ -1,10 +1,13 @@
 package io.github.linattn.kernelgen;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
+import java.util.Set;
 import java.util.SortedMap;
 import java.util.SortedSet;
 import java.util.TreeMap;
@@ -22,19 +25,22 @@ public record Manifest(List<KernelEntry> entries) {
   /** Name of the file beside the images. */
   public static final String FILE = "manifest.tsv";
 
-  private static final String VERSION = "linattn-kernels 2";
+  private static final String VERSION = "linattn-kernels 3";
   private static final List<String> COLUMNS =
       List.of(
           "symbol",
           "file",
           "operation",
           "family",
+          "technique",
           "head_dim",
           "slices",
           "element_type",
+          "precision",
           "threads",
-          "shared_bytes",
+          "shared",
           "grid",
+          "architectures",
           "usage");
 
   public Manifest {
@@ -69,6 +75,27 @@ public record Manifest(List<KernelEntry> entries) {
         .filter(e -> e.operation() == operation && e.family() == family)
         .filter(e -> e.headDim() == headDim && e.slices() == slices)
         .filter(e -> e.elementType() == elementType)
+        .findFirst();
+  }
+
+  /**
+   * The kernel of an operation of the family {@code chunked} that a GPU can run.
+   *
+   * @param headDim D, or 0 for the kernels of any D
+   * @param capability compute capability of the GPU, such as 90
+   */
+  public Optional<KernelEntry> find(
+      Operation operation,
+      Technique technique,
+      int headDim,
+      ElementType elementType,
+      Precision precision,
+      int capability) {
+    return entries.stream()
+        .filter(e -> e.family() == Family.CHUNKED)
+        .filter(e -> e.operation() == operation && e.technique() == technique)
+        .filter(e -> e.headDim() == headDim && e.elementType() == elementType)
+        .filter(e -> e.precision() == precision && e.runsOn(capability))
         .findFirst();
   }
 
@@ -133,12 +160,15 @@ public record Manifest(List<KernelEntry> entries) {
         entry.file(),
         entry.operation().id(),
         entry.family().id(),
+        entry.technique().id(),
         Integer.toString(entry.headDim()),
         Integer.toString(entry.slices()),
         entry.elementType().id(),
+        entry.precision().id(),
         Integer.toString(entry.threads()),
-        Integer.toString(entry.sharedBytes()),
+        entry.shared().text(),
         entry.gridRule().text(),
+        entry.architectures().stream().map(Architecture::id).collect(Collectors.joining(",")),
         usage);
   }
 
@@ -159,17 +189,26 @@ public record Manifest(List<KernelEntry> entries) {
           cells[1],
           Operation.parse(cells[2]),
           Family.parse(cells[3]),
-          Integer.parseInt(cells[4]),
+          Technique.parse(cells[4]),
           Integer.parseInt(cells[5]),
-          ElementType.parse(cells[6]),
-          Integer.parseInt(cells[7]),
-          Integer.parseInt(cells[8]),
-          GridRule.parse(cells[9]),
-          usage(cells[10]));
+          Integer.parseInt(cells[6]),
+          ElementType.parse(cells[7]),
+          Precision.parse(cells[8]),
+          Integer.parseInt(cells[9]),
+          SharedRule.parse(cells[10]),
+          GridRule.parse(cells[11]),
+          architectures(cells[12]),
+          usage(cells[13]));
     } catch (IllegalArgumentException wrong) {
       throw new IllegalArgumentException(
           "line " + number + " of the kernel manifest: " + wrong.getMessage(), wrong);
     }
+  }
+
+  private static Set<Architecture> architectures(String cell) {
+    return Arrays.stream(cell.split(",", -1))
+        .map(Architecture::parse)
+        .collect(Collectors.toCollection(() -> EnumSet.noneOf(Architecture.class)));
   }
 
   private static SortedMap<Architecture, KernelEntry.Usage> usage(String cell) {

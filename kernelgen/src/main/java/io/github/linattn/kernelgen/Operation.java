@@ -1,8 +1,9 @@
 package io.github.linattn.kernelgen;
 
 /**
- * What a kernel computes. Shapes are row-major and contiguous: q, k, v, o and their gradients
- * [heads, tokens, D]; g and delta [heads, tokens]. Indices: token i, columns j and m.
+ * What a kernel computes. In the family {@code paper} shapes are row-major and contiguous: q, k, v,
+ * o and their gradients [heads, tokens, D]; g and delta [heads, tokens]. Indices: token i, columns
+ * j and m.
  */
 public enum Operation {
   /** o_i = (a u_i + b S_i^T q_i) / g_i, g_i = a c_i + b q_i . z_i; state in, state out. */
@@ -36,7 +37,22 @@ public enum Operation {
   NORMALIZE_GRADIENT("normalize_gradient", false),
 
   /** da and db of each head: the partial sums of its tiles, added in tile order. */
-  COEFFICIENT_GRADIENT("coefficient_gradient", false);
+  COEFFICIENT_GRADIENT("coefficient_gradient", false),
+
+  /** S = sum of k v^T, z and u of each item. */
+  STATE_SUMS("state_sums", false),
+
+  /** The sums of items to the states before them, and the final state. */
+  STATE_SCAN("state_scan", false),
+
+  /** o and g of each item from one state, without causality. */
+  STATE_OUTPUTS("state_outputs", false),
+
+  /** o, g and the state of one token. */
+  DECODE("decode", false),
+
+  /** The forward token by token in fp32, where another forward met what is not finite. */
+  RECURRENCE("recurrence", false);
 
   private final String id;
   private final boolean scan;

@@ -1,7 +1,7 @@
 package io.github.linattn.kernelgen;
 
 /** What one block of a kernel uses, and how many blocks a launch takes. */
-public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan {
+public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, HopperPlan, TilePlan {
 
   /** Threads per block that every supported GPU allows. */
   int MAX_THREADS = 1024;
@@ -15,8 +15,13 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan {
   /** Threads per block. */
   int threads();
 
-  /** Dynamic shared memory per block in bytes. */
+  /** Dynamic shared memory per block in bytes; of a launch for D = 256 where it depends on D. */
   int sharedBytes();
+
+  /** Dynamic shared memory per block where it depends on the launch. */
+  default SharedRule sharedRule() {
+    return new SharedRule.Fixed(sharedBytes());
+  }
 
   /** Registers of each thread that hold the state across tokens. */
   int stateRegisters();
@@ -30,12 +35,24 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan {
    * @throws IllegalArgumentException if a budget is exceeded; the message names it
    */
   static ResourcePlan of(KernelSpec spec) {
+    return spec.family() == Family.PAPER ? paper(spec) : chunked(spec);
+  }
+
+  private static ResourcePlan paper(KernelSpec spec) {
     return switch (spec.operation()) {
       case FORWARD, QUERY_GRADIENT, KEY_GRADIENT, VALUE_GRADIENT ->
           ScanPlan.of(spec.headDim(), spec.slices());
       case VALUE_CENTER -> ColumnPlan.of(spec.headDim());
       case ROW_DOT, NORMALIZE, NORMALIZE_GRADIENT, COEFFICIENT_GRADIENT ->
           RowPlan.of(spec.operation(), spec.headDim(), spec.slices());
+      case STATE_SUMS, STATE_SCAN, STATE_OUTPUTS, DECODE, RECURRENCE ->
+          throw new IllegalArgumentException("the family paper has no " + spec.operation());
     };
+  }
+
+  private static ResourcePlan chunked(KernelSpec spec) {
+    return spec.technique() == Technique.WGMMA
+        ? HopperPlan.of(spec.headDim(), spec.elementType(), spec.precision())
+        : TilePlan.of(spec);
   }
 }

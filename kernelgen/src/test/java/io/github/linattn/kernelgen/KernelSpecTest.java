@@ -40,8 +40,7 @@ class KernelSpecTest {
   @Test
   void refusesNoArchitecture() {
     assertThatIllegalArgumentException()
-        .isThrownBy(
-            () -> new KernelSpec(Operation.FORWARD, Family.PAPER, 64, 2, ElementType.F32, Set.of()))
+        .isThrownBy(() -> KernelSpec.paper(Operation.FORWARD, 64, 2, Set.of()))
         .withMessageContaining("at least one architecture");
   }
 
@@ -55,7 +54,7 @@ class KernelSpecTest {
   void everyHeadDimensionHasAPlanWithItsDefaultSlices() {
     for (int headDim = 16; headDim <= 512; headDim += 16) {
       for (KernelSpec spec :
-          Catalogue.forHeadDim(headDim, OptionalInt.empty(), EnumSet.of(Architecture.SM_90))) {
+          Catalogue.paper(headDim, OptionalInt.empty(), EnumSet.of(Architecture.SM_90))) {
         ResourcePlan plan = ResourcePlan.of(spec);
         assertThat(plan.threads()).as(spec.symbol()).isBetween(32, 1024);
         assertThat(plan.sharedBytes()).as(spec.symbol()).isLessThanOrEqualTo(48 * 1024);
@@ -76,10 +75,25 @@ class KernelSpecTest {
 
   @Test
   void gridRules() {
-    assertThat(new GridRule.PerHead(4).blocks(64)).isEqualTo(256);
-    assertThat(new GridRule.PerRows(8).blocks(17)).isEqualTo(3);
+    assertThat(new GridRule.PerHead(4).blocks(64, 0, 0)).isEqualTo(256);
+    assertThat(new GridRule.PerRows(8).blocks(17, 0, 0)).isEqualTo(3);
     assertThat(GridRule.parse("per_head:4")).isEqualTo(new GridRule.PerHead(4));
     assertThat(GridRule.parse("per_rows:8")).isEqualTo(new GridRule.PerRows(8));
+    GridRule cluster = new GridRule.PerCluster(64);
+    assertThat(cluster.blocks(10, 128, 130)).isEqualTo(30);
+    assertThat(cluster.cluster(130)).isEqualTo(3);
+    assertThat(new GridRule.PerValueTile(64).blocks(10, 128, 130)).isEqualTo(30);
+    assertThat(new GridRule.PerValueTile(64).cluster(130)).isEqualTo(1);
+    assertThat(new GridRule.PerStateTile(64).blocks(2, 96, 130)).isEqualTo(12);
+    assertThat(new GridRule.PerStateElements(256).blocks(2, 16, 16)).isEqualTo(4);
+    for (GridRule rule :
+        List.of(
+            cluster,
+            new GridRule.PerValueTile(32),
+            new GridRule.PerStateTile(64),
+            new GridRule.PerStateElements(256))) {
+      assertThat(GridRule.parse(rule.text())).isEqualTo(rule);
+    }
     for (String wrong : List.of("", "per_head", "per_block:3", "per_head:0", "per_rows:x")) {
       assertThatIllegalArgumentException().isThrownBy(() -> GridRule.parse(wrong));
     }
@@ -93,12 +107,6 @@ class KernelSpecTest {
   }
 
   private static KernelSpec spec(Operation operation, int headDim, int slices) {
-    return new KernelSpec(
-        operation,
-        Family.PAPER,
-        headDim,
-        slices,
-        ElementType.F32,
-        Catalogue.defaultArchitectures());
+    return KernelSpec.paper(operation, headDim, slices, EnumSet.of(Architecture.SM_90));
   }
 }

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.EnumSet;
 import java.util.Locale;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -20,7 +21,15 @@ class KernelTextTest {
         spec(Operation.FORWARD, 128, 4),
         spec(Operation.VALUE_CENTER, 48, 3),
         spec(Operation.NORMALIZE, 96, 3),
-        spec(Operation.COEFFICIENT_GRADIENT, 80, 5));
+        spec(Operation.COEFFICIENT_GRADIENT, 80, 5),
+        hopper(96, ElementType.BF16, Precision.NATIVE),
+        hopper(64, ElementType.F32, Precision.TF32),
+        hopper(128, ElementType.F32, Precision.ACCURATE),
+        tiles(Operation.STATE_SUMS, Technique.MMA, ElementType.BF16, Precision.NATIVE),
+        tiles(Operation.STATE_OUTPUTS, Technique.MMA, ElementType.F32, Precision.ACCURATE),
+        tiles(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE),
+        tiles(Operation.DECODE, Technique.SIMT, ElementType.F16, Precision.NATIVE),
+        tiles(Operation.RECURRENCE, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
   }
 
   @ParameterizedTest
@@ -66,13 +75,23 @@ class KernelTextTest {
     assertThat(file).hasContent("b\n");
   }
 
-  private static KernelSpec spec(Operation operation, int headDim, int slices) {
-    return new KernelSpec(
-        operation,
-        Family.PAPER,
+  private static KernelSpec hopper(int headDim, ElementType element, Precision precision) {
+    return KernelSpec.chunked(
+        Operation.FORWARD,
+        Technique.WGMMA,
         headDim,
-        slices,
-        ElementType.F32,
-        Catalogue.defaultArchitectures());
+        element,
+        precision,
+        EnumSet.of(Architecture.SM_90A));
+  }
+
+  private static KernelSpec tiles(
+      Operation operation, Technique technique, ElementType element, Precision precision) {
+    return KernelSpec.chunked(
+        operation, technique, 0, element, precision, EnumSet.of(Architecture.SM_90));
+  }
+
+  private static KernelSpec spec(Operation operation, int headDim, int slices) {
+    return KernelSpec.paper(operation, headDim, slices, EnumSet.of(Architecture.SM_90));
   }
 }

@@ -13,7 +13,7 @@ class ManifestTest {
   private static final Manifest MANIFEST =
       new Manifest(
           Stream.of(
-                  Catalogue.forHeadDim(128, OptionalInt.of(8), Catalogue.defaultArchitectures()),
+                  Catalogue.paper(128, OptionalInt.of(8), Catalogue.defaultArchitectures()),
                   Catalogue.defaults())
               .flatMap(List::stream)
               .map(ManifestTest::entry)
@@ -44,9 +44,9 @@ class ManifestTest {
   void refusesWrongLinesWithTheirNumber() {
     String text = MANIFEST.text();
     refused("", "starts with");
-    refused("linattn-kernels 1\n", "rebuild the kernels");
+    refused("linattn-kernels 2\n", "rebuild the kernels");
     refused(text.replace("head_dim", "headdim"), "names the columns");
-    refused(text + "a\tb\n", "has 2 columns instead of 11");
+    refused(text + "a\tb\n", "has 2 columns instead of 14");
     refused(text.replaceFirst("per_head:4", "per_head:four"), "kernel manifest: For input");
     refused(text.replaceFirst("sm_80=", "sm_81="), "no Architecture \"sm_81\"");
     refused(text.replaceFirst("sm_80=9/0/0", "sm_80=9"), "usage is");

@@ -51,7 +51,7 @@ final class CudaQueue implements Stream {
 
   /** Launches a kernel over {@code count} heads or rows. The caller holds this queue's lock. */
   void launch(LoadedKernel kernel, long count, MemorySegment argumentStruct) {
-    int blocks = Math.toIntExact(kernel.entry().gridRule().blocks(count));
+    int blocks = Math.toIntExact(kernel.entry().gridRule().blocks(count, 0, 0));
     device
         .cuda()
         .launch(

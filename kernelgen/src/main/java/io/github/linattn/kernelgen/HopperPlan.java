@@ -1,0 +1,217 @@
+package io.github.linattn.kernelgen;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+
+/**
+ * Plan of the forward on sm_90a: a block owns 64 value columns of an item of a head and keeps their
+ * state, transposed, in the registers of one warpgroup; the blocks of an item are a cluster. A
+ * chunk has 64 tokens. {@code linattn/hopper_plan.cuh} derives the same map from the same choices.
+ *
+ * @param keyBoxes boxes of 64 columns that hold a row of q or k
+ * @param products of 16-bit operands for each product of the formula
+ * @param stages chunks that are in shared memory together
+ * @param slots fp32 boxes of 64 x 64 on their way to a stage; 0 where boxes land in the stage
+ * @param weightBuffers chunks of weights between the warpgroups
+ * @param outputBuffers chunks of outputs on their way out
+ * @param threads 4 warps for each role
+ * @param roles what each warpgroup does, and its registers
+ * @param stateRegisters D/2, of each thread of the state role
+ * @param shared the shared-memory map, in the order of offsets
+ * @param sharedBytes the end of the map, and what aligning its start may take
+ * @param gridRule a cluster of ceil(Dv/64) blocks for each item of a head
+ */
+public record HopperPlan(
+    int keyBoxes,
+    int products,
+    int stages,
+    int slots,
+    int weightBuffers,
+    int outputBuffers,
+    int threads,
+    Roles roles,
+    int stateRegisters,
+    List<SharedRegion> shared,
+    int sharedBytes,
+    GridRule gridRule)
+    implements ResourcePlan {
+
+  /** Most shared memory a block of sm_90 may ask for. */
+  private static final int MOST_SHARED_BYTES = 227 * 1024;
+
+  private static final int CHUNK = 64;
+  private static final int WARPGROUP = 128;
+  private static final int ROW_BYTES = 128;
+  private static final int BOX_BYTES = CHUNK * ROW_BYTES;
+  private static final int EXTRA_BYTES = 8 * ROW_BYTES;
+  private static final int SLOT_BYTES = 2 * BOX_BYTES;
+  private static final int SCALE_BYTES = 16;
+  private static final int ALIGNMENT = 1024;
+
+  private static final int REGISTER_FILE = 64 * 1024;
+  private static final int REGISTER_STEP = 8;
+
+  /** S, its sum over a chunk and its two halves leave too few registers beyond. */
+  private static final int MAX_SPLIT_HEAD_DIM = 128;
+
+  /** Sizes to try, the best first. */
+  private record Buffers(int stages, int slots, int weights, int outputs) {}
+
+  private static final List<Buffers> NATIVE =
+      List.of(
+          new Buffers(4, 0, 2, 2),
+          new Buffers(3, 0, 2, 2),
+          new Buffers(2, 0, 2, 2),
+          new Buffers(2, 0, 2, 1));
+  private static final List<Buffers> CONVERTED =
+      List.of(
+          new Buffers(2, 6, 2, 1),
+          new Buffers(2, 5, 2, 1),
+          new Buffers(2, 4, 2, 1),
+          new Buffers(2, 3, 1, 1),
+          new Buffers(1, 5, 2, 1),
+          new Buffers(1, 3, 1, 1));
+  private static final List<Buffers> SPLIT =
+      List.of(new Buffers(2, 0, 2, 1), new Buffers(2, 0, 1, 1), new Buffers(1, 0, 2, 1));
+
+  /**
+   * Registers of the threads of each role; multiples of 8, their sum at most what the register file
+   * has for a thread of each warpgroup.
+   *
+   * @param auxiliary one warp that issues copies, three that sum keys and lengths of rows
+   * @param score weights and normalizer of a chunk
+   * @param state outputs, and the state
+   * @param converter fp32 boxes to 16-bit ones; 0 where there is none
+   */
+  public record Roles(int auxiliary, int score, int state, int converter) {
+    /** All of them. */
+    int sum() {
+      return auxiliary + score + state + converter;
+    }
+  }
+
+  public HopperPlan {
+    shared = List.copyOf(shared);
+  }
+
+  static HopperPlan of(int headDim, ElementType element, Precision precision) {
+    boolean converted = element == ElementType.F32;
+    int products = precision.products();
+    if (products == 3 && headDim > MAX_SPLIT_HEAD_DIM) {
+      throw new IllegalArgumentException(
+          String.format(
+              Locale.ROOT,
+              "wgmma with three products keeps S twice in registers: head dimension at most %d, not"
+                  + " %d",
+              MAX_SPLIT_HEAD_DIM,
+              headDim));
+    }
+    int threads = (converted ? 4 : 3) * WARPGROUP;
+    Roles roles = roles(headDim, converted, products);
+    if (roles.sum() > REGISTER_FILE / WARPGROUP) {
+      throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
+    }
+    List<Buffers> choices = products == 3 ? SPLIT : converted ? CONVERTED : NATIVE;
+    for (Buffers choice : choices) {
+      List<SharedRegion> map = map(headDim, element, products, choice);
+      int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
+      if (bytes <= MOST_SHARED_BYTES) {
+        return new HopperPlan(
+            boxes(headDim),
+            products,
+            choice.stages,
+            choice.slots,
+            choice.weights,
+            choice.outputs,
+            threads,
+            roles,
+            headDim / 2,
+            map,
+            bytes,
+            new GridRule.PerCluster(KernelSpec.BOX_COLUMNS));
+      }
+    }
+    throw new IllegalArgumentException(
+        String.format(
+            Locale.ROOT,
+            "a block of sm_90a has %d bytes of shared memory: head dimension %d, %s %s needs more",
+            MOST_SHARED_BYTES,
+            headDim,
+            element.id(),
+            precision.id()));
+  }
+
+  /** Whether the registers and the shared memory suffice. */
+  static boolean exists(int headDim, ElementType element, Precision precision) {
+    try {
+      of(headDim, element, precision);
+      return true;
+    } catch (IllegalArgumentException refused) {
+      return false;
+    }
+  }
+
+  /** What each role needs, as ptxas reports it, and what the measurements liked best. */
+  private static Roles roles(int headDim, boolean converted, int products) {
+    if (!converted) {
+      return new Roles(104, 120, 240, 0);
+    }
+    if (products == 3) {
+      return new Roles(64, 136, 216, 96);
+    }
+    return headDim <= 128 ? new Roles(72, 104, 208, 96) : new Roles(72, 104, 240, 96);
+  }
+
+  /** Registers of every thread before the roles share them out anew. */
+  int launchRegisters() {
+    return REGISTER_FILE / threads / REGISTER_STEP * REGISTER_STEP;
+  }
+
+  private static int boxes(int headDim) {
+    return Math.ceilDiv(headDim, KernelSpec.BOX_COLUMNS);
+  }
+
+  private static List<SharedRegion> map(
+      int headDim, ElementType element, int products, Buffers buffers) {
+    int halves = products == 3 ? 2 : 1;
+    int boxes = boxes(headDim);
+    int plainBox = halves * BOX_BYTES;
+    int keyBox = plainBox + EXTRA_BYTES;
+    String pair = halves == 2 ? ", upper and lower halves" : "";
+    List<SharedRegion> map = new ArrayList<>();
+    for (int slot = 0; slot < buffers.slots; slot++) {
+      add(map, "slot " + slot + ": fp32 box [64 x 64]", SLOT_BYTES);
+    }
+    for (int stage = 0; stage < buffers.stages; stage++) {
+      String prefix = "stage " + stage + ": ";
+      add(map, prefix + "keys and z [72 x 64] x " + boxes + pair, boxes * keyBox);
+      add(map, prefix + "queries [64 x 64] x " + boxes + pair, boxes * plainBox);
+      add(map, prefix + "values [64 x 64]" + pair, plainBox);
+    }
+    for (int i = 0; i < buffers.outputs; i++) {
+      add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
+    }
+    for (int i = 0; i < buffers.weights; i++) {
+      add(map, "weights " + i + " and ones [72 x 64]" + pair, keyBox);
+    }
+    add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
+    add(map, "lengths of rows of q and k [64 x 2]", buffers.stages * 2 * CHUNK * Float.BYTES);
+    int barrierBytes = barriers(element, products, boxes, buffers) * Long.BYTES;
+    add(map, "barriers, then scales", barrierBytes + SCALE_BYTES);
+    return map;
+  }
+
+  private static int barriers(ElementType element, int products, int boxes, Buffers buffers) {
+    int slotBarriers = 0;
+    if (element == ElementType.F32) {
+      slotBarriers = products == 3 ? buffers.stages * (2 * boxes + 1) : 2 * buffers.slots;
+    }
+    return slotBarriers + 7 * buffers.stages + 2 * buffers.weights;
+  }
+
+  private static void add(List<SharedRegion> map, String name, int bytes) {
+    int offset = map.isEmpty() ? 0 : map.getLast().offset() + map.getLast().bytes();
+    map.add(new SharedRegion(name, offset, bytes));
+  }
+}

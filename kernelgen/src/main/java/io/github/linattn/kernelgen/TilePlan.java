@@ -1,0 +1,118 @@
+package io.github.linattn.kernelgen;
+
+/**
+ * Plan of the kernels of the family {@code chunked} that every architecture runs. {@code linattn/}
+ * {@code mma_forward.cuh}, {@code state_kernels.cuh}, {@code decode.cuh} and {@code recurrence.cuh}
+ * derive the same numbers.
+ *
+ * @param threads of a block
+ * @param minBlocks that a multiprocessor should hold: bounds the registers
+ * @param shared dynamic shared memory of a block
+ * @param stateRegisters of each thread
+ * @param gridRule tiles of values, of states, or elements of states
+ */
+public record TilePlan(
+    int threads, int minBlocks, SharedRule shared, int stateRegisters, GridRule gridRule)
+    implements ResourcePlan {
+  /** Edge of the part of a state that a block sums. */
+  static final int SUMS_TILE = 128;
+
+  private static final int SUMS_STAGES = 5;
+
+  private static final int THREADS = 256;
+  private static final int COLUMNS = 64;
+  private static final int RECURRENCE_COLUMNS = 32;
+  private static final int RECURRENCE_THREADS = 128;
+  private static final int RECURRENCE_TOKENS = 8;
+  private static final int WARP = 32;
+
+  /** Columns that a row of a tile in shared memory is longer than the tile. */
+  private static final int PADDING = 8;
+
+  static TilePlan of(KernelSpec spec) {
+    boolean accurate = isAccurate(spec);
+    return switch (spec.operation()) {
+      case FORWARD -> forward(spec);
+      case STATE_SUMS -> {
+        int bytes = SUMS_STAGES * 2 * tileBytes(sumsTokens(spec), SUMS_TILE, spec.elementType());
+        yield new TilePlan(
+            THREADS,
+            accurate ? 1 : 2,
+            new SharedRule.Fixed(bytes),
+            SUMS_TILE * SUMS_TILE / THREADS,
+            new GridRule.PerStateTile(SUMS_TILE));
+      }
+      case STATE_OUTPUTS ->
+          new TilePlan(THREADS, 2, outputs(spec), 0, new GridRule.PerValueTile(COLUMNS));
+      case STATE_SCAN ->
+          new TilePlan(
+              THREADS, 1, new SharedRule.Fixed(0), 1, new GridRule.PerStateElements(THREADS));
+      case DECODE ->
+          new TilePlan(
+              THREADS,
+              1,
+              new SharedRule.PerGroup(THREADS / WARP * RECURRENCE_COLUMNS),
+              0,
+              new GridRule.PerValueTile(RECURRENCE_COLUMNS));
+      case RECURRENCE ->
+          new TilePlan(
+              RECURRENCE_THREADS,
+              1,
+              new SharedRule.PerState(
+                  RECURRENCE_COLUMNS,
+                  RECURRENCE_TOKENS,
+                  RECURRENCE_THREADS / RECURRENCE_COLUMNS,
+                  MAX_SHARED_BYTES),
+              0,
+              new GridRule.PerValueTile(RECURRENCE_COLUMNS));
+      default -> throw new IllegalArgumentException("no tiles for " + spec.operation());
+    };
+  }
+
+  /** Whether fp32 operands are split in two, with three products. */
+  static boolean isAccurate(KernelSpec spec) {
+    return spec.technique() == Technique.MMA && spec.precision() == Precision.ACCURATE;
+  }
+
+  private static TilePlan forward(KernelSpec spec) {
+    return new TilePlan(
+        THREADS,
+        1,
+        new SharedRule.Fixed(0),
+        spec.headDim() * COLUMNS / THREADS,
+        new GridRule.PerValueTile(COLUMNS));
+  }
+
+  private static int sumsTokens(KernelSpec spec) {
+    int tokenBytes = 2 * SUMS_TILE * spec.elementType().bytes();
+    return tokenBytes <= 256 ? 64 : tokenBytes <= 512 ? 32 : 16;
+  }
+
+  private static SharedRule outputs(KernelSpec spec) {
+    boolean wide = spec.elementType() == ElementType.F32;
+    int tokens = wide ? 32 : 64;
+    // 16-bit tensors meet a state in bf16, in twice the stages; fp16 has products of its own
+    boolean halves = spec.elementType() == ElementType.BF16;
+    int stages = halves ? 4 : 2;
+    int stateElement = halves ? Short.BYTES : Float.BYTES;
+    int fixed =
+        stages * tileBytes(tokens, COLUMNS, spec.elementType())
+            + (COLUMNS + 2 * tokens) * Float.BYTES;
+    int box = COLUMNS * (COLUMNS + PADDING) * stateElement + COLUMNS * Float.BYTES;
+    return new SharedRule.PerKeyBox(fixed, box);
+  }
+
+  private static int tileBytes(int rows, int columns, ElementType element) {
+    return rows * (columns + PADDING) * element.bytes();
+  }
+
+  @Override
+  public int sharedBytes() {
+    return shared.bytes(KernelSpec.MAX_CHUNKED_HEAD_DIM, 1);
+  }
+
+  @Override
+  public SharedRule sharedRule() {
+    return shared;
+  }
+}
