@@ -22,9 +22,13 @@ __device__ __forceinline__ void copy_async(void* destination_smem, const void* s
   }
 }
 
-// Copies the first `num_bytes` of 16 and writes zero behind them; 0 <= num_bytes <= 16 reads no further.
-__device__ __forceinline__ void copy_async_part(void* destination_smem, const void* source_gmem, int num_bytes) {
-  const uint32_t destination = static_cast<uint32_t>(__cvta_generic_to_shared(destination_smem));
+// The address that instructions on shared memory take.
+__device__ __forceinline__ uint32_t shared_address(const void* pointer_smem) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer_smem));
+}
+
+// Copies the first `num_bytes` of 16 to a shared address and writes zero behind them, and reads no others.
+__device__ __forceinline__ void copy_async_part(uint32_t destination, const void* source_gmem, int num_bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(destination), "l"(source_gmem),
                "r"(num_bytes)
                : "memory");

@@ -239,7 +239,8 @@ __device__ __forceinline__ void multiply(float (&acc_frag)[4], const OperandA<Mm
 
 // Two neighbouring accumulators, 16 columns, as operand A.
 template <MmaKind kKind>
-__device__ __forceinline__ OperandA<kKind> operand_of(const float (&left_frag)[4], const float (&right_frag)[4]) {
+__device__ __forceinline__ OperandA<kKind> operand_of(const float (&left_frag)[4],
+                                                      const float (&right_frag)[4]) {
   OperandA<kKind> a;
   a.set(0, left_frag[0], left_frag[1]);
   a.set(1, left_frag[2], left_frag[3]);
@@ -261,9 +262,13 @@ __device__ __forceinline__ void add_to(float (&sum_frag)[4], const float (&acc_f
 
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-template <bool kTransposed>
-__device__ __forceinline__ void load_matrices(uint32_t (&pairs_frag)[4], const void* row_smem) {
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row_smem));
+// Offsets are added to a tile's address in the shared window, in 32 bits: constant ones become part of the
+// instruction then.
+template <bool kTransposed, typename Element>
+__device__ __forceinline__ void load_matrices(uint32_t (&pairs_frag)[4], const Element* tile_smem, int lane_offset,
+                                              int offset) {
+  const uint32_t address = shared_address(tile_smem) + static_cast<uint32_t>(lane_offset * sizeof(Element)) +
+                           static_cast<uint32_t>(offset * sizeof(Element));
   if constexpr (kTransposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(pairs_frag[0]), "=r"(pairs_frag[1]), "=r"(pairs_frag[2]), "=r"(pairs_frag[3])
@@ -308,16 +313,19 @@ struct TileLayout {
     const int column = static_cast<int>(threadIdx.x) % kPieces * kVector;
     const int columns_left = num_columns - column;
     const int num_bytes =
-        (columns_left < 0 ? 0 : columns_left < kVector ? columns_left : kVector) * static_cast<int>(sizeof(Element));
+        (columns_left < 0 ? 0 : columns_left < kVector ? columns_left : kVector) *
+        static_cast<int>(sizeof(Element));
     const Element* const source_gmem = num_bytes > 0 ? rows_gmem + column : rows_gmem;
+    const uint32_t tile_address =
+        shared_address(tile_smem) + static_cast<uint32_t>((first_row * kStride + column) * sizeof(Element));
     if (kThreads % kPieces == 0 || first_row < kRowStep) {
 #pragma unroll
       for (int i = 0; i < ceil_div(kRows, kRowStep); ++i) {
         const int row = first_row + i * kRowStep;
         if (kRows % kRowStep == 0 || row < kRows) {
           const bool valid = row < num_rows;
-          copy_async_part(tile_smem + row * kStride + column, source_gmem + (valid ? row * row_stride : 0),
-                          valid ? num_bytes : 0);
+          copy_async_part(tile_address + static_cast<uint32_t>(i * kRowStep * kStride * sizeof(Element)),
+                          source_gmem + (valid ? row * row_stride : 0), valid ? num_bytes : 0);
         }
       }
     }
@@ -339,14 +347,15 @@ struct Operands {
     const int lane = lane_of_thread();
     if constexpr (kIsPacked) {
       uint32_t pairs_frag[4];
-      load_matrices<false>(pairs_frag,
-                           tile_smem + (row + lane % 16) * Layout::kStride + column + lane / 16 * 8);
+      load_matrices<false>(pairs_frag, tile_smem, lane % 16 * Layout::kStride + lane / 16 * 8,
+                           row * Layout::kStride + column);
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         a.template set_raw<Element>(pair, pairs_frag[pair]);
       }
     } else {
-      const Element* lane_smem = tile_smem + (row + lane / 4) * Layout::kStride + column + lane % 4 * 2;
+      const Element* lane_smem =
+          tile_smem + (lane / 4 * Layout::kStride + lane % 4 * 2) + (row * Layout::kStride + column);
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         const float2 x =
@@ -358,15 +367,18 @@ struct Operands {
 
   // B[k][n] = tile[n][k], of 16 columns n.
   template <typename Layout>
-  __device__ __forceinline__ static void load_b(B& left, B& right, const Element* tile_smem, int row, int column) {
+  __device__ __forceinline__ static void load_b(B& left, B& right, const Element* tile_smem, int row,
+                                                int column) {
     const int lane = lane_of_thread();
     if constexpr (kIsPacked) {
       uint32_t pairs_frag[4];
-      load_matrices<false>(pairs_frag, tile_smem + (row + lane % 8 + lane / 16 * 8) * Layout::kStride + column +
-                                           lane / 8 % 2 * 8);
+      load_matrices<false>(pairs_frag, tile_smem,
+                           (lane % 8 + lane / 16 * 8) * Layout::kStride + lane / 8 % 2 * 8,
+                           row * Layout::kStride + column);
       set_both(left, right, pairs_frag);
     } else {
-      const Element* lane_smem = tile_smem + (row + lane / 4) * Layout::kStride + column + lane % 4 * 2;
+      const Element* lane_smem =
+          tile_smem + (lane / 4 * Layout::kStride + lane % 4 * 2) + (row * Layout::kStride + column);
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
         const float2 x = *reinterpret_cast<const float2*>(lane_smem + pair * 8);
@@ -379,18 +391,21 @@ struct Operands {
 
   // A[m][k] = tile[k][m].
   template <typename Layout>
-  __device__ __forceinline__ static void load_a_transposed(A& a, const Element* tile_smem, int row, int column) {
+  __device__ __forceinline__ static void load_a_transposed(A& a, const Element* tile_smem, int row,
+                                                           int column) {
     const int lane = lane_of_thread();
     if constexpr (kIsPacked) {
       uint32_t pairs_frag[4];
-      load_matrices<true>(pairs_frag, tile_smem + (row + lane % 8 + lane / 16 * 8) * Layout::kStride + column +
-                                          lane / 8 % 2 * 8);
+      load_matrices<true>(pairs_frag, tile_smem,
+                          (lane % 8 + lane / 16 * 8) * Layout::kStride + lane / 8 % 2 * 8,
+                          row * Layout::kStride + column);
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         a.template set_raw<Element>(pair, pairs_frag[pair]);
       }
     } else {
-      const Element* lane_smem = tile_smem + (row + lane % 4) * Layout::kStride + column + lane / 4;
+      const Element* lane_smem =
+          tile_smem + (lane % 4 * Layout::kStride + lane / 4) + (row * Layout::kStride + column);
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         const Element* pair_smem = lane_smem + pair / 2 * 8 * Layout::kStride + pair % 2 * 8;
@@ -406,11 +421,12 @@ struct Operands {
     const int lane = lane_of_thread();
     if constexpr (kIsPacked) {
       uint32_t pairs_frag[4];
-      load_matrices<true>(pairs_frag,
-                          tile_smem + (row + lane % 16) * Layout::kStride + column + lane / 16 * 8);
+      load_matrices<true>(pairs_frag, tile_smem, lane % 16 * Layout::kStride + lane / 16 * 8,
+                          row * Layout::kStride + column);
       set_both(left, right, pairs_frag);
     } else {
-      const Element* lane_smem = tile_smem + (row + lane % 4) * Layout::kStride + column + lane / 4;
+      const Element* lane_smem =
+          tile_smem + (lane % 4 * Layout::kStride + lane / 4) + (row * Layout::kStride + column);
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
         const Element* pair_smem = lane_smem + pair * 8 * Layout::kStride;
@@ -422,15 +438,17 @@ struct Operands {
 
   // B[k][n] = weights[n][k], of 16 columns n, where k are tokens. Weights are bf16 or fp32, by kKind.
   template <typename Layout>
-  __device__ __forceinline__ static void load_weights(B& left, B& right, const typename Layout::Element* weights_smem,
-                                                      int row, int column) {
+  __device__ __forceinline__ static void load_weights(B& left, B& right,
+                                                      const typename Layout::Element* weights_smem, int row,
+                                                      int column) {
     if constexpr (kKind == MmaKind::kBf16) {
       load_b<Layout>(left, right, weights_smem, row, column);
     } else if constexpr (kIsPacked) {
       Operands<float, kKind>::template load_b<Layout>(left, right, weights_smem, row, column);
     } else {
       const int lane = lane_of_thread();
-      const float* lane_smem = weights_smem + (row + lane / 4) * Layout::kStride + column + lane % 4;
+      const float* lane_smem =
+          weights_smem + (lane / 4 * Layout::kStride + lane % 4) + (row * Layout::kStride + column);
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
         const float* pair_smem = lane_smem + pair * 8;
