@@ -89,8 +89,10 @@ struct ValueTile {
   int num_columns;  // 1 <= num_columns <= kColumns
   int64_t state;
 
-  __device__ __forceinline__ explicit ValueTile(const ChunkedArguments& args)
-      : block(blockIdx.x, args.num_items, ceil_div(args.value_dim, kColumns)),
+  __device__ __forceinline__ explicit ValueTile(const ChunkedArguments& args) : ValueTile(args, blockIdx.x) {}
+
+  __device__ __forceinline__ ValueTile(const ChunkedArguments& args, int64_t block_number)
+      : block(block_number, args.num_items, ceil_div(args.value_dim, kColumns)),
         head(args, block.head),
         item(load_item(args, block.item_idx)),
         first_column(block.tile_idx * kColumns) {

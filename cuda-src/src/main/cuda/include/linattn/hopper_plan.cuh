@@ -1,0 +1,195 @@
+// The shared memory, the barriers and the roles of the forward on sm_90a, derived from a specification.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "linattn/hopper.cuh"
+
+namespace linattn {
+namespace hopper {
+
+// What the tensors hold.
+struct Bf16 {
+  static constexpr int kBytes = 2;
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+};
+struct F32 {
+  static constexpr int kBytes = 4;
+};
+
+// 16-bit operands, two to a register; `low` is the element with the smaller index.
+template <typename Element>
+struct Operand;
+
+template <>
+struct Operand<Bf16> {
+  static constexpr bool kScaled = false;  // has the range of fp32
+  static constexpr uint32_t kOnes = 0x3f803f80u;
+
+  __device__ __forceinline__ static uint32_t pack(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+  }
+  __device__ __forceinline__ static float low(uint32_t pair) { return __uint_as_float(pair << 16); }
+  __device__ __forceinline__ static float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+  // Adds zero times each element: NaN from then on if one is not finite.
+  __device__ __forceinline__ static uint32_t mark(uint32_t pair, uint32_t marks) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(marks) : "r"(pair), "r"(0));
+    return marks;
+  }
+
+  // d += a b for a of 16 x 16, of which only the rows of lanes with a != 0 are not zero, and b of 16 x 8.
+  __device__ __forceinline__ static void add_rows(float (&d)[4], uint32_t a, uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %4, %5}, {%6, %7}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a), "r"(0), "r"(b0), "r"(b1));
+  }
+
+  // d += a b for a of 16 x 16 and b of 16 x 8.
+  __device__ __forceinline__ static void add_product(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                     uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+template <>
+struct Operand<F16> {
+  static constexpr bool kScaled = true;
+  static constexpr uint32_t kOnes = 0x3c003c00u;
+
+  __device__ __forceinline__ static uint32_t pack(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+  }
+  __device__ __forceinline__ static float low(uint32_t pair) {
+    return __low2float(*reinterpret_cast<const __half2*>(&pair));
+  }
+  __device__ __forceinline__ static float high(uint32_t pair) {
+    return __high2float(*reinterpret_cast<const __half2*>(&pair));
+  }
+
+  __device__ __forceinline__ static uint32_t mark(uint32_t pair, uint32_t marks) {
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(marks) : "r"(pair), "r"(0));
+    return marks;
+  }
+
+  __device__ __forceinline__ static void add_rows(float (&d)[4], uint32_t a, uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %4, %5}, {%6, %7}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a), "r"(0), "r"(b0), "r"(b1));
+  }
+
+  // d += a b for a of 16 x 16 and b of 16 x 8.
+  __device__ __forceinline__ static void add_product(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                     uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+// A chunk is 64 tokens. Tiles are boxes of 64 columns, 64 rows of 128 bytes. Behind the rows of a box of K
+// stand 8 rows for z, and behind those of W 8 rows whose first is one: they add q.z to the scores and the
+// sum of v to the outputs. With three products every box is a pair, the upper and the lower half of its
+// elements; that of K is upper, z, lower.
+//
+// Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
+// kNormalize (whether rows of q and k are divided by their length),
+// kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used),
+// kWeightBuffers, kOutputBuffers, the registers of the roles, and Products, the instructions.
+template <class Spec_>
+struct HopperPlan {
+  using Spec = Spec_;
+  using Element = typename Spec::Element;
+  using Half = Operand<typename Spec::Half>;
+  using Products = typename Spec::Products;
+
+  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kProducts = Spec::kProducts;
+  static constexpr bool kSplit = kProducts == 3;
+  static constexpr bool kConverted = Element::kBytes == 4;
+  static constexpr bool kScaled = Half::kScaled;
+  static constexpr bool kNormalize = Spec::kNormalize;
+  static constexpr int kStages = Spec::kStages;
+  static constexpr int kSlots = Spec::kSlots;
+
+  static constexpr int kChunk = 64;
+  static constexpr int kBoxColumns = 64;
+  static constexpr int kBoxes = (kHeadDim + kBoxColumns - 1) / kBoxColumns;
+  static constexpr int kBoxBytes = kChunk * kRowBytes;
+  static constexpr int kExtraBytes = 8 * kRowBytes;
+  static constexpr int kHalves = kSplit ? 2 : 1;
+  static constexpr int kQueryBox = kHalves * kBoxBytes;
+  static constexpr int kKeyBox = kHalves * kBoxBytes + kExtraBytes;
+  static constexpr int kLowerKey = kBoxBytes + kExtraBytes;  // from the upper half of a box of K or W
+  static constexpr int kLower = kBoxBytes;                   // from the upper half of a box of Q or V
+
+  static constexpr int kKeyOffset = 0;
+  static constexpr int kQueryOffset = kBoxes * kKeyBox;
+  static constexpr int kValueOffset = kQueryOffset + kBoxes * kQueryBox;
+  static constexpr int kStageBytes = kValueOffset + kQueryBox;
+
+  static constexpr int kSlotBytes = 2 * kBoxBytes;  // 64 x 64 of fp32: two boxes of 32 columns
+  static constexpr int kSlotsPerChunk = 2 * kBoxes + 1;
+
+  static constexpr int kWeightBuffers = Spec::kWeightBuffers;
+  static constexpr int kWeightBytes = kKeyBox;
+  static constexpr int kOutputBuffers = Spec::kOutputBuffers;
+  static constexpr int kOutputBytes = kChunk * kBoxColumns * Element::kBytes;
+
+  static constexpr int kSlotsOffset = 0;
+  static constexpr int kStagesOffset = kSlots * kSlotBytes;
+  static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
+  static constexpr int kWeightsOffset = kOutputsOffset + kOutputBuffers * kOutputBytes;
+  static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
+  static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
+  static constexpr int kBarriersOffset = kLengthsOffset + kStages * kChunk * 4;
+
+  // Barriers, 8 bytes each.
+  static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
+  static constexpr int kSlotFull = 0;
+  static constexpr int kSlotEmpty = kSlotFull + kNumSlotBarriers;
+  static constexpr int kKeyFull = kSlotEmpty + (kSplit ? 0 : kNumSlotBarriers);
+  static constexpr int kQueryFull = kKeyFull + kStages;
+  static constexpr int kValueFull = kQueryFull + kStages;
+  static constexpr int kKeyEmpty = kValueFull + kStages;
+  static constexpr int kQueryEmpty = kKeyEmpty + kStages;
+  static constexpr int kValueEmpty = kQueryEmpty + kStages;
+  static constexpr int kReady = kValueEmpty + kStages;
+  static constexpr int kWeightsFull = kReady + kStages;
+  static constexpr int kWeightsEmpty = kWeightsFull + kWeightBuffers;
+  static constexpr int kNumBarriers = kWeightsEmpty + kWeightBuffers;
+  static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
+
+  static constexpr int kAlignment = 1024;
+  static constexpr int kExtentsOffset = kScalesOffset + 48;
+  static constexpr int kSharedBytes = kExtentsOffset + 32 + kAlignment;
+
+  static constexpr int kAuxiliaryWarps = 3;
+  static constexpr int kRowWarps = 4;  // of the converters or normalizers: 16 rows each
+  static constexpr int kThreads = (kConverted || kNormalize ? 4 : 3) * kWarpgroup;
+  // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
+  // this many threads starts with.
+  static constexpr int kPartColumns = kHeadDim < 128 ? kHeadDim : 128;
+  static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
+  static constexpr int kPartRegisters = kPartColumns / 2;
+};
+
+}  // namespace hopper
+}  // namespace linattn
