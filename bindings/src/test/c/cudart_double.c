@@ -221,8 +221,6 @@ CALL(cudaPointerGetAttributes, (PointerAttributes *out, const void *at), describ
 static int copy(void *to, const void *from, size_t bytes, int kind) {
   if ((kind & 1) && !holder(to, bytes)) return note(INVALID_VALUE);
   if ((kind & 2) && !holder(from, bytes)) return note(INVALID_VALUE);
-  if (capturing && !holder(to, bytes)) return note(CAPTURE_UNSUPPORTED);
-  if (capturing && !holder(from, bytes)) return note(CAPTURE_UNSUPPORTED);
   memmove(to, from, bytes);
   return SUCCESS;
 }
@@ -230,7 +228,7 @@ static int fill(void *to, int value, size_t bytes) {
   return holder(to, bytes) ? (memset(to, value, bytes), SUCCESS) : note(INVALID_VALUE);
 }
 CALL(cudaMemcpy, (void *to, const void *from, size_t bytes, int kind), capture_ok() ? CAPTURE_UNSUPPORTED : copy(to, from, bytes, kind))
-CALL(cudaMemcpyAsync, (void *to, const void *from, size_t bytes, int kind, void *stream), stream_ok(stream) ? INVALID_HANDLE : copy(to, from, bytes, kind))
+CALL(cudaMemcpyAsync, (void *to, const void *from, size_t bytes, int kind, void *stream), stream_ok(stream) ? INVALID_HANDLE : stream && stream == capturing && (!holder(to, bytes) || !holder(from, bytes)) ? capture_ok() : copy(to, from, bytes, kind))
 CALL(cudaMemset, (void *to, int value, size_t bytes), fill(to, value, bytes))
 CALL(cudaMemsetAsync, (void *to, int value, size_t bytes, void *stream), stream_ok(stream) ? INVALID_HANDLE : fill(to, value, bytes))
 

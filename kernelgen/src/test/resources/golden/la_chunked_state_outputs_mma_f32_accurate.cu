@@ -2,7 +2,7 @@
 //
 // operation  state_outputs, family chunked, mma, f32 accurate
 // key dim    any
-// block      256 threads, at least 2 to a multiprocessor
+// block      256 threads, at least 1 to a multiprocessor
 // grid       heads x items x tiles of 64 value columns
 // shared     93696 bytes for Dk = 256; per_key_box:18944:18688
 #include "linattn/state_kernels.cuh"
@@ -13,7 +13,7 @@ static_assert(Plan::kThreads == 256, "the header and the resource plan disagree 
 static_assert(Plan::shared_bytes(256) == 93696, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(256, 1)
     la_chunked_state_outputs_mma_f32_accurate(const __grid_constant__ linattn::ChunkedArguments arguments) {
   linattn::state_outputs<Plan>(arguments);
 }

@@ -3,14 +3,14 @@
 // operation  state_sums, family chunked, mma, bf16 native
 // key dim    any
 // block      256 threads, at least 2 to a multiprocessor
-// grid       key/value heads x items x parts of 128 x 128 of the state
-// shared     87040 bytes
+// grid       key/value heads x items x parts of 64 x 64 of the state
+// shared     92160 bytes
 #include "linattn/state_kernels.cuh"
 
 namespace {
-using Plan = linattn::StateSumsPlan<__nv_bfloat16, /*kAccurate=*/false, /*kKeyTile=*/128, /*kValueTile=*/128>;
+using Plan = linattn::StateSumsPlan<__nv_bfloat16, /*kAccurate=*/false, /*kKeyTile=*/64, /*kValueTile=*/64>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 87040, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 92160, "the header and the resource plan disagree on the map");
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(256, 2)

@@ -86,6 +86,16 @@ public final class AttentionInput {
     return shape;
   }
 
+  /** The packing, or null. */
+  @Nullable Sequences packing() {
+    return packing;
+  }
+
+  /** The state to continue from, or null. */
+  @Nullable AttentionState initial() {
+    return initialState;
+  }
+
   /** Whether the token axis holds packed sequences. */
   public boolean isPacked() {
     return packing != null;

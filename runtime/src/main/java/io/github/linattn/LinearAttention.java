@@ -77,6 +77,9 @@ public final class LinearAttention {
 
   /** {@link #forwardInto(AttentionInput, Tensor, Tensor, AttentionState)} without state. */
   public void forwardInto(Tensor q, Tensor k, Tensor v, Tensor o, Tensor g) {
+    if (repeated(q, k, v, null, null, o, g, null)) {
+      return;
+    }
     forwardInto(AttentionInput.of(q, k, v), o, g, null);
   }
 
@@ -91,6 +94,11 @@ public final class LinearAttention {
    */
   public void forwardInto(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState finalState) {
+    Checks.present("input", input);
+    if (repeated(
+        input.q(), input.k(), input.v(), input.packing(), input.initial(), o, g, finalState)) {
+      return;
+    }
     Checks.input(operator, Checks.present("input", input), backend);
     AttentionShape shape = input.shape();
     Checks.output("o", o, input.q().dtype(), shape.output(), input, backend);
@@ -101,16 +109,37 @@ public final class LinearAttention {
     }
     backend.engine().forward(new ForwardCall(operator, input, o, g, finalState, stream));
     if (finalState != null) {
-      advanceCounts(input, finalState);
+      advanceCounts(shape.tokens(), input.packing(), input.initial(), finalState);
     }
   }
 
-  private static void advanceCounts(AttentionInput input, AttentionState finalState) {
-    AttentionState initial = input.initialState().orElse(null);
-    Sequences sequences = input.sequences();
-    for (int i = 0; i < sequences.count(); i++) {
+  /** Runs a call once more whose objects were all checked the last time; allocates nothing. */
+  private boolean repeated(
+      Tensor q,
+      Tensor k,
+      Tensor v,
+      @Nullable Sequences packing,
+      @Nullable AttentionState initial,
+      Tensor o,
+      Tensor g,
+      @Nullable AttentionState finalState) {
+    if (!backend.engine().repeat(operator, q, k, v, packing, initial, o, g, finalState, stream)) {
+      return false;
+    }
+    if (finalState != null) {
+      advanceCounts((int) q.shape().extent(2), packing, initial, finalState);
+    }
+    return true;
+  }
+
+  private static void advanceCounts(
+      int tokens,
+      @Nullable Sequences packing,
+      @Nullable AttentionState initial,
+      AttentionState finalState) {
+    for (int i = 0; i < finalState.sequences(); i++) {
       long before = initial == null ? 0 : initial.count(i);
-      finalState.setCount(i, before + sequences.length(i));
+      finalState.setCount(i, before + (packing == null ? tokens : packing.length(i)));
     }
   }
 
@@ -123,6 +152,9 @@ public final class LinearAttention {
    * @param state read and replaced; from {@link Backend#newState} or {@link Forward#state}
    */
   public void decodeInto(Tensor q, Tensor k, Tensor v, AttentionState state, Tensor o, Tensor g) {
+    if (repeated(q, k, v, null, state, o, g, state)) {
+      return;
+    }
     AttentionInput input = AttentionInput.of(q, k, v).from(Checks.present("state", state));
     if (input.shape().tokens() != 1) {
       throw new IllegalArgumentException(

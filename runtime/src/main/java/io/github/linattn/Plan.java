@@ -17,9 +17,21 @@ public record Plan(String backend, Pass forward, Pass backward) {
    *
    * @param steps kernels or loops, in the order they run
    * @param resultBytes bytes of the tensors it writes
-   * @param workspaceBytes bytes it takes besides, and gives back when it is done
+   * @param workspaceBytes bytes it takes besides; a stream keeps those of a forward for the next
+   * @param estimatedMicros what the cost model expects, or 0 where there is none
+   * @param reason why these steps, or empty where there is no choice
    */
-  public record Pass(List<String> steps, long resultBytes, long workspaceBytes) {
+  public record Pass(
+      List<String> steps,
+      long resultBytes,
+      long workspaceBytes,
+      double estimatedMicros,
+      String reason) {
+    /** A pass without a choice. */
+    public Pass(List<String> steps, long resultBytes, long workspaceBytes) {
+      this(steps, resultBytes, workspaceBytes, 0, "");
+    }
+
     /** Copies the steps. */
     public Pass {
       steps = List.copyOf(steps);
@@ -41,6 +53,10 @@ public record Plan(String backend, Pass forward, Pass backward) {
             backend,
             pass.resultBytes() / 1e6,
             pass.workspaceBytes() / 1e6));
+    if (!pass.reason().isEmpty()) {
+      text.append(
+          String.format(Locale.ROOT, "  %.1f µs: %s%n", pass.estimatedMicros(), pass.reason()));
+    }
     pass.steps().forEach(step -> text.append("  ").append(step).append(System.lineSeparator()));
     return text.toString();
   }

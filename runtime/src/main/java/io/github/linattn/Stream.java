@@ -22,6 +22,14 @@ public interface Stream extends AutoCloseable {
    */
   void copy(Tensor source, Tensor target);
 
+  /**
+   * Notes what {@code work} queues here instead of doing it. Calls that wait, and copies of memory
+   * that is not pinned, fail inside.
+   *
+   * @throws UnsupportedOperationException if this is a stream of the CPU
+   */
+  Graph capture(Runnable work);
+
   @Override
   void close();
 }

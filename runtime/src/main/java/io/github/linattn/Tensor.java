@@ -119,6 +119,11 @@ public final class Tensor implements AutoCloseable {
     return storage.device();
   }
 
+  /** Whether the memory is still there: neither this tensor nor the one it looks into is closed. */
+  public boolean isOpen() {
+    return !storage.isClosed();
+  }
+
   /** Whether the elements lie row-major without gaps. */
   public boolean isContiguous() {
     long expected = 1;

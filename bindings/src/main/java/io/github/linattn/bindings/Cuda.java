@@ -571,13 +571,14 @@ public final class Cuda {
   /**
    * Fills in a launch of a one-dimensional grid, to be repeated.
    *
+   * @param scratch serves this launch alone as long as it is repeated
    * @param clusterX neighbouring blocks that run together and can reach each other's shared memory;
    *     divides the grid, 1 for none, at most 8
    * @param argumentStruct as in {@link #launch(LaunchScratch, CudaKernel, int, int, int, long,
    *     CudaStream, MemorySegment)}; read at each launch
    */
   public PreparedLaunch prepare(
-      Arena owner,
+      LaunchScratch scratch,
       CudaKernel kernel,
       int gridX,
       int clusterX,
@@ -591,7 +592,7 @@ public final class Cuda {
           "a cluster has 1 to 8 blocks and divides the grid: " + clusterX + " of " + gridX);
     }
     return new PreparedLaunch(
-        owner, kernel, gridX, clusterX, blockThreads, dynamicSharedBytes, stream, argumentStruct);
+        scratch, kernel, gridX, clusterX, blockThreads, dynamicSharedBytes, stream, argumentStruct);
   }
 
   /** Starts a prepared launch and returns; takes no memory of its own. */

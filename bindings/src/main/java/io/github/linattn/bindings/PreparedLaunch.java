@@ -1,12 +1,11 @@
 package io.github.linattn.bindings;
 
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
  * A launch that was filled in once and is repeated by {@link Cuda#launch(PreparedLaunch)}: kernel,
- * grid, stream, and the argument struct, which may be changed between launches. It ends with the
- * arena it was made in. One thread at a time.
+ * grid, stream, and the argument struct, which may be changed between launches. It ends when its
+ * scratch serves another launch, or with the arena of that. One thread at a time.
  */
 public final class PreparedLaunch {
   private final LaunchScratch scratch;
@@ -15,7 +14,7 @@ public final class PreparedLaunch {
   private final MemorySegment argumentStruct;
 
   PreparedLaunch(
-      Arena owner,
+      LaunchScratch scratch,
       CudaKernel kernel,
       int gridX,
       int clusterX,
@@ -23,7 +22,7 @@ public final class PreparedLaunch {
       long dynamicSharedBytes,
       CudaStream stream,
       MemorySegment argumentStruct) {
-    this.scratch = new LaunchScratch(owner);
+    this.scratch = scratch;
     this.kernel = kernel;
     this.stream = stream;
     this.argumentStruct = Handles.host(argumentStruct, 0, argumentStruct.byteSize());

@@ -171,7 +171,8 @@ class CudaFailureTest {
         .write(arguments.asSlice(0, 128), TensorMapWriter.Element.BF16, 4096);
     CudaModule image = cuda.loadImage(arena, arena.allocateFrom("image"));
     CudaKernel kernel = cuda.kernel(image, "la_forward");
-    PreparedLaunch launch = cuda.prepare(arena, kernel, 6, 2, 384, 1000, stream, arguments);
+    PreparedLaunch launch =
+        cuda.prepare(new LaunchScratch(arena), kernel, 6, 2, 384, 1000, stream, arguments);
     cuda.launch(launch);
     cuda.beginCapture(stream);
     cuda.launch(launch);

@@ -101,8 +101,10 @@ class CudaTest {
       CudaStream stream = cuda.createStream(arena);
       CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
       MemorySegment arguments = arena.allocate(JAVA_LONG);
-      PreparedLaunch pairs = cuda.prepare(arena, kernel, 6, 2, 384, 1000, stream, arguments);
-      PreparedLaunch single = cuda.prepare(arena, kernel, 7, 1, 128, 0, stream, arguments);
+      PreparedLaunch pairs =
+          cuda.prepare(new LaunchScratch(arena), kernel, 6, 2, 384, 1000, stream, arguments);
+      PreparedLaunch single =
+          cuda.prepare(new LaunchScratch(arena), kernel, 7, 1, 128, 0, stream, arguments);
       cuda.launch(pairs);
       arguments.set(JAVA_LONG, 0, 5);
       cuda.launch(single);
@@ -114,7 +116,8 @@ class CudaTest {
       MemoryLayout layout = MemoryLayout.structLayout(JAVA_LONG);
       assertThat(cudart.launchArguments(0, layout).get(JAVA_LONG, 0)).isZero();
       assertThat(cudart.launchArguments(2, layout).get(JAVA_LONG, 0)).isEqualTo(5);
-      assertThatThrownBy(() -> cuda.prepare(arena, kernel, 7, 2, 384, 0, stream, arguments))
+      assertThatThrownBy(
+              () -> cuda.prepare(new LaunchScratch(arena), kernel, 7, 2, 384, 0, stream, arguments))
           .isInstanceOf(IllegalArgumentException.class)
           .hasMessageContaining("divides the grid: 2 of 7");
 
@@ -135,7 +138,8 @@ class CudaTest {
       CudaStream stream = cuda.createStream(arena);
       CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
       MemorySegment arguments = arena.allocate(JAVA_LONG);
-      PreparedLaunch launch = cuda.prepare(arena, kernel, 1, 1, 32, 0, stream, arguments);
+      PreparedLaunch launch =
+          cuda.prepare(new LaunchScratch(arena), kernel, 1, 1, 32, 0, stream, arguments);
       cuda.beginCapture(stream);
       cuda.launch(launch);
       cuda.launch(launch);

@@ -18,10 +18,18 @@ final class Headers {
   private static final String[] NAMES = {
     "linattn/arguments.h",
     "linattn/arithmetic.h",
+    "linattn/chunk_items.cuh",
+    "linattn/chunk_rows.cuh",
+    "linattn/chunked_arguments.h",
+    "linattn/decode.cuh",
     "linattn/memory.cuh",
+    "linattn/mma.cuh",
+    "linattn/mma_forward.cuh",
+    "linattn/recurrence.cuh",
     "linattn/reduce.cuh",
     "linattn/row_kernels.cuh",
     "linattn/sliced_scan.cuh",
+    "linattn/state_kernels.cuh",
   };
 
   private Headers() {}

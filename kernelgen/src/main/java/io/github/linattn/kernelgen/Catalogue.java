@@ -99,17 +99,27 @@ public final class Catalogue {
                 numbers,
                 EnumSet.of(Architecture.SM_90A)));
       }
-      if (MMA_FORWARD && !portable.isEmpty() && numbers.precision != Precision.DEFAULT) {
+      if (MMA_FORWARD && !portable.isEmpty() && mmaFits(headDim, numbers)) {
         specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, portable));
       }
     }
     return specs;
   }
 
+  /** Whether the forward by mma does without spilling; accurate serves the precision default. */
+  private static boolean mmaFits(int headDim, Numbers numbers) {
+    return switch (numbers.precision) {
+      case DEFAULT -> false;
+      case ACCURATE -> headDim < 64;
+      case TF32 -> headDim < 256;
+      case NATIVE -> headDim < (numbers.element == ElementType.BF16 ? 256 : 128);
+    };
+  }
+
   // Which device headers there are.
   private static final boolean HOPPER_FORWARD = false;
-  private static final boolean MMA_FORWARD = false;
-  private static final boolean STATE_KERNELS = false;
+  private static final boolean MMA_FORWARD = true;
+  private static final boolean STATE_KERNELS = true;
 
   /** The kernels of the family {@code chunked} that serve every head dimension. */
   public static List<KernelSpec> anyHeadDim(Set<Architecture> architectures) {

@@ -78,6 +78,8 @@ public record KernelSpec(
         requireWgmma(technique, architectures);
         if (technique == Technique.WGMMA) {
           HopperPlan.of(headDim, elementType, precision);
+        } else if (operation == Operation.FORWARD) {
+          TilePlan.forward(headDim, elementType, precision);
         }
       }
     }

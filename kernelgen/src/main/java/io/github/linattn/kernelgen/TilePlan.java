@@ -1,5 +1,7 @@
 package io.github.linattn.kernelgen;
 
+import java.util.Locale;
+
 /**
  * Plan of the kernels of the family {@code chunked} that every architecture runs. {@code linattn/}
  * {@code mma_forward.cuh}, {@code state_kernels.cuh}, {@code decode.cuh} and {@code recurrence.cuh}
@@ -15,15 +17,22 @@ public record TilePlan(
     int threads, int minBlocks, SharedRule shared, int stateRegisters, GridRule gridRule)
     implements ResourcePlan {
   /** Edge of the part of a state that a block sums. */
-  static final int SUMS_TILE = 128;
+  static final int SUMS_TILE = 64;
 
   private static final int SUMS_STAGES = 5;
 
   private static final int THREADS = 256;
   private static final int COLUMNS = 64;
+
+  /** Half of a block forms weights, half keeps the state. */
+  private static final int FORWARD_ROLE_THREADS = 128;
+
+  /** Words of columns that a thread sums. */
+  private static final int SUM_WORDS = 1;
+
   private static final int RECURRENCE_COLUMNS = 32;
   private static final int RECURRENCE_THREADS = 128;
-  private static final int RECURRENCE_TOKENS = 8;
+  private static final int RECURRENCE_TOKENS = 4;
   private static final int WARP = 32;
 
   /** Columns that a row of a tile in shared memory is longer than the tile. */
@@ -32,7 +41,7 @@ public record TilePlan(
   static TilePlan of(KernelSpec spec) {
     boolean accurate = isAccurate(spec);
     return switch (spec.operation()) {
-      case FORWARD -> forward(spec);
+      case FORWARD -> forward(spec.headDim(), spec.elementType(), spec.precision());
       case STATE_SUMS -> {
         int bytes = SUMS_STAGES * 2 * tileBytes(sumsTokens(spec), SUMS_TILE, spec.elementType());
         yield new TilePlan(
@@ -43,7 +52,8 @@ public record TilePlan(
             new GridRule.PerStateTile(SUMS_TILE));
       }
       case STATE_OUTPUTS ->
-          new TilePlan(THREADS, 2, outputs(spec), 0, new GridRule.PerValueTile(COLUMNS));
+          new TilePlan(
+              THREADS, accurate ? 1 : 2, outputs(spec), 0, new GridRule.PerValueTile(COLUMNS));
       case STATE_SCAN ->
           new TilePlan(
               THREADS, 1, new SharedRule.Fixed(0), 1, new GridRule.PerStateElements(THREADS));
@@ -74,13 +84,53 @@ public record TilePlan(
     return spec.technique() == Technique.MMA && spec.precision() == Precision.ACCURATE;
   }
 
-  private static TilePlan forward(KernelSpec spec) {
+  static TilePlan forward(int headDim, ElementType element, Precision precision) {
+    int tokens = 16;
+    for (int candidate = 64; candidate > 16; candidate /= 2) {
+      if (forwardBytes(headDim, element, candidate, 3) <= MAX_SHARED_BYTES) {
+        tokens = candidate;
+        break;
+      }
+    }
+    int stages = 4;
+    while (stages > 2 && forwardBytes(headDim, element, tokens, stages) > MAX_SHARED_BYTES) {
+      stages--;
+    }
+    int bytes = forwardBytes(headDim, element, tokens, stages);
+    if (bytes > MAX_SHARED_BYTES) {
+      throw new IllegalArgumentException(
+          String.format(
+              Locale.ROOT,
+              "a block may use at most %d bytes of shared memory: a forward by mma of head dimension"
+                  + " %d, %s %s needs %d",
+              MAX_SHARED_BYTES,
+              headDim,
+              element.id(),
+              precision.id(),
+              bytes));
+    }
     return new TilePlan(
         THREADS,
         1,
-        new SharedRule.Fixed(0),
-        spec.headDim() * COLUMNS / THREADS,
+        new SharedRule.Fixed(bytes),
+        headDim * COLUMNS / FORWARD_ROLE_THREADS,
         new GridRule.PerValueTile(COLUMNS));
+  }
+
+  /** Stages of q, k and v, two of weights, sums of keys and factors of rows. */
+  private static int forwardBytes(int headDim, ElementType element, int tokens, int stages) {
+    int bytes = element.bytes();
+    int stage = tokens * (2 * (headDim + PADDING) + COLUMNS + PADDING) * bytes;
+    int weight = element == ElementType.BF16 ? Short.BYTES : Float.BYTES;
+    int columns = headDim / (Integer.BYTES / bytes * SUM_WORDS);
+    int parts = 1;
+    while (parts * 2 * columns <= FORWARD_ROLE_THREADS && parts * 4 <= tokens) {
+      parts *= 2;
+    }
+    int groups = tokens == 32 ? 2 : 1;
+    return stages * stage
+        + 2 * tokens * (tokens + PADDING) * weight
+        + Float.BYTES * ((2 + parts) * headDim + (6 + groups) * tokens);
   }
 
   private static int sumsTokens(KernelSpec spec) {

@@ -25,6 +25,13 @@ class KernelTextTest {
         hopper(96, ElementType.BF16, Precision.NATIVE),
         hopper(64, ElementType.F32, Precision.TF32),
         hopper(128, ElementType.F32, Precision.ACCURATE),
+        KernelSpec.chunked(
+            Operation.FORWARD,
+            Technique.MMA,
+            96,
+            ElementType.F16,
+            Precision.NATIVE,
+            EnumSet.of(Architecture.SM_90)),
         tiles(Operation.STATE_SUMS, Technique.MMA, ElementType.BF16, Precision.NATIVE),
         tiles(Operation.STATE_OUTPUTS, Technique.MMA, ElementType.F32, Precision.ACCURATE),
         tiles(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE),

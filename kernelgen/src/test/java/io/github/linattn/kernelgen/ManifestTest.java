@@ -36,6 +36,15 @@ class ManifestTest {
     assertThat(MANIFEST.find(Operation.FORWARD, Family.PAPER, 128, 8, ElementType.F32))
         .hasValueSatisfying(entry -> assertThat(entry.slices()).isEqualTo(8));
     assertThat(MANIFEST.find(Operation.FORWARD, Family.PAPER, 80, ElementType.F32)).isEmpty();
+    assertThat(
+            MANIFEST.find(
+                Operation.FORWARD, Technique.MMA, 128, ElementType.BF16, Precision.NATIVE, 90))
+        .hasValueSatisfying(
+            entry -> assertThat(entry.symbol()).isEqualTo("la_chunked_forward_mma_d128_bf16"));
+    assertThat(
+            MANIFEST.find(
+                Operation.DECODE, Technique.SIMT, 0, ElementType.F16, Precision.NATIVE, 75))
+        .isEmpty();
     assertThat(MANIFEST.headDims(Family.PAPER, ElementType.F32))
         .containsExactly(32, 64, 96, 128, 192, 256);
   }

@@ -1,12 +1,15 @@
 package io.github.linattn.internal;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.Plan;
+import io.github.linattn.Sequences;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * One way of computing linear attention. Arguments have passed the checks that hold for every
@@ -50,6 +53,26 @@ public interface Engine extends AutoCloseable {
 
   /** Queues a forward pass. */
   void forward(ForwardCall call);
+
+  /**
+   * Queues a forward once more if this very call, with the same objects, is one of the last of the
+   * stream and all of them are open. Takes no memory.
+   *
+   * @return whether it did; if not, {@link #forward} does it
+   */
+  default boolean repeat(
+      Operator operator,
+      Tensor q,
+      Tensor k,
+      Tensor v,
+      @Nullable Sequences packing,
+      @Nullable AttentionState initial,
+      Tensor o,
+      Tensor g,
+      @Nullable AttentionState finalState,
+      Stream stream) {
+    return false;
+  }
 
   /** Queues a backward pass. */
   void backward(BackwardCall call);

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.Event;
+import io.github.linattn.Graph;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.internal.Copies;
@@ -39,6 +40,13 @@ final class CpuStream implements Stream {
   public void copy(Tensor source, Tensor target) {
     Copies.requireAlike(source, target);
     target.copyFrom(source.segment());
+  }
+
+  @Override
+  public Graph capture(Runnable work) {
+    throw new UnsupportedOperationException(
+        "the cpu backend does work when it is queued: there is nothing to capture; a stream of the"
+            + " cuda backend has graphs");
   }
 
   @Override

@@ -2,10 +2,12 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.NoGpuException;
 import io.github.linattn.Plan;
+import io.github.linattn.Sequences;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.CudaLibrary;
@@ -19,6 +21,8 @@ import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.HostStorage;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.Storage;
+import io.github.linattn.kernelgen.Family;
+import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernels.BuiltKernels;
 import java.io.File;
@@ -29,8 +33,12 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
+import java.util.SortedSet;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
 
 /** Linear attention on one GPU with the kernels that were built. */
 public final class CudaEngine implements Engine {
@@ -46,14 +54,42 @@ public final class CudaEngine implements Engine {
       "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and build"
           + " again";
 
+  /** {@code paper}: forwards use the kernels of that family too, as baselines do. */
+  private static final String FAMILY_VARIABLE = "LINATTN_FAMILY";
+
+  private static final String FAMILY_PROPERTY = "linattn.family";
+
+  /** Plans are small; a server sees few shapes. */
+  private static final int MOST_PLANS = 1024;
+
   private final Device device;
   private final Arena arena = Arena.ofShared();
   private final Kernels kernels;
+  private final Planner planner;
+  private final boolean paperOnly;
+  private final Map<Planner.Question, Optional<ForwardPlan>> plans = new ConcurrentHashMap<>();
   private boolean closed;
 
   private CudaEngine(Device device, List<BuiltKernels> sources) {
     this.device = device;
     this.kernels = new Kernels(device, arena, sources);
+    int multiprocessors =
+        device.cuda().attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, device.ordinal());
+    this.planner = new Planner(multiprocessors, kernels.sharedBytes(), kernels::find);
+    this.paperOnly = isPaperOnly();
+    if (device.cuda().attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION, device.ordinal()) == 1) {
+      device.enter().keepFreedMemory(device.ordinal());
+    }
+  }
+
+  private static boolean isPaperOnly() {
+    String family =
+        System.getProperty(
+            FAMILY_PROPERTY, Optional.ofNullable(System.getenv(FAMILY_VARIABLE)).orElse(""));
+    if (!family.isBlank()) {
+      return Family.parse(family) == Family.PAPER;
+    }
+    return false;
   }
 
   /**
@@ -226,7 +262,98 @@ public final class CudaEngine implements Engine {
 
   @Override
   public void forward(ForwardCall call) {
-    PaperSupport.require(call.operator(), call.input());
+    AttentionState initial = call.input().initialState().orElse(null);
+    Planner.Question question =
+        new Planner.Question(
+            call.input().shape(),
+            call.input().q().dtype(),
+            call.operator().mode(),
+            call.operator().causal(),
+            call.input().isPacked() ? call.input().sequences() : null,
+            initial != null,
+            call.finalState() != null,
+            initial != null && initial == call.finalState(),
+            ChunkedSupport.suitsTensorMaps(call));
+    Optional<ForwardPlan> plan = plan(question);
+    if (plan.isPresent()) {
+      ChunkedSupport.require(call);
+      runChunked(call, plan.get());
+    } else {
+      requirePaper(question, () -> PaperSupport.require(call.operator(), call.input()));
+      runPaper(call);
+    }
+  }
+
+  private Optional<ForwardPlan> plan(Planner.Question question) {
+    if (paperOnly) {
+      return Optional.empty();
+    }
+    if (plans.size() > MOST_PLANS) {
+      plans.clear();
+    }
+    return plans.computeIfAbsent(question, planner::plan);
+  }
+
+  /**
+   * Lets the family paper do what the family chunked cannot; says what is missing if neither can.
+   */
+  private void requirePaper(Planner.Question question, Runnable support) {
+    try {
+      support.run();
+      kernels.entry(Operation.FORWARD, question.shape().keyDim());
+    } catch (UnsupportedOperationException refused) {
+      SortedSet<Integer> built = kernels.chunkedHeadDims(question.element());
+      if (paperOnly || built.isEmpty()) {
+        throw refused;
+      }
+      int headDim = question.shape().keyDim();
+      String cure =
+          headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM
+              ? "The cuda backend reaches head dimension %d; the cpu backend does it"
+                  .formatted(KernelSpec.MAX_CHUNKED_HEAD_DIM)
+              : "Build it with 'linattn generate --head-dim %d --out DIR' and name DIR in the"
+                      .formatted(headDim)
+                  + " environment variable "
+                  + KERNEL_FOLDERS_VARIABLE;
+      throw new UnsupportedOperationException(
+          "no CUDA kernel for a forward of %s with head dimension %d; built: %s. %s"
+              .formatted(question.dtype(), headDim, built, cure),
+          refused);
+    }
+  }
+
+  @Override
+  public boolean repeat(
+      Operator operator,
+      Tensor q,
+      Tensor k,
+      Tensor v,
+      @Nullable Sequences packing,
+      @Nullable AttentionState initial,
+      Tensor o,
+      Tensor g,
+      @Nullable AttentionState finalState,
+      Stream stream) {
+    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
+    synchronized (queue) {
+      return queue.isOpen()
+          && queue.forwards().repeat(operator, q, k, v, packing, initial, o, g, finalState);
+    }
+  }
+
+  private void runChunked(ForwardCall call, ForwardPlan plan) {
+    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
+    synchronized (queue) {
+      try {
+        device.enter();
+        queue.forwards().run(call, plan, kernels);
+      } catch (CudaException e) {
+        throw e.withContext("forward of " + call.input().shape());
+      }
+    }
+  }
+
+  private void runPaper(ForwardCall call) {
     PaperSupport.requireLayout("o", call.output());
     PaperSupport.requireLayout("g", call.normalizer());
     if (call.finalState() != null) {
@@ -271,10 +398,23 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype) {
-    PaperSupport.require(operator, shape, dtype);
+    long results =
+        shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
+    Planner.Question question =
+        Planner.Question.of(shape, dtype, operator.mode(), operator.causal());
+    Optional<ForwardPlan> plan = plan(question);
+    if (plan.isPresent()) {
+      ForwardPlan chosen = plan.get();
+      return new Plan.Pass(
+          chosen.steps().stream().map(ForwardPlan.Step::toString).toList(),
+          results,
+          chosen.workspaceBytes(),
+          chosen.micros(),
+          chosen.reason());
+    }
+    requirePaper(question, () -> PaperSupport.require(operator, shape, dtype));
     List<String> steps = new ArrayList<>(normalizationSteps(operator, shape));
     steps.add(symbol(Operation.FORWARD, shape));
-    long results = (shape.output().elements() + shape.normalizer().elements()) * dtype.bytes();
     return new Plan.Pass(steps, results, sharedWorkspace(operator, shape));
   }
 

@@ -1,17 +1,22 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.Event;
+import io.github.linattn.Graph;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.CudaEvent;
+import io.github.linattn.bindings.CudaGraph;
 import io.github.linattn.bindings.CudaStream;
 import io.github.linattn.bindings.DeviceMemory;
 import io.github.linattn.bindings.EventTiming;
 import io.github.linattn.bindings.LaunchScratch;
+import io.github.linattn.bindings.PreparedCopy;
+import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.Copies;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A stream of one GPU with what a launch on it fills in. Its own lock keeps calls of several
@@ -23,6 +28,11 @@ final class CudaQueue implements Stream {
   private final CudaStream stream;
   private final LaunchScratch launchScratch;
   private final ArgumentStructs arguments;
+  private @Nullable ChunkedCalls forwards;
+  private @Nullable DeviceConstants constants;
+  private @Nullable TensorMapWriter tensorMaps;
+  private boolean graphs;
+  private boolean capturing;
   private boolean closed;
 
   CudaQueue(Device device) {
@@ -63,6 +73,130 @@ final class CudaQueue implements Stream {
             kernel.entry().sharedBytes(),
             stream,
             argumentStruct);
+  }
+
+  /** The last forwards; the caller holds this queue's lock. */
+  ChunkedCalls forwards() {
+    ChunkedCalls known = forwards;
+    if (known == null) {
+      known = new ChunkedCalls(this, arena);
+      forwards = known;
+    }
+    return known;
+  }
+
+  /** Small arrays on the device; the caller holds this queue's lock. */
+  DeviceConstants constants() {
+    DeviceConstants known = constants;
+    if (known == null) {
+      known = new DeviceConstants(device, arena);
+      constants = known;
+    }
+    return known;
+  }
+
+  /** The encoder of tensor maps; the caller holds this queue's lock. */
+  TensorMapWriter tensorMaps() {
+    TensorMapWriter known = tensorMaps;
+    if (known == null) {
+      known = device.cuda().tensorMapWriter(arena);
+      tensorMaps = known;
+    }
+    return known;
+  }
+
+  /** A copy between device addresses, to be repeated. */
+  PreparedCopy copyOf(long source, long target, long bytes) {
+    return device
+        .cuda()
+        .prepareCopy(
+            DeviceMemory.ofAddress(arena, target, bytes),
+            0,
+            DeviceMemory.ofAddress(arena, source, bytes),
+            0,
+            bytes,
+            stream);
+  }
+
+  /** Whether it can take work. */
+  boolean isOpen() {
+    return !closed;
+  }
+
+  /** Whether a graph may hold addresses of this queue's memory. */
+  boolean hasGraphs() {
+    return graphs;
+  }
+
+  @Override
+  public Graph capture(Runnable work) {
+    synchronized (this) {
+      if (capturing) {
+        throw new IllegalStateException("this stream is being captured already");
+      }
+      Cuda cuda = device.enter();
+      cuda.beginCapture(stream);
+      capturing = true;
+      graphs = true;
+      Arena owner = Arena.ofShared();
+      try {
+        try {
+          work.run();
+        } catch (RuntimeException | Error e) {
+          abandon(e);
+          throw e;
+        } finally {
+          capturing = false;
+        }
+        return new Captured(owner, device.enter().endCapture(owner, stream));
+      } catch (RuntimeException | Error e) {
+        owner.close();
+        throw e;
+      }
+    }
+  }
+
+  private void abandon(Throwable cause) {
+    try {
+      device.enter().abandonCapture(stream);
+    } catch (RuntimeException e) {
+      cause.addSuppressed(e);
+    }
+  }
+
+  /** Work of this queue, owned by whoever captured it. */
+  private final class Captured implements Graph {
+    private final Arena owner;
+    private final CudaGraph graph;
+
+    Captured(Arena owner, CudaGraph graph) {
+      this.owner = owner;
+      this.graph = graph;
+    }
+
+    @Override
+    public void launch() {
+      synchronized (CudaQueue.this) {
+        device.enter().launch(graph, stream);
+      }
+    }
+
+    @Override
+    public void close() {
+      synchronized (CudaQueue.this) {
+        if (!owner.scope().isAlive()) {
+          return;
+        }
+        try {
+          device.enter();
+          if (!closed) {
+            synchronize();
+          }
+        } finally {
+          owner.close();
+        }
+      }
+    }
   }
 
   @Override
@@ -149,7 +283,16 @@ final class CudaQueue implements Stream {
     try {
       synchronize();
     } finally {
-      arena.close();
+      try {
+        if (forwards != null) {
+          forwards.close();
+        }
+        if (constants != null) {
+          constants.close();
+        }
+      } finally {
+        arena.close();
+      }
     }
   }
 

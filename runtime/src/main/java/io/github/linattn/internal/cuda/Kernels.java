@@ -3,10 +3,14 @@ package io.github.linattn.internal.cuda;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.CudaKernel;
 import io.github.linattn.bindings.CudaModule;
+import io.github.linattn.bindings.DeviceAttribute;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.SharedRule;
+import io.github.linattn.kernelgen.Technique;
 import io.github.linattn.kernels.BuiltKernels;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -16,6 +20,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.SortedSet;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 
@@ -26,11 +31,21 @@ final class Kernels {
 
   private record Key(Operation operation, int headDim) {}
 
+  private record ChunkedKey(
+      Operation operation,
+      Technique technique,
+      int headDim,
+      ElementType element,
+      Precision precision) {}
+
   private final Device device;
   private final Arena owner;
   private final List<BuiltKernels> sources;
   private final Map<Key, Found> found = new ConcurrentHashMap<>();
-  private final Map<Key, LoadedKernel> loaded = new ConcurrentHashMap<>();
+  private final Map<ChunkedKey, Optional<Found>> chunked = new ConcurrentHashMap<>();
+  private final Map<KernelEntry, LoadedKernel> loaded = new ConcurrentHashMap<>();
+  private final int capability;
+  private final int sharedBytes;
 
   /**
    * @param owner unloads the kernels when it closes
@@ -40,6 +55,50 @@ final class Kernels {
     this.device = device;
     this.owner = owner;
     this.sources = sources;
+    this.capability = device.capability();
+    this.sharedBytes =
+        device.cuda().attribute(DeviceAttribute.MAX_SHARED_BYTES_PER_BLOCK, device.ordinal());
+  }
+
+  /** The most shared memory that a block may ask for. */
+  int sharedBytes() {
+    return sharedBytes;
+  }
+
+  /** A kernel of the family {@code chunked} that this device runs. */
+  Optional<KernelEntry> find(
+      Operation operation,
+      Technique technique,
+      int headDim,
+      ElementType element,
+      Precision precision) {
+    return chunked
+        .computeIfAbsent(
+            new ChunkedKey(operation, technique, headDim, element, precision), this::search)
+        .map(Found::entry);
+  }
+
+  private Optional<Found> search(ChunkedKey key) {
+    for (BuiltKernels source : sources) {
+      Optional<Found> entry =
+          source
+              .manifest()
+              .find(
+                  key.operation, key.technique, key.headDim, key.element, key.precision, capability)
+              .map(found -> new Found(source, found));
+      if (entry.isPresent()) {
+        return entry;
+      }
+    }
+    return Optional.empty();
+  }
+
+  /** The head dimensions of the forwards of the family {@code chunked}. */
+  SortedSet<Integer> chunkedHeadDims(ElementType element) {
+    var dims = new TreeSet<Integer>();
+    sources.forEach(source -> dims.addAll(source.manifest().headDims(Family.CHUNKED, element)));
+    dims.remove(0); // kernels of any head dimension
+    return dims;
   }
 
   /**
@@ -79,11 +138,28 @@ final class Kernels {
   }
 
   LoadedKernel load(Operation operation, int headDim) {
-    return loaded.computeIfAbsent(new Key(operation, headDim), this::load);
+    return load(find(new Key(operation, headDim)));
   }
 
-  private LoadedKernel load(Key key) {
-    Found kernelAndSource = find(key);
+  /** A kernel that {@link #find} gave. */
+  LoadedKernel load(KernelEntry entry) {
+    LoadedKernel known = loaded.get(entry);
+    if (known != null) {
+      return known;
+    }
+    return load(
+        chunked.values().stream()
+            .flatMap(Optional::stream)
+            .filter(found -> found.entry().equals(entry))
+            .findFirst()
+            .orElseThrow());
+  }
+
+  private LoadedKernel load(Found kernelAndSource) {
+    return loaded.computeIfAbsent(kernelAndSource.entry(), entry -> loadNow(kernelAndSource));
+  }
+
+  private LoadedKernel loadNow(Found kernelAndSource) {
     KernelEntry entry = kernelAndSource.entry();
     Cuda cuda = device.enter();
     CudaKernel kernel;
@@ -97,8 +173,10 @@ final class Kernels {
           "can't read kernel %s of %s".formatted(entry.symbol(), kernelAndSource.source().origin()),
           e);
     }
-    if (entry.sharedBytes() > FREE_SHARED_BYTES) {
-      cuda.setMaxDynamicSharedMemory(kernel, entry.sharedBytes());
+    boolean fixed = entry.shared() instanceof SharedRule.Fixed;
+    int most = fixed ? entry.sharedBytes() : sharedBytes;
+    if (most > FREE_SHARED_BYTES) {
+      cuda.setMaxDynamicSharedMemory(kernel, most);
     }
     return new LoadedKernel(entry, kernel);
   }

@@ -3,6 +3,7 @@ package io.github.linattn.test.fault;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.linattn.internal.cuda.ArgumentStructs;
+import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.test.harness.Native;
 import java.io.IOException;
 import java.lang.foreign.MemoryLayout;
@@ -20,13 +21,26 @@ import org.junit.jupiter.api.io.TempDir;
 /** Breaks when Java packs a kernel's arguments other than the kernel's own header lays them out. */
 final class ArgumentLayoutTest {
   private static final Map<String, StructLayout> STRUCTS =
-      Map.of(
-          "ScanArguments", ArgumentStructs.SCAN,
-          "ValueCenterArguments", ArgumentStructs.VALUE_CENTER,
-          "RowDotArguments", ArgumentStructs.ROW_DOT,
-          "NormalizeArguments", ArgumentStructs.NORMALIZE,
-          "NormalizeGradientArguments", ArgumentStructs.NORMALIZE_GRADIENT,
-          "CoefficientGradientArguments", ArgumentStructs.COEFFICIENT_GRADIENT);
+      Map.ofEntries(
+          Map.entry("ScanArguments", ArgumentStructs.SCAN),
+          Map.entry("ValueCenterArguments", ArgumentStructs.VALUE_CENTER),
+          Map.entry("RowDotArguments", ArgumentStructs.ROW_DOT),
+          Map.entry("NormalizeArguments", ArgumentStructs.NORMALIZE),
+          Map.entry("NormalizeGradientArguments", ArgumentStructs.NORMALIZE_GRADIENT),
+          Map.entry("CoefficientGradientArguments", ArgumentStructs.COEFFICIENT_GRADIENT),
+          Map.entry("TensorView", ChunkedStructs.TENSOR_VIEW),
+          Map.entry("Item", ChunkedStructs.ITEM),
+          Map.entry("Span", ChunkedStructs.SPAN),
+          Map.entry("ChunkedArguments", ChunkedStructs.CHUNKED),
+          Map.entry("StateScanArguments", ChunkedStructs.STATE_SCAN));
+
+  @Test
+  void tensorMapsLieBeforeTheArgumentsOfAForwardOnHopper() {
+    StructLayout hopper = ChunkedStructs.HOPPER;
+    assertThat(hopper.byteOffset(PathElement.groupElement("chunked"))).isEqualTo(4 * 128);
+    assertThat(hopper.byteAlignment()).isEqualTo(64);
+    assertThat(hopper.byteSize() % 64).isZero();
+  }
 
   @Test
   void offsetsAndSizesAreThoseOfTheHeader(@TempDir Path folder) throws Exception {
@@ -35,6 +49,7 @@ final class ArgumentLayoutTest {
         new StringBuilder(
             """
             #include "linattn/arguments.h"
+            #include "linattn/chunked_arguments.h"
             #include <cstddef>
             #include <cstdio>
             using namespace linattn;

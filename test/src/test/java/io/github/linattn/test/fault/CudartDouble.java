@@ -53,9 +53,35 @@ final class CudartDouble {
 
   /** Name of a call, the first being 0. */
   String call(long index) {
-    MemorySegment name =
-        (MemorySegment) invoke("double_call", FunctionDescriptor.of(ADDRESS, JAVA_LONG), index);
-    return name.reinterpret(Long.MAX_VALUE).getString(0);
+    return pointer("double_call", index).reinterpret(Long.MAX_VALUE).getString(0);
+  }
+
+  /** How many bytes of its arguments a launch records from now on. */
+  void argumentBytes(long bytes) {
+    invoke("double_argument_bytes", FunctionDescriptor.ofVoid(JAVA_LONG), bytes);
+  }
+
+  /** Name of the kernel of a launch, the first being 0. */
+  String launchKernel(long index) {
+    return pointer("double_launch_kernel", index).reinterpret(Long.MAX_VALUE).getString(0);
+  }
+
+  /** Blocks of a launch. */
+  int launchBlocks(long index) {
+    return pointer("double_launch_dimensions", index).reinterpret(Integer.BYTES).get(JAVA_INT, 0);
+  }
+
+  long launchCluster(long index) {
+    return (long)
+        invoke("double_launch_cluster", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index);
+  }
+
+  MemorySegment launchArguments(long index, long bytes) {
+    return pointer("double_launch_arguments", index).reinterpret(bytes);
+  }
+
+  private MemorySegment pointer(String function, long index) {
+    return (MemorySegment) invoke(function, FunctionDescriptor.of(ADDRESS, JAVA_LONG), index);
   }
 
   long launches() {

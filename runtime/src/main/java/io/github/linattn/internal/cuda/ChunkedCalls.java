@@ -1,0 +1,114 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.AttentionState;
+import io.github.linattn.Sequences;
+import io.github.linattn.Tensor;
+import io.github.linattn.bindings.Cuda;
+import io.github.linattn.bindings.DeviceMemory;
+import io.github.linattn.internal.ForwardCall;
+import io.github.linattn.internal.Operator;
+import java.lang.foreign.Arena;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The last forwards of a queue, ready to be repeated, and the workspace that they use in turn. The
+ * caller holds the queue's lock.
+ */
+final class ChunkedCalls {
+  private static final int MOST = 16;
+
+  private final CudaQueue queue;
+  private final ChunkedCall[] calls = new ChunkedCall[MOST];
+  private final List<Arena> retired = new ArrayList<>();
+  private Arena workspaceOwner = Arena.ofShared();
+  private @Nullable DeviceMemory workspace;
+  private int next;
+
+  ChunkedCalls(CudaQueue queue, Arena owner) {
+    this.queue = queue;
+    for (int i = 0; i < MOST; i++) {
+      calls[i] = new ChunkedCall(queue, owner);
+    }
+  }
+
+  /** Runs this very call again if it is one of the last; takes no memory. */
+  boolean repeat(
+      Operator operator,
+      Tensor q,
+      Tensor k,
+      Tensor v,
+      @Nullable Sequences packing,
+      @Nullable AttentionState initial,
+      Tensor o,
+      Tensor g,
+      @Nullable AttentionState finalState) {
+    for (int i = 0; i < MOST; i++) {
+      if (calls[i].isFor(operator, q, k, v, packing, initial, o, g, finalState)) {
+        calls[i].run();
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Fills in a call in place of the oldest and runs it. */
+  void run(ForwardCall forward, ForwardPlan plan, Kernels kernels) {
+    if (queue.constants().isFull() && !queue.hasGraphs()) {
+      clear();
+      queue.device().enter().synchronize(queue.stream());
+      queue.constants().forget();
+    }
+    long address = workspace(plan.workspaceBytes() + 2 * ChunkedCall.alignedBytes(1));
+    ChunkedCall call = calls[next];
+    try {
+      call.fill(forward, plan, kernels, address);
+      call.run();
+    } catch (RuntimeException | Error e) {
+      call.clear();
+      throw e;
+    }
+    next = (next + 1) % MOST;
+  }
+
+  private long workspace(long bytes) {
+    if (workspace != null && workspace.byteSize() >= bytes) {
+      return workspace.address();
+    }
+    Cuda cuda = queue.device().enter();
+    clear();
+    if (workspace != null) {
+      DeviceMemory small = workspace;
+      workspace = null;
+      if (queue.hasGraphs()) {
+        retired.add(workspaceOwner);
+      } else {
+        cuda.synchronize(queue.stream());
+        workspaceOwner.close();
+      }
+      workspaceOwner = Arena.ofShared();
+      return grow(cuda, Math.max(bytes, Math.min(2 * small.byteSize(), 2 * bytes)));
+    }
+    return grow(cuda, bytes);
+  }
+
+  private long grow(Cuda cuda, long bytes) {
+    DeviceMemory fresh = cuda.allocate(workspaceOwner, bytes);
+    workspace = fresh;
+    return fresh.address();
+  }
+
+  private void clear() {
+    for (ChunkedCall call : calls) {
+      call.clear();
+    }
+  }
+
+  /** Frees the workspace; the stream has done its work. */
+  void close() {
+    clear();
+    retired.forEach(Arena::close);
+    workspaceOwner.close();
+  }
+}

@@ -1,0 +1,110 @@
+package io.github.linattn.internal.cuda;
+
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import io.github.linattn.bindings.TensorMapWriter;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemoryLayout.PathElement;
+import java.lang.foreign.StructLayout;
+
+/**
+ * The arguments of the kernels of the family {@code chunked}, laid out as in {@code
+ * linattn/chunked_arguments.h} and named as there.
+ */
+public final class ChunkedStructs {
+
+  /** {@code linattn::TensorView}. */
+  public static final StructLayout TENSOR_VIEW =
+      MemoryLayout.structLayout(
+          JAVA_LONG.withName("address"),
+          JAVA_LONG.withName("batch_stride"),
+          JAVA_LONG.withName("head_stride"),
+          JAVA_LONG.withName("token_stride"));
+
+  /** {@code linattn::Item}. */
+  public static final StructLayout ITEM =
+      MemoryLayout.structLayout(
+          JAVA_INT.withName("start"),
+          JAVA_INT.withName("tokens"),
+          JAVA_INT.withName("slot"),
+          JAVA_INT.withName("reserved"),
+          JAVA_LONG.withName("count"));
+
+  /** {@code linattn::Span}. */
+  public static final StructLayout SPAN =
+      MemoryLayout.structLayout(JAVA_INT.withName("first"), JAVA_INT.withName("num_items"));
+
+  /** {@code linattn::ChunkedArguments}. */
+  public static final StructLayout CHUNKED =
+      MemoryLayout.structLayout(
+          TENSOR_VIEW.withName("query"),
+          TENSOR_VIEW.withName("key"),
+          TENSOR_VIEW.withName("value"),
+          TENSOR_VIEW.withName("out"),
+          TENSOR_VIEW.withName("normalizer"),
+          JAVA_LONG.withName("items"),
+          JAVA_LONG.withName("a_per_head"),
+          JAVA_LONG.withName("b_per_head"),
+          JAVA_LONG.withName("state_in"),
+          JAVA_LONG.withName("key_sum_in"),
+          JAVA_LONG.withName("value_sum_in"),
+          JAVA_LONG.withName("state_out"),
+          JAVA_LONG.withName("key_sum_out"),
+          JAVA_LONG.withName("value_sum_out"),
+          JAVA_LONG.withName("marks"),
+          JAVA_LONG.withName("initial_count"),
+          JAVA_INT.withName("tokens"),
+          JAVA_INT.withName("item_tokens"),
+          JAVA_INT.withName("num_items"),
+          JAVA_INT.withName("slots"),
+          JAVA_INT.withName("heads"),
+          JAVA_INT.withName("group"),
+          JAVA_INT.withName("key_dim"),
+          JAVA_INT.withName("value_dim"),
+          JAVA_INT.withName("normalize"),
+          JAVA_FLOAT.withName("a"),
+          JAVA_FLOAT.withName("b"),
+          JAVA_INT.withName("reserved"));
+
+  /** {@code linattn::StateScanArguments}. */
+  public static final StructLayout STATE_SCAN =
+      MemoryLayout.structLayout(
+          JAVA_LONG.withName("state"),
+          JAVA_LONG.withName("key_sum"),
+          JAVA_LONG.withName("value_sum"),
+          JAVA_LONG.withName("state_in"),
+          JAVA_LONG.withName("key_sum_in"),
+          JAVA_LONG.withName("value_sum_in"),
+          JAVA_LONG.withName("state_out"),
+          JAVA_LONG.withName("key_sum_out"),
+          JAVA_LONG.withName("value_sum_out"),
+          JAVA_LONG.withName("spans"),
+          JAVA_INT.withName("num_items"),
+          JAVA_INT.withName("num_sequences"),
+          JAVA_INT.withName("key_dim"),
+          JAVA_INT.withName("value_dim"));
+
+  private static final MemoryLayout TENSOR_MAP =
+      MemoryLayout.sequenceLayout(TensorMapWriter.BYTES, JAVA_BYTE);
+
+  /** {@code linattn::hopper::HopperArguments}: a multiple of 64 bytes. */
+  public static final StructLayout HOPPER =
+      MemoryLayout.structLayout(
+              TENSOR_MAP.withName("query"),
+              TENSOR_MAP.withName("key"),
+              TENSOR_MAP.withName("value"),
+              TENSOR_MAP.withName("out"),
+              CHUNKED.withName("chunked"),
+              MemoryLayout.paddingLayout(24))
+          .withByteAlignment(TensorMapWriter.ALIGNMENT);
+
+  private ChunkedStructs() {}
+
+  /** Offset of a member that the struct has. */
+  static long offset(StructLayout struct, String member) {
+    return struct.byteOffset(PathElement.groupElement(member));
+  }
+}

@@ -1,0 +1,109 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.Sequences;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * How the token axis is cut into items: each sequence into segments of the same length, the last of
+ * them shorter. A sequence without tokens has one empty item where an item is a whole sequence, and
+ * none else. Immutable.
+ */
+final class Cut {
+  private final int tokens;
+  private final @Nullable Sequences packing;
+  private final int segment;
+  private final int items;
+
+  /**
+   * Cuts.
+   *
+   * @param tokens N
+   * @param packing null for one sequence
+   * @param segment tokens of a segment; 0 for whole sequences
+   */
+  Cut(int tokens, @Nullable Sequences packing, int segment) {
+    this.tokens = tokens;
+    this.packing = packing;
+    this.segment = segment;
+    int count = 0;
+    for (int i = 0; i < sequences(); i++) {
+      count = Math.addExact(count, items(i));
+    }
+    this.items = count;
+  }
+
+  int sequences() {
+    return packing == null ? 1 : packing.count();
+  }
+
+  int start(int sequence) {
+    return packing == null ? 0 : packing.start(sequence);
+  }
+
+  int length(int sequence) {
+    return packing == null ? tokens : packing.length(sequence);
+  }
+
+  /** Items of one sequence. */
+  int items(int sequence) {
+    return segment == 0 ? 1 : Math.ceilDiv(length(sequence), segment);
+  }
+
+  /** Items of all sequences. */
+  int items() {
+    return items;
+  }
+
+  /** Tokens of a segment; N for whole sequences. */
+  int itemTokens() {
+    return segment == 0 ? tokens : segment;
+  }
+
+  /** Whether kernels can compute the items instead of reading a list. */
+  boolean isRegular() {
+    return packing == null;
+  }
+
+  /** Tokens of the longest item. */
+  int longest() {
+    int longest = 0;
+    for (int i = 0; i < sequences(); i++) {
+      longest = Math.max(longest, length(i));
+    }
+    return segment == 0 ? longest : Math.min(longest, segment);
+  }
+
+  /** Receives one item. */
+  interface Consumer {
+    void item(int index, int sequence, int start, int length);
+  }
+
+  /** Tells every item, in the order of tokens. */
+  void forEach(Consumer consumer) {
+    int index = 0;
+    for (int i = 0; i < sequences(); i++) {
+      for (int j = 0; j < items(i); j++) {
+        int before = j * itemTokens();
+        int left = length(i) - before;
+        consumer.item(index, i, start(i) + before, segment == 0 ? left : Math.min(segment, left));
+        index++;
+      }
+    }
+  }
+
+  /** Chunks of {@code chunk} tokens of all items. */
+  long chunks(int chunk) {
+    long sum = 0;
+    for (int i = 0; i < sequences(); i++) {
+      int full = segment == 0 ? 0 : length(i) / segment;
+      int rest = length(i) - full * segment;
+      sum += (long) full * Math.ceilDiv(segment, chunk) + Math.ceilDiv(rest, chunk);
+    }
+    return sum;
+  }
+
+  @Override
+  public String toString() {
+    return items + " items of up to " + longest() + " tokens";
+  }
+}

@@ -1,0 +1,89 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.bindings.Cuda;
+import io.github.linattn.bindings.CudaStream;
+import io.github.linattn.bindings.DeviceMemory;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteBuffer;
+import java.util.HashMap;
+import java.util.Map;
+
+/**
+ * Small arrays that kernels read and that do not change: coefficients per head, lists of items.
+ * Each is brought to the device once, on a stream of its own, so that this also works while the
+ * queue's stream is captured. One thread at a time; it ends with the queue's arena.
+ */
+final class DeviceConstants {
+  private static final int ALIGNMENT = 16;
+  private static final long BLOCK_BYTES = 1 << 16;
+
+  /** A caller that never repeats a packing would fill the memory: then all is forgotten. */
+  private static final long MOST_BYTES = 1 << 26;
+
+  private final Device device;
+  private final Arena owner;
+  private final CudaStream uploads;
+  private final Map<ByteBuffer, Long> addresses = new HashMap<>();
+  private Arena blocks = Arena.ofShared();
+  private DeviceMemory block;
+  private long used;
+  private long total;
+
+  DeviceConstants(Device device, Arena owner) {
+    this.device = device;
+    this.owner = owner;
+    Cuda cuda = device.enter();
+    this.uploads = cuda.createStream(owner);
+    this.block = newBlock(cuda, BLOCK_BYTES);
+  }
+
+  /** Whether so much was kept that {@link #forget} is due. */
+  boolean isFull() {
+    return total > MOST_BYTES;
+  }
+
+  /** Frees everything; nothing on the device may need it any more. */
+  void forget() {
+    addresses.clear();
+    blocks.close();
+    blocks = Arena.ofShared();
+    total = 0;
+    block = newBlock(device.enter(), BLOCK_BYTES);
+  }
+
+  /** The device address of these bytes. */
+  long of(byte[] bytes) {
+    return addresses.computeIfAbsent(ByteBuffer.wrap(bytes), key -> upload(bytes));
+  }
+
+  private long upload(byte[] bytes) {
+    Cuda cuda = device.enter();
+    if (used + bytes.length > block.byteSize()) {
+      block = newBlock(cuda, Math.max(BLOCK_BYTES, bytes.length));
+    }
+    try (Arena scratch = Arena.ofConfined()) {
+      MemorySegment copy = scratch.allocateFrom(ValueLayout.JAVA_BYTE, bytes);
+      cuda.copyToDeviceAsync(block, used, copy, 0, bytes.length, uploads);
+      cuda.synchronize(uploads);
+    }
+    long address = block.address() + used;
+    used += Math.ceilDiv(bytes.length, ALIGNMENT) * (long) ALIGNMENT;
+    return address;
+  }
+
+  private DeviceMemory newBlock(Cuda cuda, long bytes) {
+    DeviceMemory fresh = cuda.allocate(blocks, bytes);
+    used = 0;
+    total += bytes;
+    return fresh;
+  }
+
+  /** Frees the memory; the stream goes with its owner. */
+  void close() {
+    if (blocks.scope().isAlive()) {
+      blocks.close();
+    }
+  }
+}

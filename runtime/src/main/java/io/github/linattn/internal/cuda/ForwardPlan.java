@@ -1,0 +1,66 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.kernelgen.KernelEntry;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Which kernels a forward launches, over which items.
+ *
+ * @param kind the order of the launches
+ * @param steps in order
+ * @param cut items of {@link Kind#FORWARD} and of the sums
+ * @param outputs items of the outputs where they differ
+ * @param stateBytes of the states of items, then of the sums of sequences
+ * @param markBytes of the marks of the forward
+ * @param copyBytes of an initial state that would be overwritten while it is read
+ * @param micros what the cost model expects
+ * @param reason why this plan, in words
+ */
+record ForwardPlan(
+    Kind kind,
+    List<Step> steps,
+    Cut cut,
+    @Nullable Cut outputs,
+    long stateBytes,
+    long markBytes,
+    long copyBytes,
+    double micros,
+    String reason) {
+
+  ForwardPlan {
+    steps = List.copyOf(steps);
+  }
+
+  /** The ways of computing a forward. */
+  enum Kind {
+    /** Each item from its initial state. */
+    FORWARD,
+    /** Sums of segments, the states before them, and a forward of each. */
+    SEGMENTED,
+    /** One token, from and to a state. */
+    DECODE,
+    /** Sums of segments, their total, and every query against it. */
+    NON_CAUSAL
+  }
+
+  /**
+   * One launch.
+   *
+   * @param blocks of the grid
+   * @param cluster blocks that run together
+   * @param sharedBytes dynamic shared memory of a block
+   */
+  record Step(KernelEntry kernel, int blocks, int cluster, int sharedBytes) {
+    @Override
+    public String toString() {
+      return "%s: %d blocks%s"
+          .formatted(
+              kernel.symbol(), blocks, cluster == 1 ? "" : " in clusters of %d".formatted(cluster));
+    }
+  }
+
+  long workspaceBytes() {
+    return stateBytes + markBytes + copyBytes;
+  }
+}

@@ -1,0 +1,449 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.Sequences;
+import io.github.linattn.internal.cuda.ForwardPlan.Kind;
+import io.github.linattn.internal.cuda.ForwardPlan.Step;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.Technique;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Chooses the kernels of a forward of the family {@code chunked} and how the tokens are cut, by a
+ * model of what each choice costs. Pure: asks neither a GPU nor a clock, so that the same question
+ * has the same answer. Immutable.
+ */
+final class Planner {
+  /** Tokens of a chunk, and the step between lengths of segments. */
+  static final int CHUNK = 64;
+
+  /** With less, a segment costs more to start than it saves. */
+  private static final int LEAST_SEGMENT = 512;
+
+  private static final int LEAST_OUTPUT_SEGMENT = 256;
+
+  /** Columns of a tile of the forward, hence of a mark. */
+  private static final int COLUMNS = 64;
+
+  private final int multiprocessors;
+  private final int sharedBytes;
+  private final Built built;
+
+  /** Which kernels there are for the device. */
+  interface Built {
+    Optional<KernelEntry> find(
+        Operation operation,
+        Technique technique,
+        int headDim,
+        ElementType element,
+        Precision precision);
+  }
+
+  /**
+   * What is asked.
+   *
+   * @param packing null for one sequence of each batch row
+   * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
+   */
+  record Question(
+      AttentionShape shape,
+      DType dtype,
+      Mode mode,
+      boolean causal,
+      @Nullable Sequences packing,
+      boolean initialState,
+      boolean finalState,
+      boolean inPlace,
+      boolean tensorMaps) {
+    /** A question about a shape alone, with tensors without gaps. */
+    static Question of(AttentionShape shape, DType dtype, Mode mode, boolean causal) {
+      return new Question(shape, dtype, mode, causal, null, false, false, false, true);
+    }
+
+    ElementType element() {
+      return switch (dtype) {
+        case F32 -> ElementType.F32;
+        case BF16 -> ElementType.BF16;
+        case F16 -> ElementType.F16;
+      };
+    }
+
+    Precision precision() {
+      if (dtype != DType.F32) {
+        return Precision.NATIVE;
+      }
+      return switch (mode) {
+        case TF32 -> Precision.TF32;
+        case DEFAULT -> Precision.DEFAULT;
+        case ACCURATE -> Precision.ACCURATE;
+      };
+    }
+
+    /** Of the kernels by mma, where the accurate ones serve the mode DEFAULT too. */
+    Precision warpPrecision() {
+      return precision() == Precision.DEFAULT ? Precision.ACCURATE : precision();
+    }
+
+    /** Of the kernels that multiply in fp32. */
+    Precision exactPrecision() {
+      return dtype == DType.F32 ? Precision.ACCURATE : Precision.NATIVE;
+    }
+
+    long heads() {
+      return (long) shape.batch() * shape.heads();
+    }
+
+    long keyValueHeads() {
+      return (long) shape.batch() * shape.keyValueHeads();
+    }
+
+    /** Bytes of a state of one sequence of one key/value head. */
+    long stateBytes() {
+      long elements = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
+      return elements * Float.BYTES;
+    }
+
+    /** Bytes of k and v. */
+    double keyValueBytes() {
+      return (double) (shape.k().elements() + shape.v().elements()) * dtype.bytes();
+    }
+
+    /** Bytes of q, o and g. */
+    double queryBytes() {
+      return (double) (shape.q().elements() + shape.output().elements()) * dtype.bytes()
+          + (double) shape.normalizer().elements() * Float.BYTES;
+    }
+  }
+
+  /**
+   * For one device.
+   *
+   * @param sharedBytes most shared memory that a block may ask for
+   */
+  Planner(int multiprocessors, int sharedBytes, Built built) {
+    this.multiprocessors = multiprocessors;
+    this.sharedBytes = sharedBytes;
+    this.built = built;
+  }
+
+  /** The plan that the model finds fastest; empty where kernels for it are not built. */
+  Optional<ForwardPlan> plan(Question question) {
+    if (!question.causal) {
+      return nonCausal(question);
+    }
+    if (isDecode(question)) {
+      Optional<ForwardPlan> decode = decode(question);
+      if (decode.isPresent()) {
+        return decode;
+      }
+    }
+    List<ForwardPlan> candidates = new ArrayList<>();
+    for (KernelEntry forward : forwards(question)) {
+      add(candidates, question, forward);
+    }
+    return candidates.stream()
+        .reduce((best, next) -> next.micros() < best.micros() ? next : best)
+        .map(best -> explained(best, candidates, question));
+  }
+
+  private static boolean isDecode(Question question) {
+    return question.shape.tokens() == 1
+        && question.packing == null
+        && (question.initialState || question.finalState);
+  }
+
+  private List<KernelEntry> forwards(Question question) {
+    List<KernelEntry> found = new ArrayList<>();
+    int keyDim = question.shape.keyDim();
+    if (question.tensorMaps) {
+      built
+          .find(
+              Operation.FORWARD, Technique.WGMMA, keyDim, question.element(), question.precision())
+          .ifPresent(found::add);
+    }
+    built
+        .find(
+            Operation.FORWARD, Technique.MMA, keyDim, question.element(), question.warpPrecision())
+        .ifPresent(found::add);
+    return found;
+  }
+
+  private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
+    int limit = Rates.mostItemTokens(forward.precision());
+    Cut whole = new Cut(question.shape.tokens(), question.packing, 0);
+    Optional<ForwardPlan> sums = segmented(question, forward, segments(whole, limit));
+    if (whole.longest() <= limit || sums.isEmpty()) {
+      whole(question, forward, whole).ifPresent(candidates::add);
+    }
+    sums.ifPresent(candidates::add);
+    int longest = whole.longest();
+    for (int parts = 2; Math.ceilDiv(longest, parts) >= LEAST_SEGMENT; parts++) {
+      int segment = Math.ceilDiv(Math.ceilDiv(longest, parts), CHUNK) * CHUNK;
+      if (segment <= limit) {
+        segmented(question, forward, segment).ifPresent(candidates::add);
+      }
+      if (blocks(question, whole) * parts > 8L * multiprocessors) {
+        break; // more parts only add states
+      }
+    }
+  }
+
+  /** The fewest segments that respect the limit. */
+  private static int segments(Cut whole, int limit) {
+    int parts = Math.ceilDiv(Math.max(1, whole.longest()), limit);
+    return Math.max(CHUNK, Math.ceilDiv(Math.ceilDiv(whole.longest(), parts), CHUNK) * CHUNK);
+  }
+
+  private static long blocks(Question question, Cut cut) {
+    return question.heads() * cut.items() * Math.ceilDiv(question.shape.valueDim(), COLUMNS);
+  }
+
+  /** Each sequence from its own initial state. */
+  private Optional<ForwardPlan> whole(Question question, KernelEntry forward, Cut cut) {
+    Optional<Step> recurrence = recurrence(question, cut);
+    Optional<Step> step = step(forward, question, question.heads() * cut.items());
+    if (step.isEmpty() || recurrence.isEmpty()) {
+      return Optional.empty();
+    }
+    double states =
+        (question.initialState ? 1 : 0) * question.stateBytes()
+            + (question.finalState ? 1 : 0) * question.stateBytes();
+    double bytes =
+        question.keyValueBytes()
+            + question.queryBytes()
+            + states * question.keyValueHeads() * cut.sequences();
+    double micros =
+        Math.max(bytes / Rates.BYTES_PER_MICRO, work(question, forward, step.get(), cut))
+            + 2 * Rates.LAUNCH_MICROS;
+    long copy =
+        question.inPlace ? question.stateBytes() * question.keyValueHeads() * cut.sequences() : 0;
+    return Optional.of(
+        new ForwardPlan(
+            Kind.FORWARD,
+            List.of(step.get(), recurrence.get()),
+            cut,
+            null,
+            0,
+            markBytes(question, cut),
+            copy,
+            micros,
+            ""));
+  }
+
+  private static long markBytes(Question question, Cut cut) {
+    return blocks(question, cut) * Integer.BYTES;
+  }
+
+  /** Sums of segments, the states before them, a forward of each. */
+  private Optional<ForwardPlan> segmented(Question question, KernelEntry forward, int segment) {
+    Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
+    Optional<Step> sums = sums(question, cut);
+    Optional<Step> scan = scan(question, cut);
+    Optional<Step> step = step(forward, question, question.heads() * cut.items());
+    Optional<Step> recurrence = recurrence(question, cut);
+    if (sums.isEmpty() || scan.isEmpty() || step.isEmpty() || recurrence.isEmpty()) {
+      return Optional.empty();
+    }
+    long stateBytes = question.stateBytes() * question.keyValueHeads() * cut.items();
+    double first =
+        Math.max(
+            (question.keyValueBytes() + stateBytes) / Rates.BYTES_PER_MICRO,
+            work(question, sums.get().kernel(), sums.get(), cut));
+    double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO;
+    double third =
+        Math.max(
+            (question.keyValueBytes() + question.queryBytes() + stateBytes) / Rates.BYTES_PER_MICRO,
+            work(question, forward, step.get(), cut));
+    return Optional.of(
+        new ForwardPlan(
+            Kind.SEGMENTED,
+            List.of(sums.get(), scan.get(), step.get(), recurrence.get()),
+            cut,
+            null,
+            stateBytes,
+            markBytes(question, cut),
+            0,
+            first + second + third + 4 * Rates.LAUNCH_MICROS,
+            ""));
+  }
+
+  private Optional<ForwardPlan> decode(Question question) {
+    Cut cut = new Cut(1, null, 0);
+    return built
+        .find(Operation.DECODE, Technique.SIMT, 0, question.element(), question.exactPrecision())
+        .flatMap(kernel -> step(kernel, question, question.keyValueHeads()))
+        .map(
+            step -> {
+              long states = question.stateBytes() * question.keyValueHeads();
+              long sums = (long) question.shape.keyDim() * Float.BYTES * question.keyValueHeads();
+              return new ForwardPlan(
+                  Kind.DECODE,
+                  List.of(step),
+                  cut,
+                  null,
+                  0,
+                  0,
+                  question.inPlace ? sums : 0,
+                  2.0 * states / Rates.BYTES_PER_MICRO + Rates.LAUNCH_MICROS,
+                  "one token: its state is read and written once");
+            });
+  }
+
+  /** Two passes: the sums over all tokens, then every query against them. */
+  private Optional<ForwardPlan> nonCausal(Question question) {
+    int tokens = question.shape.tokens();
+    long perItem =
+        question.keyValueHeads()
+            * Math.ceilDiv(question.shape.keyDim(), COLUMNS)
+            * Math.ceilDiv(question.shape.valueDim(), COLUMNS);
+    Cut cut = new Cut(tokens, question.packing, segmentFor(perItem, tokens, LEAST_SEGMENT));
+    long perOutput = blocks(question, new Cut(tokens, null, 0));
+    Cut outputs =
+        new Cut(tokens, question.packing, segmentFor(perOutput, tokens, LEAST_OUTPUT_SEGMENT));
+    Optional<Step> sums = sums(question, cut);
+    Optional<Step> scan = scan(question, cut);
+    Optional<Step> answers =
+        built
+            .find(
+                Operation.STATE_OUTPUTS,
+                Technique.MMA,
+                0,
+                question.element(),
+                question.warpPrecision())
+            .flatMap(kernel -> step(kernel, question, question.heads() * outputs.items()));
+    if (sums.isEmpty() || scan.isEmpty() || answers.isEmpty()) {
+      return Optional.empty();
+    }
+    long stateBytes =
+        question.stateBytes() * question.keyValueHeads() * (cut.items() + cut.sequences());
+    double first =
+        Math.max(
+            (question.keyValueBytes() + stateBytes) / Rates.BYTES_PER_MICRO,
+            work(question, sums.get().kernel(), sums.get(), cut));
+    double second =
+        Math.max(
+            question.queryBytes() / Rates.BYTES_PER_MICRO,
+            work(question, answers.get().kernel(), answers.get(), outputs));
+    return Optional.of(
+        new ForwardPlan(
+            Kind.NON_CAUSAL,
+            List.of(sums.get(), scan.get(), answers.get()),
+            cut,
+            outputs,
+            stateBytes,
+            0,
+            0,
+            first + second + stateBytes / Rates.BYTES_PER_MICRO + 3 * Rates.LAUNCH_MICROS,
+            "not causal: %s are summed, then every query reads the sum".formatted(cut)));
+  }
+
+  /** Segments of which there are enough for two blocks on every multiprocessor. */
+  private int segmentFor(long blocksPerItem, int tokens, int least) {
+    long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors, Math.max(1, blocksPerItem)));
+    long segment = Math.ceilDiv(Math.ceilDiv(tokens, parts), CHUNK) * CHUNK;
+    int most = Rates.mostItemTokens(Precision.TF32);
+    return (int) Math.min(Math.max(segment, least), most);
+  }
+
+  private Optional<Step> sums(Question question, Cut cut) {
+    return built
+        .find(Operation.STATE_SUMS, Technique.MMA, 0, question.element(), question.warpPrecision())
+        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.items()));
+  }
+
+  private Optional<Step> scan(Question question, Cut cut) {
+    return built
+        .find(Operation.STATE_SCAN, Technique.SIMT, 0, ElementType.F32, Precision.ACCURATE)
+        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.sequences()));
+  }
+
+  private Optional<Step> recurrence(Question question, Cut cut) {
+    return built
+        .find(
+            Operation.RECURRENCE, Technique.SIMT, 0, question.element(), question.exactPrecision())
+        .flatMap(kernel -> step(kernel, question, question.heads() * cut.items()));
+  }
+
+  /** A launch; empty where a block or the grid would be larger than the device allows. */
+  private Optional<Step> step(KernelEntry kernel, Question question, long count) {
+    AttentionShape shape = question.shape;
+    long blocks = kernel.gridRule().blocks(count, shape.keyDim(), shape.valueDim());
+    int shared = kernel.shared().bytes(shape.keyDim(), shape.headsPerKeyValueHead());
+    if (blocks > Integer.MAX_VALUE || shared > sharedBytes) {
+      return Optional.empty();
+    }
+    int cluster = kernel.gridRule().cluster(shape.valueDim());
+    return Optional.of(new Step(kernel, (int) blocks, cluster, shared));
+  }
+
+  /** Micros until the last block is done, if memory were no limit. */
+  private double work(Question question, KernelEntry kernel, Step step, Cut cut) {
+    long slots = (long) multiprocessors * Rates.residentBlocks(kernel);
+    double chunk = Rates.chunkMicros(kernel, question.shape.keyDim());
+    long blocksPerItem = Math.max(1, step.blocks() / Math.max(1, cut.items()));
+    long longest = Math.ceilDiv(cut.longest(), CHUNK);
+    double rounds;
+    if (cut.isRegular()) {
+      rounds = (double) Math.ceilDiv(step.blocks(), slots) * longest;
+    } else {
+      rounds = Math.max(longest, (double) cut.chunks(CHUNK) * blocksPerItem / slots);
+    }
+    return Rates.startMicros(kernel.technique()) + rounds * chunk;
+  }
+
+  private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates, Question question) {
+    KernelEntry forward = best.steps().get(best.kind() == Kind.SEGMENTED ? 2 : 0).kernel();
+    String how =
+        best.kind() == Kind.SEGMENTED
+            ? "segments: %s with a scan between two passes".formatted(best.cut())
+            : best.cut().longest() <= CHUNK
+                ? "short: one chunk, without a state between chunks"
+                : "one pass: %s".formatted(best.cut());
+    Optional<ForwardPlan> other =
+        candidates.stream()
+            .filter(plan -> plan.kind() != best.kind() || forwardOf(plan) != forward)
+            .reduce((a, b) -> b.micros() < a.micros() ? b : a);
+    String against =
+        other
+            .map(
+                plan ->
+                    String.format(
+                        Locale.ROOT,
+                        "; next best %s by %s, %.1f µs",
+                        plan.kind() == Kind.SEGMENTED ? "segments" : "one pass",
+                        forwardOf(plan).technique().id(),
+                        plan.micros()))
+            .orElse("");
+    String reason =
+        String.format(
+            Locale.ROOT,
+            "%s, by %s on %d multiprocessors%s",
+            how,
+            forward.technique().id(),
+            multiprocessors,
+            against);
+    return new ForwardPlan(
+        best.kind(),
+        best.steps(),
+        best.cut(),
+        best.outputs(),
+        best.stateBytes(),
+        best.markBytes(),
+        best.copyBytes(),
+        best.micros(),
+        reason);
+  }
+
+  private static KernelEntry forwardOf(ForwardPlan plan) {
+    return plan.steps().get(plan.kind() == Kind.SEGMENTED ? 2 : 0).kernel();
+  }
+}

@@ -1,0 +1,243 @@
+package io.github.linattn.internal.cuda;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.Sequences;
+import io.github.linattn.internal.cuda.ForwardPlan.Kind;
+import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.KernelSpec;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.Technique;
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.TreeMap;
+import org.junit.jupiter.api.Test;
+
+/**
+ * Breaks when a shape gets another plan than the model's constants give, or a plan breaks a rule.
+ */
+class PlannerTest {
+  private static final int MULTIPROCESSORS = 132;
+  private static final int SHARED_BYTES = 232_448;
+  private static final int KEY_DIM = 128;
+
+  /** The kernels of a Hopper GPU for D = 128, or those that every GPU has. */
+  private static Planner planner(boolean hopper) {
+    return new Planner(
+        MULTIPROCESSORS,
+        SHARED_BYTES,
+        (operation, technique, headDim, element, precision) ->
+            built(hopper, operation, technique, headDim, element, precision));
+  }
+
+  private static Optional<KernelEntry> built(
+      boolean hopper,
+      Operation operation,
+      Technique technique,
+      int headDim,
+      ElementType element,
+      Precision precision) {
+    if (operation == Operation.FORWARD && headDim != KEY_DIM
+        || technique == Technique.WGMMA && !hopper) {
+      return Optional.empty();
+    }
+    Architecture architecture =
+        technique == Technique.WGMMA ? Architecture.SM_90A : Architecture.SM_90;
+    KernelSpec spec =
+        KernelSpec.chunked(
+            operation, technique, headDim, element, precision, EnumSet.of(architecture));
+    return Optional.of(KernelEntry.of(spec, new TreeMap<>()));
+  }
+
+  private static ForwardPlan plan(Planner.Question question) {
+    return planner(true).plan(question).orElseThrow();
+  }
+
+  private static Planner.Question causal(AttentionShape shape, DType dtype, Mode mode) {
+    return Planner.Question.of(shape, dtype, mode, true);
+  }
+
+  private static Planner.Question packed(int heads, int... lengths) {
+    Sequences packing = Sequences.ofLengths(lengths);
+    AttentionShape shape = AttentionShape.of(1, heads, packing.tokens(), KEY_DIM);
+    return new Planner.Question(
+        shape, DType.BF16, Mode.DEFAULT, true, packing, false, true, false, true);
+  }
+
+  private static Planner.Question withState(AttentionShape shape, boolean inPlace) {
+    return new Planner.Question(
+        shape, DType.BF16, Mode.DEFAULT, true, null, true, true, inPlace, true);
+  }
+
+  @Test
+  void manyHeadsTakeOnePassInClusters() {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, KEY_DIM);
+    ForwardPlan plan = plan(causal(shape, DType.BF16, Mode.DEFAULT));
+    assertThat(plan.kind()).isEqualTo(Kind.FORWARD);
+    assertThat(plan.steps()).hasSize(2);
+    ForwardPlan.Step forward = plan.steps().getFirst();
+    assertThat(forward.kernel().symbol()).isEqualTo("la_chunked_forward_wgmma_d128_bf16");
+    assertThat(forward.blocks()).isEqualTo(128);
+    assertThat(forward.cluster()).isEqualTo(2);
+    assertThat(plan.steps().get(1).kernel().operation()).isEqualTo(Operation.RECURRENCE);
+    assertThat(plan.steps().get(1).blocks()).isEqualTo(256);
+    assertThat(plan.markBytes()).isEqualTo(128 * 4);
+    assertThat(plan.workspaceBytes()).isEqualTo(128 * 4);
+    assertThat(plan.micros()).isBetween(160.0, 200.0);
+    assertThat(plan.reason()).contains("one pass", "wgmma", "132 multiprocessors");
+  }
+
+  @Test
+  void fewHeadsAreCutIntoSegmentsThatFillTheDevice() {
+    ForwardPlan plan =
+        plan(causal(AttentionShape.of(1, 4, 65_536, KEY_DIM), DType.BF16, Mode.DEFAULT));
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(plan.steps().stream().map(step -> step.kernel().operation()))
+        .containsExactly(
+            Operation.STATE_SUMS, Operation.STATE_SCAN, Operation.FORWARD, Operation.RECURRENCE);
+    int segment = plan.cut().itemTokens();
+    assertThat(segment % 64).isZero();
+    assertThat(segment).isGreaterThanOrEqualTo(512);
+    assertThat(4 * 2 * plan.cut().items()).isBetween(MULTIPROCESSORS / 2, 8 * MULTIPROCESSORS);
+    long state = 4L * (KEY_DIM * KEY_DIM + 2 * KEY_DIM);
+    assertThat(plan.stateBytes()).isEqualTo(4 * plan.cut().items() * state);
+    assertThat(plan.reason()).contains("segments");
+  }
+
+  @Test
+  void noItemIsLongerThanAccumulatorsBear() {
+    for (Mode mode : Mode.values()) {
+      AttentionShape shape = AttentionShape.of(8, 64, 200_000, KEY_DIM);
+      ForwardPlan plan = plan(causal(shape, DType.F32, mode));
+      assertThat(plan.cut().longest()).isLessThanOrEqualTo(mode == Mode.TF32 ? 32_768 : 65_536);
+    }
+    ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 130_000));
+    assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(packed.cut().longest()).isLessThanOrEqualTo(65_536);
+    assertThat(packed.cut().items(2)).isZero();
+  }
+
+  @Test
+  void oneChunkIsShort() {
+    ForwardPlan plan = plan(causal(AttentionShape.of(2, 8, 64, KEY_DIM), DType.BF16, Mode.DEFAULT));
+    assertThat(plan.kind()).isEqualTo(Kind.FORWARD);
+    assertThat(plan.steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
+    assertThat(plan.reason()).contains("short");
+  }
+
+  @Test
+  void oneTokenFromAStateIsDecoded() {
+    AttentionShape shape = new AttentionShape(2, 8, 4, 1, KEY_DIM, 64);
+    ForwardPlan plan = plan(withState(shape, true));
+    assertThat(plan.kind()).isEqualTo(Kind.DECODE);
+    assertThat(plan.steps()).hasSize(1);
+    assertThat(plan.steps().getFirst().blocks()).isEqualTo(2 * 4 * 2);
+    assertThat(plan.copyBytes()).as("z, which every block reads").isEqualTo(2 * 4 * KEY_DIM * 4);
+    assertThat(plan(withState(shape, false)).copyBytes()).isZero();
+  }
+
+  @Test
+  void aStateInPlaceIsCopiedUnlessAScanWritesIt() {
+    AttentionShape shape = AttentionShape.of(4, 32, 1000, KEY_DIM);
+    ForwardPlan plan = plan(withState(shape, true));
+    assertThat(plan.kind()).isEqualTo(Kind.FORWARD);
+    assertThat(plan.copyBytes()).isEqualTo(4L * 32 * 4 * (KEY_DIM * KEY_DIM + 2 * KEY_DIM));
+    ForwardPlan segmented = plan(withState(AttentionShape.of(1, 1, 100_000, KEY_DIM), true));
+    assertThat(segmented.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(segmented.copyBytes()).isZero();
+  }
+
+  @Test
+  void nonCausalIsTwoPassesForAnyHeadDimension() {
+    Planner.Question question =
+        Planner.Question.of(AttentionShape.of(1, 8, 50_000, 48), DType.F16, Mode.DEFAULT, false);
+    ForwardPlan plan = plan(question);
+    assertThat(plan.kind()).isEqualTo(Kind.NON_CAUSAL);
+    assertThat(plan.steps().stream().map(step -> step.kernel().operation()))
+        .containsExactly(Operation.STATE_SUMS, Operation.STATE_SCAN, Operation.STATE_OUTPUTS);
+    assertThat(plan.outputs()).isNotNull();
+    assertThat(plan.reason()).contains("not causal");
+  }
+
+  @Test
+  void modesChooseTheirKernels() {
+    AttentionShape shape = AttentionShape.of(4, 16, 4096, KEY_DIM);
+    List<String> symbols = new ArrayList<>();
+    for (boolean hopper : new boolean[] {true, false}) {
+      for (Mode mode : Mode.values()) {
+        planner(hopper).plan(causal(shape, DType.F32, mode)).orElseThrow().steps().stream()
+            .map(ForwardPlan.Step::kernel)
+            .filter(kernel -> kernel.operation() == Operation.FORWARD)
+            .forEach(kernel -> symbols.add(kernel.symbol()));
+      }
+    }
+    assertThat(symbols)
+        .containsExactly(
+            "la_chunked_forward_wgmma_d128_f32_accurate",
+            "la_chunked_forward_wgmma_d128_f32_default",
+            "la_chunked_forward_wgmma_d128_f32_tf32",
+            "la_chunked_forward_mma_d128_f32_accurate",
+            "la_chunked_forward_mma_d128_f32_accurate",
+            "la_chunked_forward_mma_d128_f32_tf32");
+  }
+
+  @Test
+  void stridesThatTheCopyEngineCannotTakeAreLeftToMma() {
+    Planner.Question question =
+        new Planner.Question(
+            AttentionShape.of(4, 16, 4096, KEY_DIM),
+            DType.BF16,
+            Mode.DEFAULT,
+            true,
+            null,
+            false,
+            false,
+            false,
+            false);
+    assertThat(plan(question).steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
+  }
+
+  @Test
+  void aHeadDimensionThatIsNotBuiltHasNoCausalPlan() {
+    assertThat(planner(true).plan(causal(AttentionShape.of(1, 1, 64, 96), DType.F32, Mode.DEFAULT)))
+        .isEmpty();
+  }
+
+  @Test
+  void cutsCoverEveryTokenOnce() {
+    Sequences packing = Sequences.ofLengths(0, 130, 1, 0, 512, 700);
+    for (int segment : new int[] {0, 64, 512, 2048}) {
+      Cut cut = new Cut(packing.tokens(), packing, segment);
+      int[] seen = new int[packing.tokens()];
+      int[] count = {0};
+      cut.forEach(
+          (index, sequence, start, length) -> {
+            assertThat(index).isEqualTo(count[0]++);
+            assertThat(start).isBetween(packing.start(sequence), packing.start(sequence + 1));
+            for (int i = start; i < start + length; i++) {
+              seen[i]++;
+            }
+          });
+      assertThat(seen).containsOnly(1);
+      assertThat(count[0]).isEqualTo(cut.items());
+      long chunks = 0;
+      for (int i = 0; i < packing.count(); i++) {
+        int left = packing.length(i);
+        while (left > 0) {
+          int item = segment == 0 ? left : Math.min(segment, left);
+          chunks += Math.ceilDiv(item, 64);
+          left -= item;
+        }
+      }
+      assertThat(cut.chunks(64)).isEqualTo(chunks);
+    }
+  }
+}

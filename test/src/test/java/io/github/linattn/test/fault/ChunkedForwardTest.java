@@ -1,0 +1,380 @@
+package io.github.linattn.test.fault;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.catchThrowable;
+
+import com.sun.management.ThreadMXBean;
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Graph;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Plan;
+import io.github.linattn.Sequences;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import io.github.linattn.cuda.CudaException;
+import io.github.linattn.internal.cuda.ChunkedStructs;
+import java.lang.foreign.MemoryLayout.PathElement;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.StructLayout;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.regex.Pattern;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/**
+ * Breaks when a forward of the family chunked launches something else than its plan, allocates when
+ * it is repeated, leaks, or passes over a failed CUDA call. Kernels do not compute here.
+ */
+final class ChunkedForwardTest {
+  private static final int ILLEGAL_ADDRESS = 700;
+  private static final Pattern RELEASE = Pattern.compile("Free|Destroy|Unload|Unregister");
+  private static final int D = FakeKernels.HEAD_DIM;
+  private static final StructLayout CHUNKED = ChunkedStructs.CHUNKED;
+
+  @TempDir private static Path folder;
+  private static CudartDouble cudart;
+
+  @BeforeAll
+  static void load() {
+    cudart = CudartDouble.load();
+    FakeKernels.install(folder);
+  }
+
+  @AfterAll
+  static void remove() {
+    FakeKernels.remove();
+  }
+
+  @BeforeEach
+  void reset() {
+    cudart.reset();
+    cudart.argumentBytes(ChunkedStructs.HOPPER.byteSize());
+  }
+
+  /** Tensors of one shape on one GPU. */
+  private static final class Fixture implements AutoCloseable {
+    final Backend gpu;
+    final Tensor q;
+    final Tensor k;
+    final Tensor v;
+    final Tensor o;
+    final Tensor g;
+
+    Fixture(AttentionShape shape, DType dtype) {
+      Backend backend = Backend.cuda(0);
+      List<Tensor> made = new ArrayList<>();
+      try {
+        made.add(backend.allocate(dtype, shape.q()));
+        made.add(backend.allocate(dtype, shape.k()));
+        made.add(backend.allocate(dtype, shape.v()));
+        made.add(backend.allocate(dtype, shape.output()));
+        made.add(backend.allocate(DType.F32, shape.normalizer()));
+      } catch (RuntimeException e) {
+        made.forEach(Tensor::close);
+        backend.close();
+        throw e;
+      }
+      gpu = backend;
+      q = made.get(0);
+      k = made.get(1);
+      v = made.get(2);
+      o = made.get(3);
+      g = made.get(4);
+    }
+
+    AttentionInput input() {
+      return AttentionInput.of(q, k, v);
+    }
+
+    @Override
+    public void close() {
+      RuntimeException failure = null;
+      for (AutoCloseable member : List.of(q, k, v, o, g, gpu)) {
+        try {
+          member.close();
+        } catch (Exception e) {
+          failure = e instanceof RuntimeException known ? known : new IllegalStateException(e);
+        }
+      }
+      if (failure != null) {
+        throw failure;
+      }
+    }
+  }
+
+  private static long number(MemorySegment struct, String member) {
+    return struct.get(JAVA_LONG, CHUNKED.byteOffset(PathElement.groupElement(member)));
+  }
+
+  private static int count(MemorySegment struct, String member) {
+    return struct.get(JAVA_INT, CHUNKED.byteOffset(PathElement.groupElement(member)));
+  }
+
+  @Test
+  void onePassLaunchesAClusterForEachItemAndTheRecurrenceBehindIt() {
+    AttentionShape shape = new AttentionShape(2, 64, 32, 100, D, 192);
+    try (Fixture f = new Fixture(shape, DType.BF16)) {
+      LinearAttention.builder().coefficients(2, 3).on(f.gpu).forwardInto(f.q, f.k, f.v, f.o, f.g);
+      assertThat(cudart.launches()).isEqualTo(2);
+      assertThat(cudart.launchKernel(0)).isEqualTo("la_chunked_forward_wgmma_d128_bf16");
+      assertThat(cudart.launchKernel(1)).isEqualTo("la_chunked_recurrence_simt_bf16");
+      assertThat(cudart.launchBlocks(0)).isEqualTo(2 * 64 * 3);
+      assertThat(cudart.launchCluster(0)).isEqualTo(3);
+      assertThat(cudart.launchBlocks(1)).isEqualTo(2 * 64 * 6);
+      MemorySegment hopper = cudart.launchArguments(0, ChunkedStructs.HOPPER.byteSize());
+      assertThat(hopper.asSlice(24, 40).toArray(JAVA_LONG)) // address, extents
+          .containsExactly(f.q.segment().address(), D, 100, 64, 2);
+      MemorySegment out = hopper.asSlice(3 * 128, 128);
+      assertThat(out.asSlice(24, 64).toArray(JAVA_LONG))
+          .containsExactly(
+              f.o.segment().address(), 192, 100, 64, 2, 192 * 2, 192 * 200, 192 * 200 * 64);
+      assertThat(out.asSlice(88, 16).toArray(JAVA_INT)).containsExactly(64, 64, 1, 1);
+      MemorySegment chunked = hopper.asSlice(512, CHUNKED.byteSize());
+      MemorySegment exact = cudart.launchArguments(1, CHUNKED.byteSize());
+      assertThat(chunked.mismatch(exact)).isEqualTo(-1);
+      assertThat(number(exact, "marks")).isNotZero();
+      assertThat(number(exact, "items")).isZero();
+      assertThat(count(exact, "group")).isEqualTo(2);
+      assertThat(count(exact, "num_items")).isEqualTo(1);
+      assertThat(count(exact, "item_tokens")).isEqualTo(100);
+      assertThat(count(exact, "value_dim")).isEqualTo(192);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void segmentsPackingDecodeAndTheNonCausalFormLaunchTheirKernels() {
+    try (Fixture f = new Fixture(AttentionShape.of(1, 1, 8192, D), DType.BF16)) {
+      LinearAttention.builder().on(f.gpu).forwardInto(f.q, f.k, f.v, f.o, f.g);
+      assertThat(kernels(0, 4))
+          .containsExactly("state_sums", "state_scan", "forward", "recurrence");
+      MemorySegment forward = cudart.launchArguments(3, CHUNKED.byteSize());
+      assertThat(count(forward, "slots")).isEqualTo(count(forward, "num_items"));
+      assertThat(number(forward, "state_in")).isNotZero();
+      assertThat(number(forward, "state_out")).isZero();
+      LinearAttention.builder().causal(false).on(f.gpu).forwardInto(f.q, f.k, f.v, f.o, f.g);
+      assertThat(kernels(4, 3)).containsExactly("state_sums", "state_scan", "state_outputs");
+      Sequences packing = Sequences.ofLengths(100, 0, 8092);
+      LinearAttention.builder()
+          .on(f.gpu)
+          .forwardInto(f.input().packed(packing), f.o, f.g, f.gpu.newState(f.input().shape(), 3));
+      MemorySegment packed = cudart.launchArguments(cudart.launches() - 1, CHUNKED.byteSize());
+      assertThat(number(packed, "items")).isNotZero();
+    }
+    cudart.reset();
+    try (Fixture f = new Fixture(AttentionShape.of(2, 4, 1, D), DType.BF16);
+        AttentionState state = f.gpu.newState(f.input().shape(), 1)) {
+      cudart.argumentBytes(CHUNKED.byteSize());
+      LinearAttention attention = LinearAttention.builder().on(f.gpu);
+      for (int i = 0; i < 3; i++) {
+        attention.decodeInto(f.q, f.k, f.v, state, f.o, f.g);
+        MemorySegment decode = cudart.launchArguments(i, CHUNKED.byteSize());
+        assertThat(cudart.launchKernel(i)).isEqualTo("la_chunked_decode_simt_bf16");
+        assertThat(number(decode, "initial_count")).isEqualTo(i);
+        assertThat(number(decode, "state_in")).isEqualTo(number(decode, "state_out"));
+        assertThat(number(decode, "key_sum_in")).isNotEqualTo(number(decode, "key_sum_out"));
+      }
+      assertThat(state.count(0)).isEqualTo(3);
+    }
+  }
+
+  private static List<String> kernels(int first, int count) {
+    List<String> operations = new ArrayList<>();
+    for (int i = first; i < first + count; i++) {
+      String symbol = cudart.launchKernel(i);
+      operations.add(symbol.replaceAll("la_chunked_|_(mma|simt|wgmma).*", ""));
+    }
+    return operations;
+  }
+
+  @Test
+  void aRepeatedForwardAllocatesNothing() {
+    AttentionShape shape = AttentionShape.of(1, 8, 100, D);
+    try (Fixture f = new Fixture(shape, DType.F32);
+        AttentionState state = f.gpu.newState(shape, 1)) {
+      LinearAttention attention = LinearAttention.builder().on(f.gpu);
+      AttentionInput continued = f.input().from(state);
+      Runnable plain = () -> attention.forwardInto(f.q, f.k, f.v, f.o, f.g);
+      Runnable stateful = () -> attention.forwardInto(continued, f.o, f.g, state);
+      assertThat(allocatedBytes(plain)).as("forwardInto(q, k, v, o, g)").isZero();
+      assertThat(allocatedBytes(stateful)).as("forwardInto(input, o, g, state)").isZero();
+      plain.run(); // the larger workspace of the other call has moved
+      long calls = cudart.calls();
+      plain.run();
+      assertThat(cudart.calls() - calls).as("setDevice and two launches").isEqualTo(3);
+    }
+  }
+
+  /** Of 1000 calls by this thread, once the JVM has compiled what they run. */
+  private static long allocatedBytes(Runnable call) {
+    ThreadMXBean threads = (ThreadMXBean) ManagementFactory.getThreadMXBean();
+    long allocated = Long.MAX_VALUE;
+    for (int round = 0; round < 60 && allocated > 0; round++) {
+      long before = threads.getCurrentThreadAllocatedBytes();
+      for (int i = 0; i < 1000; i++) {
+        call.run();
+      }
+      allocated = threads.getCurrentThreadAllocatedBytes() - before;
+    }
+    return allocated;
+  }
+
+  @Test
+  void aClosedTensorIsNotUsedAgain() {
+    AttentionShape shape = AttentionShape.of(1, 2, 100, D);
+    try (Fixture f = new Fixture(shape, DType.BF16)) {
+      LinearAttention attention = LinearAttention.builder().on(f.gpu);
+      attention.forwardInto(f.q, f.k, f.v, f.o, f.g);
+      f.k.close();
+      long launches = cudart.launches();
+      assertThatThrownBy(() -> attention.forwardInto(f.q, f.k, f.v, f.o, f.g))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("is closed");
+      assertThat(cudart.launches()).isEqualTo(launches);
+    }
+  }
+
+  @Test
+  void moreCallsThanAreKeptAndAGrowingWorkspaceStayRight() {
+    try (Backend gpu = Backend.cuda(0)) {
+      LinearAttention attention = LinearAttention.builder().on(gpu);
+      List<Tensor> tensors = new ArrayList<>();
+      for (int i = 0; i < 40; i++) {
+        AttentionShape shape = AttentionShape.of(1, 1 + i, 64 + i, D);
+        Tensor q = gpu.allocate(DType.BF16, shape.q());
+        Tensor o = gpu.allocate(DType.BF16, shape.output());
+        Tensor g = gpu.allocate(DType.F32, shape.normalizer());
+        attention.forwardInto(q, q, q, o, g);
+        attention.forwardInto(q, q, q, o, g);
+        tensors.addAll(List.of(q, o, g));
+      }
+      assertThat(cudart.launches()).isEqualTo(160);
+      tensors.forEach(Tensor::close);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void aForwardIsCapturedAndLaunchedAgain() {
+    AttentionShape shape = AttentionShape.of(1, 4, 5000, D);
+    float[] perHead = {1, 2, 3, 4};
+    try (Fixture f = new Fixture(shape, DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      LinearAttention attention =
+          LinearAttention.builder().coefficients(perHead, perHead).on(f.gpu, stream);
+      try (Graph graph = stream.capture(() -> attention.forwardInto(f.q, f.k, f.v, f.o, f.g))) {
+        assertThat(cudart.launches()).isZero();
+        graph.launch();
+        graph.launch();
+        assertThat(cudart.launches()).isEqualTo(2 * 4);
+      }
+      assertThatThrownBy(() -> stream.capture(stream::synchronize))
+          .isInstanceOf(CudaException.class)
+          .hasMessageContaining("cudaErrorStreamCaptureUnsupported");
+      attention.forwardInto(f.q, f.k, f.v, f.o, f.g);
+      assertThat(cudart.launches()).isEqualTo(3 * 4);
+    }
+    assertThat(cudart.live()).isZero();
+    try (Backend cpu = Backend.cpu(1);
+        Stream stream = cpu.newStream()) {
+      assertThatThrownBy(() -> stream.capture(() -> {}))
+          .isInstanceOf(UnsupportedOperationException.class)
+          .hasMessageContaining("cuda backend has graphs");
+    }
+  }
+
+  @Test
+  void thePlanSaysWhatAndWhy() {
+    try (Backend gpu = Backend.cuda(0)) {
+      LinearAttention attention = LinearAttention.builder().on(gpu);
+      AttentionShape square = AttentionShape.of(4, 16, 10_000, D);
+      Plan.Pass pass = attention.plan(square, DType.F32).forward();
+      assertThat(pass.steps().getFirst())
+          .isEqualTo("la_chunked_forward_wgmma_d128_f32_default: 128 blocks in clusters of 2");
+      assertThat(pass.estimatedMicros()).isPositive();
+      assertThat(pass.reason()).contains("one pass");
+      assertThat(attention.plan(square, DType.F32).describe())
+          .contains(pass.reason())
+          .contains(" µs: ");
+    }
+  }
+
+  /** Every kind of plan once, and a graph. */
+  private static void run() {
+    float[] perHead = {1, 2};
+    try (Fixture f = new Fixture(AttentionShape.of(1, 2, 4096, D), DType.BF16);
+        AttentionState state = f.gpu.newState(f.input().shape(), 1);
+        Stream stream = f.gpu.newStream()) {
+      LinearAttention attention =
+          LinearAttention.builder().coefficients(perHead, perHead).on(f.gpu, stream);
+      attention.forwardInto(f.input().from(state), f.o, f.g, state);
+      LinearAttention.builder()
+          .causal(false)
+          .on(f.gpu, stream)
+          .forwardInto(f.q, f.k, f.v, f.o, f.g);
+      AttentionShape one = AttentionShape.of(1, 2, 1, D);
+      Tensor q = f.q.sliced(2, 0, 1);
+      attention.decodeInto(
+          q, f.k.sliced(2, 0, 1), f.v.sliced(2, 0, 1), state, f.o.sliced(2, 0, 1), slice(f, one));
+      Tensor short64 = f.q.sliced(2, 0, 64);
+      try (Graph graph =
+          stream.capture(
+              () ->
+                  attention.forwardInto(
+                      AttentionInput.of(short64, f.k.sliced(2, 0, 64), f.v.sliced(2, 0, 64))
+                          .from(state),
+                      f.o.sliced(2, 0, 64),
+                      f.g.sliced(2, 0, 64),
+                      state))) {
+        graph.launch();
+      }
+      stream.synchronize();
+    }
+  }
+
+  private static Tensor slice(Fixture f, AttentionShape one) {
+    return f.g.sliced(2, 0, one.tokens());
+  }
+
+  @Test
+  void eachFailedCallSurfacesFreesEverythingAndLeavesTheNextRunWhole() {
+    run(); // what is asked once per process is asked here
+    cudart.reset();
+    run();
+    List<String> calls = new ArrayList<>();
+    for (long i = 0; i < cudart.calls(); i++) {
+      calls.add(cudart.call(i));
+    }
+    assertThat(calls).contains("cudaLaunchKernelExC", "cudaGraphLaunch", "cuTensorMapEncodeTiled");
+    for (int k = 1; k <= calls.size(); k++) {
+      String call = calls.get(k - 1);
+      cudart.reset();
+      cudart.failAt(k, ILLEGAL_ADDRESS);
+      Throwable thrown = catchThrowable(ChunkedForwardTest::run);
+      cudart.failAt(0, 0);
+      String where = "call %d, %s".formatted(k, call);
+      if (!RELEASE.matcher(call).find()) {
+        assertThat(thrown).as(where).isInstanceOf(CudaException.class).hasMessageContaining(call);
+      } else if (thrown != null) { // a release may only warn, but must not become something else
+        assertThat(thrown).as(where).isInstanceOf(CudaException.class);
+      }
+      assertThat(cudart.live()).as("left alive after " + where).isZero();
+    }
+    cudart.reset();
+    assertThat(catchThrowable(ChunkedForwardTest::run)).isNull();
+    assertThat(cudart.live()).isZero();
+  }
+}

@@ -1,0 +1,71 @@
+package io.github.linattn.test.fault;
+
+import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.KernelSpec;
+import io.github.linattn.kernelgen.Manifest;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.Technique;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.TreeMap;
+
+/** A folder of kernels that are not there, which the double of libcudart takes for real ones. */
+final class FakeKernels {
+  static final int HEAD_DIM = 128;
+
+  private static final String PROPERTY = "linattn.kernels";
+
+  private FakeKernels() {}
+
+  /** Every kernel of the family chunked for bf16 and fp32 tensors of D = 128. */
+  static void install(Path folder) {
+    List<KernelEntry> entries = new ArrayList<>();
+    for (ElementType element : List.of(ElementType.BF16, ElementType.F32)) {
+      boolean wide = element == ElementType.F32;
+      Precision exact = wide ? Precision.ACCURATE : Precision.NATIVE;
+      entries.add(entry(Operation.FORWARD, Technique.WGMMA, element, exact));
+      if (wide) {
+        entries.add(entry(Operation.FORWARD, Technique.WGMMA, element, Precision.DEFAULT));
+      }
+      entries.add(entry(Operation.FORWARD, Technique.MMA, element, exact));
+      entries.add(entry(Operation.STATE_SUMS, Technique.MMA, element, exact));
+      entries.add(entry(Operation.STATE_OUTPUTS, Technique.MMA, element, exact));
+      entries.add(entry(Operation.DECODE, Technique.SIMT, element, exact));
+      entries.add(entry(Operation.RECURRENCE, Technique.SIMT, element, exact));
+    }
+    entries.add(entry(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
+    try {
+      Files.createDirectories(folder);
+      for (KernelEntry entry : entries) {
+        Files.writeString(folder.resolve(entry.file()), "image of a kernel");
+      }
+      Files.writeString(folder.resolve(Manifest.FILE), new Manifest(entries).text());
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+    System.setProperty(PROPERTY, folder.toString());
+  }
+
+  static void remove() {
+    System.clearProperty(PROPERTY);
+  }
+
+  private static KernelEntry entry(
+      Operation operation, Technique technique, ElementType element, Precision precision) {
+    Architecture architecture =
+        technique == Technique.WGMMA ? Architecture.SM_90A : Architecture.PTX;
+    int headDim = operation == Operation.FORWARD ? HEAD_DIM : 0;
+    KernelSpec spec =
+        KernelSpec.chunked(
+            operation, technique, headDim, element, precision, EnumSet.of(architecture));
+    return KernelEntry.of(spec, new TreeMap<>());
+  }
+}
