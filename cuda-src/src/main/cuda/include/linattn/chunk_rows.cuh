@@ -10,10 +10,10 @@ namespace linattn {
 
 // Calls visit(column, x, y) for pairs of neighbours of a row, shared among kLanes lanes, 16 bytes at a time.
 // `row` is aligned to 16 bytes and `num_columns` a multiple of 16 bytes.
-template <int kLanes, typename Element, typename Visit>
+template <int kLanes, int kUnroll = 4, typename Element, typename Visit>
 __device__ __forceinline__ void visit_row(const Element* row, int num_columns, int lane, Visit&& visit) {
   constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
-#pragma unroll 4
+#pragma unroll kUnroll
   for (int column = lane * kVector; column < num_columns; column += kLanes * kVector) {
     const uint4 elements = *reinterpret_cast<const uint4*>(row + column);
     const uint32_t words[4] = {elements.x, elements.y, elements.z, elements.w};
@@ -64,7 +64,7 @@ __device__ __forceinline__ float row_length(const Element* row, int num_columns,
     squares = fmaf(y, y, squares);
   });
   return row_length<kLanes>(squares,
-                            [&](auto&& visit) { visit_row<kLanes>(row, num_columns, lane, visit); });
+                            [&](auto&& visit) { visit_row<kLanes, 1>(row, num_columns, lane, visit); });
 }
 
 // 1 / length; finite, since a row shorter than the smallest normal number is not worth a NaN in a state.

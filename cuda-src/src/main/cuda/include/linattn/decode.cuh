@@ -12,6 +12,7 @@ namespace linattn {
 // tile of a head reads key_sum_in, and tile 0 writes key_sum_out: they must be different memory where Dv > 32.
 // Shared memory, in floats: k, q of the group [(1 + group) x row], z after the token [row], g [group],
 // partial sums [group x warps x 32], where a row is Dk rounded up to 4.
+// Key columns: any, to 512.
 template <typename ElementOf>
 struct DecodePlan {
   using Element = ElementOf;
@@ -21,6 +22,9 @@ struct DecodePlan {
   static constexpr int kLanesPerRow = 8;                     // a row of S is 8 x 16 bytes
   static constexpr int kRows = kThreads / kLanesPerRow;
   static constexpr int kRowsPerThread = 4;                   // loads under way
+  static constexpr int kMostKeys = 512;
+  static constexpr int kKeysPerThread = kMostKeys / kThreads;
+  static constexpr int kMinBlocks = 2;
 
   __host__ __device__ static constexpr int row_stride(int key_dim) { return ceil_div(key_dim, 4) * 4; }
 
@@ -90,12 +94,26 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
     }
   };
 
+  // All that comes from memory is asked for before anything is waited for.
   float state_frag[Plan::kRowsPerThread][4];
   load_rows(0, state_frag);
+  const int out_column = thread % kColumns;
+  const int64_t sum_offset = state * args.value_dim + first_column + out_column;
+  const bool column_valid = out_column < num_columns;
+  const float value_sum_before =
+      args.value_sum_in != nullptr && column_valid ? args.value_sum_in[sum_offset] : 0.0f;
+  const Element* const value_row_gmem = row_address<Element>(args.value, batch_idx, kv_head_idx, item.start);
+  const float out_value =
+      has_token && column_valid ? to_float(value_row_gmem[first_column + out_column]) : 0.0f;
+  float key_sum_frag[Plan::kKeysPerThread];
+#pragma unroll
+  for (int i = 0; i < Plan::kKeysPerThread; ++i) {
+    const int m = thread + i * Plan::kThreads;
+    key_sum_frag[i] = args.key_sum_in != nullptr && m < key_dim ? args.key_sum_in[state * key_dim + m] : 0.0f;
+  }
 
   float value_frag[4];
-  const Element* const value_gmem =
-      row_address<Element>(args.value, batch_idx, kv_head_idx, item.start) + first_column + column;
+  const Element* const value_gmem = value_row_gmem + first_column + column;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     value_frag[c] = has_token && column + c < num_columns ? to_float(value_gmem[c]) : 0.0f;
@@ -127,8 +145,12 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
       }
     }
   }
-  for (int m = thread; m < key_dim; m += Plan::kThreads) {
-    key_sum_smem[m] = args.key_sum_in == nullptr ? 0.0f : args.key_sum_in[state * key_dim + m];
+#pragma unroll
+  for (int i = 0; i < Plan::kKeysPerThread; ++i) {
+    const int m = thread + i * Plan::kThreads;
+    if (m < key_dim) {
+      key_sum_smem[m] = key_sum_frag[i];
+    }
   }
   __syncthreads();
 
@@ -216,10 +238,9 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
   }
   __syncthreads();
 
-  for (int idx = thread; idx < args.group * kColumns; idx += Plan::kThreads) {
-    const int i = idx / kColumns;
-    const int out_column = idx % kColumns;  // the same in every pass: kThreads is a multiple of kColumns
-    if (out_column < num_columns) {
+  const float value_sum = value_sum_before + out_value;
+  if (has_token && column_valid) {
+    for (int i = warp; i < args.group; i += Plan::kWarps) {  // a warp has the columns of a head
       const int head_idx = kv_head_idx * args.group + i;
       const Head head(args, static_cast<int64_t>(batch_idx) * args.heads + head_idx);
       float linear = 0.0f;
@@ -227,27 +248,14 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
       for (int w = 0; w < Plan::kWarps; ++w) {
         linear += partial_smem[(i * Plan::kWarps + w) * kColumns + out_column];
       }
-      const int64_t sum_offset = state * args.value_dim + first_column + out_column;
-      const float value =
-          has_token ? to_float(row_address<Element>(args.value, batch_idx, kv_head_idx,
-                                                    item.start)[first_column + out_column])
-                    : 0.0f;
-      const float value_sum = (args.value_sum_in == nullptr ? 0.0f : args.value_sum_in[sum_offset]) + value;
-      if (has_token) {
-        const float out = fmaf(head.b, linear, head.a * value_sum) / normalizer_smem[i];
-        row_address<Element>(args.out, batch_idx, head_idx, item.start)[first_column + out_column] =
-            from_float<Element>(out);
-      }
+      const float out = fmaf(head.b, linear, head.a * value_sum) / normalizer_smem[i];
+      row_address<Element>(args.out, batch_idx, head_idx, item.start)[first_column + out_column] =
+          from_float<Element>(out);
     }
   }
-  // Every thread has read its columns of u.
-  __syncthreads();
-  if (args.value_sum_out != nullptr && thread < kColumns && thread < num_columns) {
-    const int64_t sum_offset = state * args.value_dim + first_column + thread;
-    const float value = has_token ? to_float(row_address<Element>(args.value, batch_idx, kv_head_idx,
-                                                                  item.start)[first_column + thread])
-                                  : 0.0f;
-    args.value_sum_out[sum_offset] = (args.value_sum_in == nullptr ? 0.0f : args.value_sum_in[sum_offset]) + value;
+  // Every thread has read its column of u: the barrier above came after.
+  if (args.value_sum_out != nullptr && warp == 0 && column_valid) {
+    args.value_sum_out[sum_offset] = value_sum;
   }
 }
 

@@ -101,10 +101,9 @@ __device__ __forceinline__ uint32_t round_to_tf32(float x) {
   return rounded;
 }
 
-// What rounding took away; of an infinity nothing, so that inf x 1 stays infinite.
+// What rounding took away.
 __device__ __forceinline__ uint32_t tf32_rest(float x, uint32_t high) {
-  const float rest = x - __uint_as_float(high);
-  return isinf(x) ? 0u : round_to_tf32(rest);
+  return round_to_tf32(x - __uint_as_float(high));
 }
 
 __device__ __forceinline__ void mma_bf16(float (&acc_frag)[4], const uint32_t (&a_frag)[4],
@@ -315,22 +314,29 @@ struct TileLayout {
     const int num_bytes =
         (columns_left < 0 ? 0 : columns_left < kVector ? columns_left : kVector) *
         static_cast<int>(sizeof(Element));
-    const Element* const source_gmem = num_bytes > 0 ? rows_gmem + column : rows_gmem;
+    const Element* source_gmem = rows_gmem + first_row * row_stride + (num_bytes > 0 ? column : 0);
     const uint32_t tile_address =
         shared_address(tile_smem) + static_cast<uint32_t>((first_row * kStride + column) * sizeof(Element));
+    const bool is_full = num_rows >= kRows;
     if (kThreads % kPieces == 0 || first_row < kRowStep) {
 #pragma unroll
       for (int i = 0; i < ceil_div(kRows, kRowStep); ++i) {
         const int row = first_row + i * kRowStep;
         if (kRows % kRowStep == 0 || row < kRows) {
-          const bool valid = row < num_rows;
-          copy_async_part(tile_address + static_cast<uint32_t>(i * kRowStep * kStride * sizeof(Element)),
-                          source_gmem + (valid ? row * row_stride : 0), valid ? num_bytes : 0);
+          const uint32_t address = tile_address + static_cast<uint32_t>(i * kRowStep * kStride * sizeof(Element));
+          const bool valid = is_full || row < num_rows;
+          copy_async_part(address, valid ? source_gmem : rows_gmem, valid ? num_bytes : 0);
+          source_gmem += kRowStep * row_stride;
         }
       }
     }
   }
 };
+
+__device__ __forceinline__ int warp_of_thread() {
+  // The shuffle tells the compiler that the branches of a warp agree.
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+}
 
 // Operands out of tiles of Element. A contracted index that runs along the columns of a tile has the pairs of
 // the head of this file. One that runs along the rows (tokens) has them too where elements have 16 bits, and

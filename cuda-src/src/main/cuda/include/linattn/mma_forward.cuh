@@ -68,6 +68,7 @@ struct MmaForwardPlan {
   static constexpr int kSteps = kTokens / 16;
   static constexpr int kDepthSteps = kHeadDim / 16;
   static constexpr int kFlushSteps = kAccurate ? 4 : kDepthSteps;  // see add_in_fp32
+  static constexpr int kScoreSteps = kDepthSteps % 4 == 0 ? 4 : kDepthSteps % 3 == 0 ? 3 : 2 - kDepthSteps % 2;
 
   // Of W, a warp has 16 rows and kColumnBlocks blocks of 16 columns.
   static constexpr int kGroups = kTokens == 32 ? 2 : 1;
@@ -193,9 +194,11 @@ struct ScoreRole {
           constant * static_cast<double>(tile.item.count + first_token) +
           static_cast<double>(tile.head.b) * memory.query_key_sum_smem[thread] + static_cast<double>(sum));
       const int slot = chunk % 2 * Plan::kTokens + thread;
-      memory.inverse_smem[slot] = 1.0f / normalizer;
+      const bool valid = first_token + thread < tile.item.tokens;
+      // Zero past the end, where g may be zero and nothing is stored: o is finite there.
+      memory.inverse_smem[slot] = valid ? 1.0f / normalizer : 0.0f;
       memory.constant_smem[slot] = static_cast<float>(constant);
-      if (tile.block.tile_idx == 0 && first_token + thread < tile.item.tokens) {
+      if (tile.block.tile_idx == 0 && valid) {
         const float stored = normalizer / length;
         tile.normalizer(args)[(first_token + thread) * args.normalizer.token_stride] = stored;
         is_bad = !isfinite(stored);
@@ -236,7 +239,7 @@ struct ScoreRole {
     float length = 1.0f;
     if (args.normalize != 0) {
       length = row_length<Plan::kLanesPerRow>(squares, [&](auto&& visit) {
-        visit_row<Plan::kLanesPerRow>(query_row_smem, Plan::kHeadDim, lane, visit);
+        visit_row<Plan::kLanesPerRow, 1>(query_row_smem, Plan::kHeadDim, lane, visit);
       });
       Element* const key_row_smem = key_smem + row * QueryLayout::kStride;
       const float key_length = row_length<Plan::kLanesPerRow>(key_row_smem, Plan::kHeadDim, lane);
@@ -266,7 +269,7 @@ struct ScoreRole {
   __device__ __forceinline__ static void form_weights(const ValueTile<kValueColumns>& tile,
                                                       const ForwardMemory<Plan>& memory, const Element* query_smem,
                                                       const Element* key_smem, int chunk, int thread) {
-    const int warp = thread / kWarp;
+    const int warp = warp_of_thread();  // the scores have the first warps
     const int strip = warp % Plan::kSteps;
     const int group = warp / Plan::kSteps;
     if (group >= Plan::kGroups) {
@@ -282,16 +285,21 @@ struct ScoreRole {
       clear(score_frag[j][0]);
       clear(score_frag[j][1]);
     }
-#pragma unroll
-    for (int first_step = 0; first_step < Plan::kDepthSteps; first_step += Plan::kFlushSteps) {
+    // Rolled: the code of a chunk has to stay in the instruction cache.
+#pragma unroll 1
+    for (int first_step = 0; first_step < Plan::kDepthSteps; first_step += Plan::kScoreSteps) {
       float product_frag[Plan::kColumnBlocks][2][4];
+      float(&sum_frag)[Plan::kColumnBlocks][2][4] = Plan::kAccurate ? product_frag : score_frag;
+      if constexpr (Plan::kAccurate) {
 #pragma unroll
-      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-        clear(product_frag[j][0]);
-        clear(product_frag[j][1]);
+        for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+          clear(product_frag[j][0]);
+          clear(product_frag[j][1]);
+        }
       }
 #pragma unroll
-      for (int step = first_step; step < first_step + Plan::kFlushSteps && step < Plan::kDepthSteps; ++step) {
+      for (int i = 0; i < Plan::kScoreSteps; ++i) {
+        const int step = first_step + i;
         typename Operand::A query_frag;
         Operand::template load_a<QueryLayout>(query_frag, query_smem, strip * 16, step * 16);
 #pragma unroll
@@ -300,15 +308,17 @@ struct ScoreRole {
             typename Operand::B left;
             typename Operand::B right;
             Operand::template load_b<QueryLayout>(left, right, key_smem, (first_block + j) * 16, step * 16);
-            multiply(product_frag[j][0], query_frag, left);
-            multiply(product_frag[j][1], query_frag, right);
+            multiply(sum_frag[j][0], query_frag, left);
+            multiply(sum_frag[j][1], query_frag, right);
           }
         }
       }
+      if constexpr (Plan::kAccurate) {
 #pragma unroll
-      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-        add_to(score_frag[j][0], product_frag[j][0]);
-        add_to(score_frag[j][1], product_frag[j][1]);
+        for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+          add_to(score_frag[j][0], product_frag[j][0]);
+          add_to(score_frag[j][1], product_frag[j][1]);
+        }
       }
     }
 
@@ -359,6 +369,7 @@ struct StateRole {
   using QueryLayout = typename Plan::QueryLayout;
   using ValueLayout = typename Plan::ValueLayout;
   using WeightLayout = typename Plan::WeightLayout;
+  static constexpr int kBatch = 2;  // blocks of 16 key columns whose products overlap
 
   // invariant: entering a chunk, S^T of the tokens before it, rows 16 warp + group and 8 more, and their u.
   float state_frag[2 * Plan::kDepthSteps][4];
@@ -464,7 +475,7 @@ struct StateRole {
 
     const int first_token = chunk * Plan::kTokens;
     const int num_rows = min(tile.item.tokens - first_token, Plan::kTokens);
-    bool is_bad = false;
+    float poison = 0.0f;  // NaN once a value is not finite; columns past the last are so only where others are
     // The warp's columns of V become its columns of O; no other warp reads them.
     __syncwarp();
 #pragma unroll
@@ -477,9 +488,7 @@ struct StateRole {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           acc_frag[i] *= i % 2 == 0 ? inverse.x : inverse.y;
-          const bool is_stored = row + lane % 4 * 2 + i % 2 < num_rows &&
-                                 warp_column + lane / 4 + i / 2 * 8 < tile.num_columns;
-          is_bad = is_bad || (is_stored && !isfinite(acc_frag[i]));
+          poison = fmaf(acc_frag[i], 0.0f, poison);
         }
         if constexpr (sizeof(Element) == 2) {
           Element* const lane_smem =
@@ -500,7 +509,7 @@ struct StateRole {
     }
     __syncwarp();
     store_outputs(args, tile, value_smem, first_token, num_rows, warp_column, lane);
-    return is_bad;
+    return isnan(poison);
   }
 
  private:
@@ -520,10 +529,13 @@ struct StateRole {
 #pragma unroll
     for (int first_step = 0; first_step < Plan::kDepthSteps; first_step += Plan::kFlushSteps) {
       float product_frag[Plan::kSteps][2][4];
+      float(&sum_frag)[Plan::kSteps][2][4] = Plan::kAccurate ? product_frag : out_frag;
+      if constexpr (Plan::kAccurate) {
 #pragma unroll
-      for (int j = 0; j < Plan::kSteps; ++j) {
-        clear(product_frag[j][0]);
-        clear(product_frag[j][1]);
+        for (int j = 0; j < Plan::kSteps; ++j) {
+          clear(product_frag[j][0]);
+          clear(product_frag[j][1]);
+        }
       }
 #pragma unroll
       for (int step = first_step; step < first_step + Plan::kFlushSteps && step < Plan::kDepthSteps; ++step) {
@@ -534,11 +546,13 @@ struct StateRole {
           typename Operand::B left;
           typename Operand::B right;
           Operand::template load_b<QueryLayout>(left, right, query_smem, j * 16, step * 16);
-          multiply(product_frag[j][0], state, left);
-          multiply(product_frag[j][1], state, right);
+          multiply(sum_frag[j][0], state, left);
+          multiply(sum_frag[j][1], state, right);
         }
       }
-      add_in_fp32(out_frag, product_frag);
+      if constexpr (Plan::kAccurate) {
+        add_in_fp32(out_frag, product_frag);
+      }
     }
   }
 
@@ -601,25 +615,52 @@ struct StateRole {
     value_sum_frag[1].fold();
   }
 
-  // S^T += V^T K, a chunk's product summed apart.
+  // S^T += V^T K. bf16 rounds more than truncated sums lose; else a chunk's product is formed apart.
   __device__ __forceinline__ void update_state(const Element* key_smem,
                                                const typename Operand::A (&value_frag)[Plan::kSteps]) {
-#pragma unroll
-    for (int j = 0; j < Plan::kDepthSteps; ++j) {
-      float left_frag[4];
-      float right_frag[4];
-      clear(left_frag);
-      clear(right_frag);
+    if constexpr (Plan::kKind == MmaKind::kBf16) {
 #pragma unroll
       for (int step = 0; step < Plan::kSteps; ++step) {
+#pragma unroll
+        for (int j = 0; j < Plan::kDepthSteps; ++j) {
+          typename Operand::B left;
+          typename Operand::B right;
+          Operand::template load_b_transposed<QueryLayout>(left, right, key_smem, step * 16, j * 16);
+          multiply(state_frag[2 * j], value_frag[step], left);
+          multiply(state_frag[2 * j + 1], value_frag[step], right);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int first = 0; first < Plan::kDepthSteps; first += kBatch) {
+        update_batch(key_smem, value_frag, first);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void update_batch(const Element* key_smem,
+                                               const typename Operand::A (&value_frag)[Plan::kSteps], int first) {
+    float product_frag[kBatch][2][4];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      clear(product_frag[j][0]);
+      clear(product_frag[j][1]);
+    }
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+#pragma unroll
+      for (int j = 0; j < kBatch && first + j < Plan::kDepthSteps; ++j) {
         typename Operand::B left;
         typename Operand::B right;
-        Operand::template load_b_transposed<QueryLayout>(left, right, key_smem, step * 16, j * 16);
-        multiply(left_frag, value_frag[step], left);
-        multiply(right_frag, value_frag[step], right);
+        Operand::template load_b_transposed<QueryLayout>(left, right, key_smem, step * 16, (first + j) * 16);
+        multiply(product_frag[j][0], value_frag[step], left);
+        multiply(product_frag[j][1], value_frag[step], right);
       }
-      add_to(state_frag[2 * j], left_frag);
-      add_to(state_frag[2 * j + 1], right_frag);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch && first + j < Plan::kDepthSteps; ++j) {
+      add_to(state_frag[2 * (first + j)], product_frag[j][0]);
+      add_to(state_frag[2 * (first + j) + 1], product_frag[j][1]);
     }
   }
 
@@ -684,6 +725,7 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
     }
     commit_copies();
   };
+#pragma unroll 1
   for (int chunk = 0; chunk < Plan::kStages - 2; ++chunk) {
     start_chunk(chunk);
   }

@@ -8,13 +8,162 @@
 
 namespace linattn {
 
+// z and u of a block's tiles. Elements of 16 bits are multiplied by ones, exactly; of a block of 16 key columns or
+// value rows, which several warps hold, one warp does.
+template <class Plan, bool kIsPacked = sizeof(typename Plan::Element) == 2>
+struct TileSums {
+  using Element = typename Plan::Element;
+  int key_block;
+  int value_block;
+  int warp_row;
+  int warp_column;
+  float key_frag[2][4];
+  float value_frag[4];
+  float key_sum_frag[4];
+  float value_sum_frag[2];
+
+  __device__ __forceinline__ explicit TileSums(int warp)
+      : key_block(warp % 4),
+        value_block(warp / 4),
+        warp_row(warp % 4 * (Plan::kValueTile / 4)),
+        warp_column(warp / 4 * (Plan::kKeyTile / 2)),
+        key_sum_frag{0.0f, 0.0f, 0.0f, 0.0f},
+        value_sum_frag{0.0f, 0.0f} {}
+
+  __device__ __forceinline__ void read_tiles(const Element*, const Element*) {
+    clear(key_frag[0]);
+    clear(key_frag[1]);
+    clear(value_frag);
+  }
+
+  template <typename Operand>
+  __device__ __forceinline__ void add_keys(const typename Operand::B& left, const typename Operand::B& right,
+                                           int block, bool wanted) {
+    if (wanted && block == key_block) {
+      typename Operand::A ones;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        ones.set(pair, 1.0f, 1.0f);
+      }
+      multiply(key_frag[0], ones, left);
+      multiply(key_frag[1], ones, right);
+    }
+  }
+
+  template <typename Operand>
+  __device__ __forceinline__ void add_values(const typename Operand::A& rows, int block, bool wanted) {
+    if (wanted && block == value_block) {
+      typename Operand::B ones;
+      ones.set(0, 1.0f, 1.0f);
+      ones.set(1, 1.0f, 1.0f);
+      multiply(value_frag, rows, ones);
+    }
+  }
+
+  // All rows of key_frag and all columns of value_frag are equal.
+  __device__ __forceinline__ void fold() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      key_sum_frag[i] += key_frag[i / 2][i % 2];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      value_sum_frag[i] += value_frag[2 * i];
+    }
+  }
+
+  __device__ __forceinline__ void store(float*, float* keys_gmem, int num_keys, float* values_gmem,
+                                        int num_values) const {
+    const int lane = lane_of_thread();
+    if (keys_gmem != nullptr && key_block < Plan::kColumnBlocks && lane < 4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = warp_column + key_block * 16 + i / 2 * 8 + lane * 2 + i % 2;
+        if (column < num_keys) {
+          keys_gmem[column] = key_sum_frag[i];
+        }
+      }
+    }
+    if (values_gmem != nullptr && value_block < Plan::kRowBlocks && lane % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = warp_row + value_block * 16 + lane / 4 + i * 8;
+        if (row < num_values) {
+          values_gmem[row] = value_sum_frag[i];
+        }
+      }
+    }
+  }
+};
+
+// Those of 32 bits would be rounded: a thread adds its share of the rows of a column of K, then of V.
+template <class Plan>
+struct TileSums<Plan, false> {
+  using Element = typename Plan::Element;
+  static constexpr int kSumThreads = Plan::kKeyTile + Plan::kValueTile;
+  static constexpr int kParts = Plan::kThreads / kSumThreads;
+  static constexpr int kRows = Plan::kTokens / kParts;
+  int column;
+  int first_row;
+  RunningSum sum_frag;
+
+  __device__ __forceinline__ explicit TileSums(int)
+      : column(static_cast<int>(threadIdx.x) % kSumThreads),
+        first_row(static_cast<int>(threadIdx.x) / kSumThreads * kRows) {}
+
+  __device__ __forceinline__ void read_tiles(const Element* key_smem, const Element* value_smem) {
+    ColumnSums<Element> sums;
+    if (column < Plan::kKeyTile) {
+      sums.template of_rows<kRows>(key_smem + first_row * Plan::KeyLayout::kStride + column,
+                                   Plan::KeyLayout::kStride);
+    } else {
+      sums.template of_rows<kRows>(value_smem + first_row * Plan::ValueLayout::kStride + column - Plan::kKeyTile,
+                                   Plan::ValueLayout::kStride);
+    }
+    sum_frag.add(sums.sum_frag[0]);
+    sum_frag.fold();
+  }
+
+  template <typename Operand>
+  __device__ __forceinline__ void add_keys(const typename Operand::B&, const typename Operand::B&, int, bool) {}
+
+  template <typename Operand>
+  __device__ __forceinline__ void add_values(const typename Operand::A&, int, bool) {}
+
+  __device__ __forceinline__ void fold() {}
+
+  __device__ __forceinline__ void store(float* sums_smem, float* keys_gmem, int num_keys, float* values_gmem,
+                                        int num_values) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    sums_smem[thread] = sum_frag.total();
+    __syncthreads();
+    if (thread < kSumThreads) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        sum += sums_smem[part * kSumThreads + thread];
+      }
+      const int value_column = column - Plan::kKeyTile;
+      if (column < Plan::kKeyTile) {
+        if (keys_gmem != nullptr && column < num_keys) {
+          keys_gmem[column] = sum;
+        }
+      } else if (values_gmem != nullptr && value_column < num_values) {
+        values_gmem[value_column] = sum;
+      }
+    }
+  }
+};
+
 // A block has kKeyTile x kValueTile of S of an item of a key/value head: of S^T, a warp has a quarter of the
 // rows (value columns) and a half of the columns (key columns). Where tile = key_tile * ceil(Dv / kValueTile) +
 // value_tile, block = (kv_head * num_items + item) * tiles + tile, kv heads counted over all batch rows. Sums go
-// to the item's slot of state_out, z by the blocks of value_tile 0, u by those of key_tile 0.
-template <typename ElementOf, bool kAccurate, int kKeyTileOf, int kValueTileOf>
+// to the item's slot of state_out, z by the blocks of value_tile 0, u by those of key_tile 0. S is summed inside the
+// tensor core unless kAccurate: its sums truncate, by 8e-5 after 16384 tokens, so items should not be much longer.
+template <typename ElementOf, bool kAccurateOf, int kKeyTileOf, int kValueTileOf>
 struct StateSumsPlan {
   using Element = ElementOf;
+  static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
   static constexpr int kKeyTile = kKeyTileOf;
   static constexpr int kValueTile = kValueTileOf;
@@ -33,13 +182,10 @@ struct StateSumsPlan {
   static constexpr int kColumnBlocks = kKeyTile / 32;    // 16 columns of S^T each
   static constexpr int kTokenSteps = kTokens / 16;
   static constexpr int kLanesPerRow = kThreads / kTokens;
-  static constexpr int kSumThreads = (kKeyTile + kValueTile) / ColumnSums<Element>::kColumns;
-  static constexpr int kSumParts = kThreads / kSumThreads;
-  static constexpr int kSumRows = kTokens / kSumParts;
+  using Sums = TileSums<StateSumsPlan>;
 
   static_assert((kKeyTile == 64 || kKeyTile == 128) && (kValueTile == 64 || kValueTile == 128), "eight warps");
   static_assert(kSharedBytes <= 99 * 1024, "the most that every architecture lends a block");
-  static_assert(kSumRows % 2 == 0, "see ColumnSums");
 
   __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {
     return ceil_div(key_dim, kKeyTile) * ceil_div(value_dim, kValueTile);
@@ -52,7 +198,6 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
   using Operand = Operands<Element, Plan::kKind>;
   using KeyLayout = typename Plan::KeyLayout;
   using ValueLayout = typename Plan::ValueLayout;
-  using Sums = ColumnSums<Element>;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
 
   const int value_tiles = ceil_div(args.value_dim, Plan::kValueTile);
@@ -72,7 +217,7 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
   const int num_chunks = ceil_div(item.tokens, Plan::kTokens);
 
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / kWarp;
+  const int warp = warp_of_thread();
   const int warp_row = warp % 4 * (Plan::kValueTile / 4);
   const int warp_column = warp / 4 * (Plan::kKeyTile / 2);
 
@@ -93,13 +238,9 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
     commit_copies();
   };
 
-  // Columns of the key tile, then of the value tile; kSumParts threads share the rows of a column.
-  const int sum_column = thread % Plan::kSumThreads * Sums::kColumns;
-  const int sum_row = thread / Plan::kSumThreads * Plan::kSumRows;
-  const bool sums_keys = sum_column < Plan::kKeyTile;
-  const bool wants_sum = sums_keys ? first_value == 0 && args.key_sum_out != nullptr
-                                   : first_key == 0 && args.value_sum_out != nullptr;
-  RunningSum column_sum_frag[Sums::kColumns];
+  const bool sums_keys = first_value == 0 && args.key_sum_out != nullptr;
+  const bool sums_values = first_key == 0 && args.value_sum_out != nullptr;
+  typename Plan::Sums sums(warp);
   float state_frag[Plan::kRowBlocks][Plan::kColumnBlocks][2][4];
 #pragma unroll
   for (int r = 0; r < Plan::kRowBlocks; ++r) {
@@ -110,6 +251,7 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
     }
   }
 
+#pragma unroll 1
   for (int chunk = 0; chunk < Plan::kStages - 1; ++chunk) {
     start_chunk(chunk);
   }
@@ -145,18 +287,7 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
       __syncthreads();
     }
 
-    if (wants_sum) {
-      Sums sums;
-      sums.template of_rows<Plan::kSumRows>(
-          sums_keys ? key_smem + sum_row * KeyLayout::kStride + sum_column
-                    : value_smem + sum_row * ValueLayout::kStride + sum_column - Plan::kKeyTile,
-          sums_keys ? KeyLayout::kStride : ValueLayout::kStride);
-#pragma unroll
-      for (int i = 0; i < Sums::kColumns; ++i) {
-        column_sum_frag[i].add(sums.sum_frag[i]);
-        column_sum_frag[i].fold();
-      }
-    }
+    sums.read_tiles(key_smem, value_smem);
 
     typename Operand::A value_frag[Plan::kRowBlocks][Plan::kTokenSteps];
 #pragma unroll
@@ -165,61 +296,51 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
       for (int step = 0; step < Plan::kTokenSteps; ++step) {
         Operand::template load_a_transposed<ValueLayout>(value_frag[r][step], value_smem, step * 16,
                                                          warp_row + r * 16);
+        sums.template add_values<Operand>(value_frag[r][step], r, sums_values);
       }
     }
-    // A chunk's product is summed apart and then added in fp32: the sums inside the tensor core truncate, which
-    // would add up over the chunks.
 #pragma unroll
     for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+      // The sums inside the tensor core truncate. Where that counts, a chunk's product is formed apart.
       float product_frag[Plan::kRowBlocks][2][4];
+      if constexpr (Plan::kAccurate) {
 #pragma unroll
-      for (int r = 0; r < Plan::kRowBlocks; ++r) {
-        clear(product_frag[r][0]);
-        clear(product_frag[r][1]);
+        for (int r = 0; r < Plan::kRowBlocks; ++r) {
+          clear(product_frag[r][0]);
+          clear(product_frag[r][1]);
+        }
       }
 #pragma unroll
       for (int step = 0; step < Plan::kTokenSteps; ++step) {
         typename Operand::B left;
         typename Operand::B right;
         Operand::template load_b_transposed<KeyLayout>(left, right, key_smem, step * 16, warp_column + j * 16);
+        sums.template add_keys<Operand>(left, right, j, sums_keys);
 #pragma unroll
         for (int r = 0; r < Plan::kRowBlocks; ++r) {
-          multiply(product_frag[r][0], value_frag[r][step], left);
-          multiply(product_frag[r][1], value_frag[r][step], right);
+          float(&left_frag)[4] = Plan::kAccurate ? product_frag[r][0] : state_frag[r][j][0];
+          float(&right_frag)[4] = Plan::kAccurate ? product_frag[r][1] : state_frag[r][j][1];
+          multiply(left_frag, value_frag[r][step], left);
+          multiply(right_frag, value_frag[r][step], right);
         }
       }
+      if constexpr (Plan::kAccurate) {
 #pragma unroll
-      for (int r = 0; r < Plan::kRowBlocks; ++r) {
-        add_to(state_frag[r][j][0], product_frag[r][0]);
-        add_to(state_frag[r][j][1], product_frag[r][1]);
+        for (int r = 0; r < Plan::kRowBlocks; ++r) {
+          add_to(state_frag[r][j][0], product_frag[r][0]);
+          add_to(state_frag[r][j][1], product_frag[r][1]);
+        }
       }
     }
+    sums.fold();
   }
   wait_for_groups<0>();
   __syncthreads();
 
   const int64_t state = state_index(args, block.head, item.slot);
-  float* const sums_smem = reinterpret_cast<float*>(chunk_smem);
-#pragma unroll
-  for (int i = 0; i < Sums::kColumns; ++i) {
-    sums_smem[thread * Sums::kColumns + i] = column_sum_frag[i].total();
-  }
-  __syncthreads();
-  if (wants_sum && thread < Plan::kSumThreads) {
-#pragma unroll
-    for (int i = 0; i < Sums::kColumns; ++i) {
-      float sum = 0.0f;
-      for (int part = 0; part < Plan::kSumParts; ++part) {
-        sum += sums_smem[(part * Plan::kSumThreads + thread) * Sums::kColumns + i];
-      }
-      const int column = sum_column + i;
-      if (sums_keys && column < num_keys) {
-        args.key_sum_out[state * args.key_dim + first_key + column] = sum;
-      } else if (!sums_keys && column - Plan::kKeyTile < num_values) {
-        args.value_sum_out[state * args.value_dim + first_value + column - Plan::kKeyTile] = sum;
-      }
-    }
-  }
+  sums.store(reinterpret_cast<float*>(chunk_smem),
+             sums_keys ? args.key_sum_out + state * args.key_dim + first_key : nullptr, num_keys,
+             sums_values ? args.value_sum_out + state * args.value_dim + first_value : nullptr, num_values);
 
   if (args.state_out != nullptr) {
     float* const state_gmem = args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value;
@@ -314,9 +435,10 @@ __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
 
 // A block has 64 value columns of an item of a head, as in the forward. Where all tokens see one state,
 // o = (b Q S + a 1 u^T) / g, and item.count is the number of tokens in that state.
-template <typename ElementOf, bool kAccurate>
+template <typename ElementOf, bool kAccurateOf>
 struct StateOutputsPlan {
   using Element = ElementOf;
+  static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = kAccurate ? 1 : 2;
@@ -367,7 +489,7 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
-  const int warp = thread / kWarp;
+  const int warp = warp_of_thread();
   const int strip = warp % Plan::kStrips;
   const int first_column = warp / Plan::kStrips * (Plan::kColumnBlocks * 16);
   const int row = thread / Plan::kLanesPerRow;
@@ -384,6 +506,7 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
     }
     commit_copies();
   };
+#pragma unroll 1
   for (int step = 0; step < Plan::kStages - 1; ++step) {
     start_step(step);
   }
@@ -435,10 +558,12 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
                                     products = fmaf(x, z.x, fmaf(y, z.y, products));
                                   });
     float product_frag[Plan::kColumnBlocks][2][4];
+    if constexpr (Plan::kAccurate) {
 #pragma unroll
-    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-      clear(product_frag[j][0]);
-      clear(product_frag[j][1]);
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+        clear(product_frag[j][0]);
+        clear(product_frag[j][1]);
+      }
     }
 #pragma unroll
     for (int k = 0; k < Plan::kDepth; k += 16) {
@@ -450,14 +575,16 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
         typename Operand::B right;
         StateOperand::template load_b<StateLayout>(left, right, state_smem + depth * StateLayout::kElements,
                                                    first_column + j * 16, k);
-        multiply(product_frag[j][0], query_frag, left);
-        multiply(product_frag[j][1], query_frag, right);
+        multiply(Plan::kAccurate ? product_frag[j][0] : out_frag[j][0], query_frag, left);
+        multiply(Plan::kAccurate ? product_frag[j][1] : out_frag[j][1], query_frag, right);
       }
     }
+    if constexpr (Plan::kAccurate) {
 #pragma unroll
-    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-      add_to(out_frag[j][0], product_frag[j][0]);
-      add_to(out_frag[j][1], product_frag[j][1]);
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+        add_to(out_frag[j][0], product_frag[j][0]);
+        add_to(out_frag[j][1], product_frag[j][1]);
+      }
     }
     if (depth < num_depths - 1) {
       continue;
