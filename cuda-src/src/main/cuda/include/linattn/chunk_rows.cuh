@@ -31,8 +31,9 @@ __device__ __forceinline__ void visit_row(const Element* row, int num_columns, i
 }
 
 // The length of a row, in each of its kLanes lanes; 1 for a row of zeros. `squares` is this lane's share of
-// the sum of squares, `visit_again(visit)` passes the lane's elements to visit(column, x, y) once more: squares
-// that overflow or vanish are formed again from elements scaled by a power of two. All lanes of a warp call.
+// the sum of squares, `visit_again(visit)` passes the lane's elements to visit(column, x, y) once more:
+// squares that overflow or vanish are formed again from elements scaled by a power of two. All lanes of a
+// warp call.
 template <int kLanes, typename VisitAgain>
 __device__ __forceinline__ float row_length(float squares, VisitAgain&& visit_again) {
   const float sum = sum_lanes<kLanes>(squares);
@@ -82,7 +83,8 @@ __device__ __forceinline__ void scale_row(Element* row_smem, int num_columns, in
   });
 }
 
-// The sums of a thread's columns over `num_rows` rows: a pair of columns where elements have 16 bits, else one.
+// The sums of a thread's columns over `num_rows` rows: a pair of columns where elements have 16 bits, else
+// one.
 template <typename Element>
 struct ColumnSums {
   static constexpr int kColumns = sizeof(Element) == 2 ? 2 : 1;
@@ -120,8 +122,8 @@ struct ColumnSums {
   }
 };
 
-// 64 x 8 values and more of a row leave as pieces of 32 bytes: four lanes with neighbouring accumulators of one
-// row, of columns 2 t, 2 t + 1 and 8 more, store them.
+// 64 x 8 values and more of a row leave as pieces of 32 bytes: four lanes with neighbouring accumulators of
+// one row, of columns 2 t, 2 t + 1 and 8 more, store them.
 template <typename Element>
 __device__ __forceinline__ void store_pieces(Element* row_gmem, int num_columns, int column, float2 left,
                                              float2 right) {

@@ -8,11 +8,10 @@ namespace linattn {
 
 // A block has 32 value columns of an item of a kv head; the item's first token is the token:
 //   block = (kv_head * num_items + item) * ceil(Dv / 32) + tile, kv heads counted over all batch rows.
-// state_out may be state_in, and value_sum_out value_sum_in. But every
-// tile of a head reads key_sum_in, and tile 0 writes key_sum_out: they must be different memory where Dv > 32.
-// Shared memory, in floats: k, q of the group [(1 + group) x row], z after the token [row], g [group],
-// partial sums [group x warps x 32], where a row is Dk rounded up to 4.
-// Key columns: any, to 512.
+// state_out may be state_in, and value_sum_out value_sum_in. But every tile of a head reads key_sum_in, and
+// tile 0 writes key_sum_out: they must be different memory where Dv > 32. Key columns: any, to 512.
+// Shared memory, in floats: k and the queries of the group [(1 + group) x row], z before the token [row],
+// g [group], partial sums [group x warps x 32], where a row is Dk rounded up to 4.
 template <typename ElementOf>
 struct DecodePlan {
   using Element = ElementOf;

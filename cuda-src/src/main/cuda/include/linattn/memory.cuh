@@ -28,7 +28,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer_smem) {
 }
 
 // Copies the first `num_bytes` of 16 to a shared address and writes zero behind them, and reads no others.
-__device__ __forceinline__ void copy_async_part(uint32_t destination, const void* source_gmem, int num_bytes) {
+__device__ __forceinline__ void copy_async_part(uint32_t destination, const void* source_gmem,
+                                                int num_bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(destination), "l"(source_gmem),
                "r"(num_bytes)
                : "memory");

@@ -2,10 +2,10 @@
 //
 // Operands are made of pairs: a thread with group = lane / 4 and t = lane % 4 holds, of a 16 x 16 operand A,
 // the pairs (row group, low), (row group + 8, low), (row group, high), (row group + 8, high), and of a 16 x 8
-// operand B the pairs (low, column group), (high, column group). A pair is two neighbours along the index that
-// is contracted: 2 t, 2 t + 1 in the low half and 8 more in the high half. The instructions for tf32 want t
-// and t + 4 there; the order along a contracted index is free as long as A and B agree, so both kinds use the
-// same pairs, and accumulators become an operand A without moving between threads.
+// operand B the pairs (low, column group), (high, column group). A pair is two neighbours along the index
+// that is contracted: 2 t, 2 t + 1 in the low half and 8 more in the high half. The instructions for tf32
+// want t and t + 4 there; the order along a contracted index is free as long as A and B agree, so both kinds
+// use the same pairs, and accumulators become an operand A without moving between threads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -115,7 +115,8 @@ __device__ __forceinline__ void mma_bf16(float (&acc_frag)[4], const uint32_t (&
       : "r"(a_frag[0]), "r"(a_frag[1]), "r"(a_frag[2]), "r"(a_frag[3]), "r"(b_frag[0]), "r"(b_frag[1]));
 }
 
-__device__ __forceinline__ void mma_tf32(float (&acc_frag)[4], const uint32_t* a_frag, const uint32_t* b_frag) {
+__device__ __forceinline__ void mma_tf32(float (&acc_frag)[4], const uint32_t* a_frag,
+                                         const uint32_t* b_frag) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};\n"
@@ -216,7 +217,8 @@ struct OperandB<MmaKind::kTf32Split> {
   }
 };
 
-// acc += A B. The accumulator holds rows group and group + 8 of columns 2 t and 2 t + 1: [0] [1], then [2] [3].
+// acc += A B. The accumulator holds rows group and group + 8 of columns 2 t and 2 t + 1: [0] [1], then [2]
+// [3].
 __device__ __forceinline__ void multiply(float (&acc_frag)[4], const OperandA<MmaKind::kBf16>& a,
                                          const OperandB<MmaKind::kBf16>& b) {
   mma_bf16(acc_frag, a.frag, b.frag);
@@ -264,8 +266,8 @@ __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(thread
 // Offsets are added to a tile's address in the shared window, in 32 bits: constant ones become part of the
 // instruction then.
 template <bool kTransposed, typename Element>
-__device__ __forceinline__ void load_matrices(uint32_t (&pairs_frag)[4], const Element* tile_smem, int lane_offset,
-                                              int offset) {
+__device__ __forceinline__ void load_matrices(uint32_t (&pairs_frag)[4], const Element* tile_smem,
+                                              int lane_offset, int offset) {
   const uint32_t address = shared_address(tile_smem) + static_cast<uint32_t>(lane_offset * sizeof(Element)) +
                            static_cast<uint32_t>(offset * sizeof(Element));
   if constexpr (kTransposed) {
@@ -323,9 +325,10 @@ struct TileLayout {
       for (int i = 0; i < ceil_div(kRows, kRowStep); ++i) {
         const int row = first_row + i * kRowStep;
         if (kRows % kRowStep == 0 || row < kRows) {
-          const uint32_t address = tile_address + static_cast<uint32_t>(i * kRowStep * kStride * sizeof(Element));
+          constexpr uint32_t kStepBytes = kRowStep * kStride * sizeof(Element);
           const bool valid = is_full || row < num_rows;
-          copy_async_part(address, valid ? source_gmem : rows_gmem, valid ? num_bytes : 0);
+          copy_async_part(tile_address + i * kStepBytes, valid ? source_gmem : rows_gmem,
+                          valid ? num_bytes : 0);
           source_gmem += kRowStep * row_stride;
         }
       }
@@ -422,8 +425,8 @@ struct Operands {
 
   // B[k][n] = tile[k][n], of 16 columns n.
   template <typename Layout>
-  __device__ __forceinline__ static void load_b_transposed(B& left, B& right, const Element* tile_smem, int row,
-                                                           int column) {
+  __device__ __forceinline__ static void load_b_transposed(B& left, B& right, const Element* tile_smem,
+                                                           int row, int column) {
     const int lane = lane_of_thread();
     if constexpr (kIsPacked) {
       uint32_t pairs_frag[4];

@@ -1,9 +1,9 @@
 // The causal forward on the tensor cores of sm_80 and newer: chunked_arguments.h has the vocabulary,
 // docs/decisions/0004-chunked-family.md the formulas.
 //
-// A block has 64 value columns of an item of a head. Four warps keep S^T in registers, 16 value columns each, and
-// form O^T = S^T Q^T + V^T W^T and S^T += V^T K; its accumulators become their own operands. Four other warps
-// are a chunk ahead and form W, g and z. One barrier per chunk hands W over and frees the oldest stage.
+// A block has 64 value columns of an item of a head. Four warps keep S^T in registers, 16 value columns each,
+// and form O^T = S^T Q^T + V^T W^T and S^T += V^T K; its accumulators become their own operands. Four other
+// warps are a chunk ahead and form W, g and z. One barrier per chunk hands W over and frees the oldest stage.
 #pragma once
 
 #include "linattn/chunk_items.cuh"
@@ -15,8 +15,11 @@ namespace linattn {
 constexpr int kScoreBarrier = 1;  // 0 is __syncthreads
 
 // Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64]}, 2 x W [C x C], and in floats 2 x z [D],
-// partial sums of z [kSumParts x D], q.z [C], |q| [C], sums of W's rows [kGroups x C], 2 x {1 / g, a |q|} [C].
-// kSharedLimit: what a block may ask for. 99 KB suits every architecture; more gives longer chunks, more stages.
+// partial sums of z [kSumParts x D], q.z [C], |q| [C], sums of W's rows [kGroups x C],
+// 2 x {1 / g, a |q|} [C].
+//
+// kSharedLimit: what a block may ask for. 99 KB suits every architecture; more gives longer chunks and more
+// stages.
 template <typename ElementOf, bool kAccurateOf, int kHeadDimOf, int kSharedLimit = 99 * 1024>
 struct MmaForwardPlan {
   using Element = ElementOf;
@@ -57,9 +60,12 @@ struct MmaForwardPlan {
   static constexpr int kTokens = bytes(64, 3) <= kSharedLimit   ? 64
                                  : bytes(32, 3) <= kSharedLimit ? 32
                                                                 : 16;
-  static constexpr int kStages = bytes(kTokens, 4) <= kSharedLimit ? 4 : bytes(kTokens, 3) <= kSharedLimit ? 3 : 2;
+  static constexpr int kStages = bytes(kTokens, 4) <= kSharedLimit   ? 4
+                                 : bytes(kTokens, 3) <= kSharedLimit ? 3
+                                                                     : 2;
   static constexpr int kSharedBytes = bytes(kTokens, kStages);
-  static constexpr int kMinBlocks = 1;
+  // Two blocks hide each other's waits, where the state leaves registers for that.
+  static constexpr int kMinBlocks = !kAccurate && kHeadDim * kElementBytes <= 128 ? 2 : 1;
 
   using QueryLayout = TileLayout<Element, kTokens, kHeadDim>;
   using ValueLayout = TileLayout<Element, kTokens, kValueColumns>;
@@ -68,7 +74,9 @@ struct MmaForwardPlan {
   static constexpr int kSteps = kTokens / 16;
   static constexpr int kDepthSteps = kHeadDim / 16;
   static constexpr int kFlushSteps = kAccurate ? 4 : kDepthSteps;  // see add_in_fp32
-  static constexpr int kScoreSteps = kDepthSteps % 4 == 0 ? 4 : kDepthSteps % 3 == 0 ? 3 : 2 - kDepthSteps % 2;
+  static constexpr int kScoreSteps = kDepthSteps % 4 == 0   ? 4
+                                     : kDepthSteps % 3 == 0 ? 3
+                                                            : 2 - kDepthSteps % 2;
 
   // Of W, a warp has 16 rows and kColumnBlocks blocks of 16 columns.
   static constexpr int kGroups = kTokens == 32 ? 2 : 1;
@@ -99,7 +107,8 @@ struct ForwardMemory {
 
   __device__ __forceinline__ explicit ForwardMemory(unsigned char* base_smem) {
     stages_smem = reinterpret_cast<typename Plan::Element*>(base_smem);
-    weights_smem = reinterpret_cast<typename Plan::Weight*>(stages_smem + Plan::kStages * Plan::kStageElements);
+    weights_smem =
+        reinterpret_cast<typename Plan::Weight*>(stages_smem + Plan::kStages * Plan::kStageElements);
     key_sum_smem = reinterpret_cast<float*>(weights_smem + 2 * Plan::WeightLayout::kElements);
     key_sum_parts_smem = key_sum_smem + 2 * Plan::kHeadDim;
     query_key_sum_smem = key_sum_parts_smem + Plan::kSumParts * Plan::kHeadDim;
@@ -222,8 +231,9 @@ struct ScoreRole {
 
  private:
   __device__ __forceinline__ static void measure_rows(const ChunkedArguments& args,
-                                                      const ForwardMemory<Plan>& memory, const Element* query_smem,
-                                                      Element* key_smem, int chunk, int thread) {
+                                                      const ForwardMemory<Plan>& memory,
+                                                      const Element* query_smem, Element* key_smem, int chunk,
+                                                      int thread) {
     const int row = thread / Plan::kLanesPerRow;
     const int lane = thread % Plan::kLanesPerRow;
     const Element* const query_row_smem = query_smem + row * QueryLayout::kStride;
@@ -258,7 +268,8 @@ struct ScoreRole {
       const int part = idx / Plan::kSumColumns;
       const int column = idx % Plan::kSumColumns * ColumnSums<Element>::kColumns;
       ColumnSums<Element> sums;
-      sums.template of_rows<kRows>(key_smem + part * kRows * QueryLayout::kStride + column, QueryLayout::kStride);
+      sums.template of_rows<kRows>(key_smem + part * kRows * QueryLayout::kStride + column,
+                                   QueryLayout::kStride);
 #pragma unroll
       for (int i = 0; i < ColumnSums<Element>::kColumns; ++i) {
         memory.key_sum_parts_smem[part * Plan::kHeadDim + column + i] = sums.sum_frag[i];
@@ -267,8 +278,9 @@ struct ScoreRole {
   }
 
   __device__ __forceinline__ static void form_weights(const ValueTile<kValueColumns>& tile,
-                                                      const ForwardMemory<Plan>& memory, const Element* query_smem,
-                                                      const Element* key_smem, int chunk, int thread) {
+                                                      const ForwardMemory<Plan>& memory,
+                                                      const Element* query_smem, const Element* key_smem,
+                                                      int chunk, int thread) {
     const int warp = warp_of_thread();  // the scores have the first warps
     const int strip = warp % Plan::kSteps;
     const int group = warp / Plan::kSteps;
@@ -344,7 +356,8 @@ struct ScoreRole {
           sum_frag[i % 2] += weight_frag[0] + weight_frag[1];
           typename Plan::Weight* const pair_smem = weights_smem + weight_row * WeightLayout::kStride + column;
           if constexpr (sizeof(typename Plan::Weight) == 2) {
-            *reinterpret_cast<uint32_t*>(pair_smem) = pack<typename Plan::Weight>(weight_frag[0], weight_frag[1]);
+            *reinterpret_cast<uint32_t*>(pair_smem) =
+                pack<typename Plan::Weight>(weight_frag[0], weight_frag[1]);
           } else {
             *reinterpret_cast<float2*>(pair_smem) = make_float2(weight_frag[0], weight_frag[1]);
           }
@@ -385,9 +398,8 @@ struct StateRole {
         const int value = row + i / 2 * 8;
         const int key = j * 8 + thread % 4 * 2 + i % 2;
         const bool valid = args.state_in != nullptr && value < tile.num_columns;
-        state_frag[j][i] =
-            valid ? args.state_in[tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim + value]
-                  : 0.0f;
+        const int64_t source = tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim + value;
+        state_frag[j][i] = valid ? args.state_in[source] : 0.0f;
       }
     }
 #pragma unroll
@@ -427,8 +439,8 @@ struct StateRole {
 
   // Returns whether it stored an o that is not finite.
   __device__ __forceinline__ bool process(const ChunkedArguments& args, const ValueTile<kValueColumns>& tile,
-                                          const ForwardMemory<Plan>& memory, int chunk, int thread, bool reads_state,
-                                          bool updates_state) {
+                                          const ForwardMemory<Plan>& memory, int chunk, int thread,
+                                          bool reads_state, bool updates_state) {
     const int warp_column = thread / kWarp * 16;
     const int lane = thread % kWarp;
     const Element* const query_smem = memory.query(chunk);
@@ -475,7 +487,8 @@ struct StateRole {
 
     const int first_token = chunk * Plan::kTokens;
     const int num_rows = min(tile.item.tokens - first_token, Plan::kTokens);
-    float poison = 0.0f;  // NaN once a value is not finite; columns past the last are so only where others are
+    // NaN once a value is not finite. Columns past the last are so only in rows where others are.
+    float poison = 0.0f;
     // The warp's columns of V become its columns of O; no other warp reads them.
     __syncwarp();
 #pragma unroll
@@ -501,8 +514,8 @@ struct StateRole {
         } else {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            value_smem[(row + lane % 4 * 2 + i % 2) * ValueLayout::kStride + warp_column + lane / 4 + i / 2 * 8] =
-                acc_frag[i];
+            const int column = warp_column + lane / 4 + i / 2 * 8;
+            value_smem[(row + lane % 4 * 2 + i % 2) * ValueLayout::kStride + column] = acc_frag[i];
           }
         }
       }
@@ -513,7 +526,8 @@ struct StateRole {
   }
 
  private:
-  // The sums inside the tensor core truncate. Where that counts, short sums are formed apart and added in fp32.
+  // The sums inside the tensor core truncate. Where that counts, short sums are formed apart and added in
+  // fp32.
   __device__ __forceinline__ static void add_in_fp32(float (&sum_frag)[Plan::kSteps][2][4],
                                                      const float (&term_frag)[Plan::kSteps][2][4]) {
 #pragma unroll
@@ -557,9 +571,9 @@ struct StateRole {
   }
 
   // O^T += V^T W^T.
-  __device__ __forceinline__ static void add_weighted_values(const typename Plan::Weight* weights_smem,
-                                                             const typename Operand::A (&value_frag)[Plan::kSteps],
-                                                             float (&out_frag)[Plan::kSteps][2][4]) {
+  __device__ __forceinline__ static void add_weighted_values(
+      const typename Plan::Weight* weights_smem, const typename Operand::A (&value_frag)[Plan::kSteps],
+      float (&out_frag)[Plan::kSteps][2][4]) {
     float product_frag[Plan::kSteps][2][4];
     float(&sum_frag)[Plan::kSteps][2][4] = Plan::kAccurate ? product_frag : out_frag;
     if constexpr (Plan::kAccurate) {
@@ -585,10 +599,11 @@ struct StateRole {
     }
   }
 
-  // u += V^T 1, exact products: elements of 16 bits are their own operands, those of 32 bits are added as read.
+  // u += V^T 1, exact products: elements of 16 bits are their own operands, those of 32 bits are added as
+  // read.
   __device__ __forceinline__ void sum_values(const Element* value_smem,
-                                             const typename Operand::A (&value_frag)[Plan::kSteps], int warp_column,
-                                             int lane) {
+                                             const typename Operand::A (&value_frag)[Plan::kSteps],
+                                             int warp_column, int lane) {
     if constexpr (sizeof(Element) == 2) {
       typename Operand::B ones;
       ones.set(0, 1.0f, 1.0f);
@@ -639,7 +654,8 @@ struct StateRole {
   }
 
   __device__ __forceinline__ void update_batch(const Element* key_smem,
-                                               const typename Operand::A (&value_frag)[Plan::kSteps], int first) {
+                                               const typename Operand::A (&value_frag)[Plan::kSteps],
+                                               int first) {
     float product_frag[kBatch][2][4];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {

@@ -1,5 +1,5 @@
-// The causal forward token by token in fp32: a value that is not finite reaches the rows that depend on it and
-// no others, and the range of the operands is that of fp32.
+// The causal forward token by token in fp32: a value that is not finite reaches the rows that depend on it
+// and no others, and the range of the operands is that of fp32.
 #pragma once
 
 #include "linattn/chunk_items.cuh"
@@ -7,15 +7,16 @@
 
 namespace linattn {
 
-// A block has 32 value columns of an item of a head: thread (column, slice) = (thread % 32, thread / 32) has key
-// columns slice, slice + 4, ... of a column of S. Key columns: any, to 512. Shared memory, in floats:
-//   S [Dk x 32], the rounding errors of S [Dk x 32] where they fit, q and k [T x (Dk + 4)] each, v [T x 32],
-//   partial sums [4 x T x 32], q.z by warps [4 x T], a |q| -> g [T], u [T x 32].
+// A block has 32 value columns of an item of a head: thread (column, slice) = (thread % 32, thread / 32) has
+// key columns slice, slice + 4, ... of a column of S. Key columns: any, to 512. Shared memory, in floats:
+//   S [Dk x 32], the rounding errors of S [Dk x 32] where they fit, q and k [T x Dk] each with Dk rounded up
+//   to 4, v [T x 32], u [T x 32], partial sums [4 x T x 32], q.z by warps [4 x T], g [T].
 template <typename ElementOf>
 struct RecurrencePlan {
   using Element = ElementOf;
   static constexpr int kColumns = kRecurrenceColumns;
   static constexpr int kThreads = 128;
+  static constexpr int kMinBlocks = 2;
   static constexpr int kSlices = kThreads / kColumns;
   static constexpr int kTokens = 4;
   static constexpr int kMostKeys = 512;
@@ -41,8 +42,8 @@ struct RecurrencePlan {
   static_assert(bytes(kMostKeys, 1) <= kMostBytes, "every architecture lends a block this much");
 };
 
-// invariant: entering a chunk, the state is linear_smem + recent_smem, and recent_smem what linear_smem lost to
-// rounding. Without room for it, what the sum of a chunk loses is lost.
+// invariant: entering a chunk, the state is linear_smem + recent_smem, and recent_smem what linear_smem lost
+// to rounding. Without room for it, what the sum of a chunk loses is lost.
 template <class Plan>
 __device__ __forceinline__ void scan_tokens(float* linear_smem, float* recent_smem, const float* query_smem,
                                             const float* key_smem, const float* value_smem, int key_dim,
@@ -86,7 +87,8 @@ __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
   if (args.marks != nullptr) {
     constexpr int kTilesPerMark = kValueColumns / kColumns;
     const int64_t item = tile.block.head * args.num_items + tile.block.item_idx;
-    if (args.marks[item * ceil_div(args.value_dim, kValueColumns) + tile.block.tile_idx / kTilesPerMark] == 0) {
+    const int64_t first_mark = item * ceil_div(args.value_dim, kValueColumns);
+    if (args.marks[first_mark + tile.block.tile_idx / kTilesPerMark] == 0) {
       return;
     }
   }
@@ -114,8 +116,8 @@ __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
 
   for (int m = slice; m < key_dim; m += Plan::kSlices) {
     const bool valid = args.state_in != nullptr && column_valid;
-    linear_smem[m * kColumns + column] =
-        valid ? args.state_in[tile.state_offset(args) + static_cast<int64_t>(m) * args.value_dim + column] : 0.0f;
+    const int64_t source = tile.state_offset(args) + static_cast<int64_t>(m) * args.value_dim + column;
+    linear_smem[m * kColumns + column] = valid ? args.state_in[source] : 0.0f;
     if (recent_smem != nullptr) {
       recent_smem[m * kColumns + column] = 0.0f;
     }
@@ -142,7 +144,8 @@ __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
       const int64_t token = first_token + t;
       for (int m = thread; m < stride; m += Plan::kThreads) {
         const bool m_valid = valid && m < key_dim;
-        query_smem[t * stride + m] = m_valid ? to_float(query_gmem[token * args.query.token_stride + m]) : 0.0f;
+        query_smem[t * stride + m] =
+            m_valid ? to_float(query_gmem[token * args.query.token_stride + m]) : 0.0f;
         key_smem[t * stride + m] = m_valid ? to_float(key_gmem[token * args.key.token_stride + m]) : 0.0f;
       }
       if (slice == t % Plan::kSlices) {
@@ -207,7 +210,8 @@ __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
       value_sum_frag.fold();
     }
     float out_frag[kTokens];
-    scan_tokens<Plan>(linear_smem, recent_smem, query_smem, key_smem, value_smem, key_dim, num_tokens, out_frag);
+    scan_tokens<Plan>(linear_smem, recent_smem, query_smem, key_smem, value_smem, key_dim, num_tokens,
+                      out_frag);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       partial_smem[(slice * kTokens + t) * kColumns + column] = out_frag[t];

@@ -8,8 +8,8 @@
 
 namespace linattn {
 
-// z and u of a block's tiles. Elements of 16 bits are multiplied by ones, exactly; of a block of 16 key columns or
-// value rows, which several warps hold, one warp does.
+// z and u of a block's tiles. Elements of 16 bits are multiplied by ones, exactly; of a block of 16 key
+// columns or value rows, which several warps hold, one warp does.
 template <class Plan, bool kIsPacked = sizeof(typename Plan::Element) == 2>
 struct TileSums {
   using Element = typename Plan::Element;
@@ -117,15 +117,16 @@ struct TileSums<Plan, false> {
       sums.template of_rows<kRows>(key_smem + first_row * Plan::KeyLayout::kStride + column,
                                    Plan::KeyLayout::kStride);
     } else {
-      sums.template of_rows<kRows>(value_smem + first_row * Plan::ValueLayout::kStride + column - Plan::kKeyTile,
-                                   Plan::ValueLayout::kStride);
+      const Element* const row_smem = value_smem + first_row * Plan::ValueLayout::kStride;
+      sums.template of_rows<kRows>(row_smem + column - Plan::kKeyTile, Plan::ValueLayout::kStride);
     }
     sum_frag.add(sums.sum_frag[0]);
     sum_frag.fold();
   }
 
   template <typename Operand>
-  __device__ __forceinline__ void add_keys(const typename Operand::B&, const typename Operand::B&, int, bool) {}
+  __device__ __forceinline__ void add_keys(const typename Operand::B&, const typename Operand::B&, int,
+                                           bool) {}
 
   template <typename Operand>
   __device__ __forceinline__ void add_values(const typename Operand::A&, int, bool) {}
@@ -156,11 +157,17 @@ struct TileSums<Plan, false> {
 };
 
 // A block has kKeyTile x kValueTile of S of an item of a key/value head: of S^T, a warp has a quarter of the
-// rows (value columns) and a half of the columns (key columns). Where tile = key_tile * ceil(Dv / kValueTile) +
-// value_tile, block = (kv_head * num_items + item) * tiles + tile, kv heads counted over all batch rows. Sums go
-// to the item's slot of state_out, z by the blocks of value_tile 0, u by those of key_tile 0. S is summed inside the
-// tensor core unless kAccurate: its sums truncate, by 8e-5 after 16384 tokens, so items should not be much longer.
-template <typename ElementOf, bool kAccurateOf, int kKeyTileOf, int kValueTileOf>
+// rows (value columns) and a half of the columns (key columns). With
+//   tile = key_tile * ceil(Dv / kValueTile) + value_tile,
+//   block = (kv_head * num_items + item) * tiles + tile, kv heads counted over all batch rows.
+// Sums go to the item's slot of state_out, z by the blocks of value_tile 0, u by those of key_tile 0. S is
+// summed inside the tensor core unless kAccurate: its sums truncate, by 8e-5 after 16384 tokens, so items
+// should not be much longer.
+//
+// kSharedLimit: what a block may ask for. 99 KB suits every architecture; 112 KB, two blocks on sm_90, give
+// chunks of twice the tokens.
+template <typename ElementOf, bool kAccurateOf, int kKeyTileOf, int kValueTileOf,
+          int kSharedLimit = 99 * 1024>
 struct StateSumsPlan {
   using Element = ElementOf;
   static constexpr bool kAccurate = kAccurateOf;
@@ -171,21 +178,30 @@ struct StateSumsPlan {
   static constexpr int kMinBlocks = kAccurate ? 1 : 2;
 
   static constexpr int kTokenBytes = (kKeyTile + kValueTile) * static_cast<int>(sizeof(Element));
-  static constexpr int kTokens = kTokenBytes <= 256 ? 64 : kTokenBytes <= 512 ? 32 : 16;
+  static constexpr int kStepTokens = kTokenBytes <= 256 ? 64 : kTokenBytes <= 512 ? 32 : 16;
+
+  __host__ __device__ static constexpr int stage_bytes(int tokens) {
+    return tokens * (kKeyTile + kValueTile + 16) * static_cast<int>(sizeof(Element));
+  }
+
+  static constexpr int kTokens =
+      kStepTokens < 64 && 3 * stage_bytes(2 * kStepTokens) <= kSharedLimit ? 2 * kStepTokens : kStepTokens;
   using KeyLayout = TileLayout<Element, kTokens, kKeyTile>;
   using ValueLayout = TileLayout<Element, kTokens, kValueTile>;
-  static constexpr int kStages = 5;
-  static constexpr int kStageBytes = KeyLayout::kBytes + ValueLayout::kBytes;
+  static constexpr int kStageBytes = stage_bytes(kTokens);
+  static constexpr int kStages = kSharedLimit / kStageBytes < 5 ? kSharedLimit / kStageBytes : 5;
   static constexpr int kSharedBytes = kStages * kStageBytes;
 
   static constexpr int kRowBlocks = kValueTile / 64;     // 16 rows of S^T each
   static constexpr int kColumnBlocks = kKeyTile / 32;    // 16 columns of S^T each
-  static constexpr int kTokenSteps = kTokens / 16;
+  static constexpr int kTokenSteps = kStepTokens / 16;
   static constexpr int kLanesPerRow = kThreads / kTokens;
   using Sums = TileSums<StateSumsPlan>;
 
-  static_assert((kKeyTile == 64 || kKeyTile == 128) && (kValueTile == 64 || kValueTile == 128), "eight warps");
-  static_assert(kSharedBytes <= 99 * 1024, "the most that every architecture lends a block");
+  static_assert(kKeyTile == 64 || kKeyTile == 128, "two columns of warps");
+  static_assert(kValueTile == 64 || kValueTile == 128, "four rows of warps");
+  static_assert(kStageBytes == KeyLayout::kBytes + ValueLayout::kBytes, "the stage as laid out");
+  static_assert(kStages >= 3, "copies take longer than a chunk");
 
   __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {
     return ceil_div(key_dim, kKeyTile) * ceil_div(value_dim, kValueTile);
@@ -229,7 +245,8 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
     if (chunk < num_chunks) {
       const int64_t token = static_cast<int64_t>(chunk) * Plan::kTokens;
       const int rows = item.tokens - static_cast<int>(token);
-      KeyLayout::template start_copy<Plan::kThreads>(key_tile(chunk), key_gmem + token * args.key.token_stride,
+      KeyLayout::template start_copy<Plan::kThreads>(key_tile(chunk),
+                                                     key_gmem + token * args.key.token_stride,
                                                      args.key.token_stride, rows, num_keys);
       ValueLayout::template start_copy<Plan::kThreads>(value_tile(chunk),
                                                        value_gmem + token * args.value.token_stride,
@@ -289,46 +306,50 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
 
     sums.read_tiles(key_smem, value_smem);
 
-    typename Operand::A value_frag[Plan::kRowBlocks][Plan::kTokenSteps];
+#pragma unroll 1
+    for (int first = 0; first < Plan::kTokens; first += Plan::kStepTokens) {
+      typename Operand::A value_frag[Plan::kRowBlocks][Plan::kTokenSteps];
 #pragma unroll
-    for (int r = 0; r < Plan::kRowBlocks; ++r) {
+      for (int r = 0; r < Plan::kRowBlocks; ++r) {
 #pragma unroll
-      for (int step = 0; step < Plan::kTokenSteps; ++step) {
-        Operand::template load_a_transposed<ValueLayout>(value_frag[r][step], value_smem, step * 16,
-                                                         warp_row + r * 16);
-        sums.template add_values<Operand>(value_frag[r][step], r, sums_values);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-      // The sums inside the tensor core truncate. Where that counts, a chunk's product is formed apart.
-      float product_frag[Plan::kRowBlocks][2][4];
-      if constexpr (Plan::kAccurate) {
-#pragma unroll
-        for (int r = 0; r < Plan::kRowBlocks; ++r) {
-          clear(product_frag[r][0]);
-          clear(product_frag[r][1]);
+        for (int step = 0; step < Plan::kTokenSteps; ++step) {
+          Operand::template load_a_transposed<ValueLayout>(value_frag[r][step], value_smem, first + step * 16,
+                                                           warp_row + r * 16);
+          sums.template add_values<Operand>(value_frag[r][step], r, sums_values);
         }
       }
 #pragma unroll
-      for (int step = 0; step < Plan::kTokenSteps; ++step) {
-        typename Operand::B left;
-        typename Operand::B right;
-        Operand::template load_b_transposed<KeyLayout>(left, right, key_smem, step * 16, warp_column + j * 16);
-        sums.template add_keys<Operand>(left, right, j, sums_keys);
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+        // The sums inside the tensor core truncate. Where that counts, a chunk's product is formed apart.
+        float product_frag[Plan::kRowBlocks][2][4];
+        if constexpr (Plan::kAccurate) {
 #pragma unroll
-        for (int r = 0; r < Plan::kRowBlocks; ++r) {
-          float(&left_frag)[4] = Plan::kAccurate ? product_frag[r][0] : state_frag[r][j][0];
-          float(&right_frag)[4] = Plan::kAccurate ? product_frag[r][1] : state_frag[r][j][1];
-          multiply(left_frag, value_frag[r][step], left);
-          multiply(right_frag, value_frag[r][step], right);
+          for (int r = 0; r < Plan::kRowBlocks; ++r) {
+            clear(product_frag[r][0]);
+            clear(product_frag[r][1]);
+          }
         }
-      }
-      if constexpr (Plan::kAccurate) {
 #pragma unroll
-        for (int r = 0; r < Plan::kRowBlocks; ++r) {
-          add_to(state_frag[r][j][0], product_frag[r][0]);
-          add_to(state_frag[r][j][1], product_frag[r][1]);
+        for (int step = 0; step < Plan::kTokenSteps; ++step) {
+          typename Operand::B left;
+          typename Operand::B right;
+          Operand::template load_b_transposed<KeyLayout>(left, right, key_smem, first + step * 16,
+                                                         warp_column + j * 16);
+          sums.template add_keys<Operand>(left, right, j, sums_keys);
+#pragma unroll
+          for (int r = 0; r < Plan::kRowBlocks; ++r) {
+            float(&left_frag)[4] = Plan::kAccurate ? product_frag[r][0] : state_frag[r][j][0];
+            float(&right_frag)[4] = Plan::kAccurate ? product_frag[r][1] : state_frag[r][j][1];
+            multiply(left_frag, value_frag[r][step], left);
+            multiply(right_frag, value_frag[r][step], right);
+          }
+        }
+        if constexpr (Plan::kAccurate) {
+#pragma unroll
+          for (int r = 0; r < Plan::kRowBlocks; ++r) {
+            add_to(state_frag[r][j][0], product_frag[r][0]);
+            add_to(state_frag[r][j][1], product_frag[r][1]);
+          }
         }
       }
     }
@@ -343,7 +364,8 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
              sums_values ? args.value_sum_out + state * args.value_dim + first_value : nullptr, num_values);
 
   if (args.state_out != nullptr) {
-    float* const state_gmem = args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value;
+    float* const state_gmem =
+        args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value;
     const int lane = thread % kWarp;
 #pragma unroll
     for (int r = 0; r < Plan::kRowBlocks; ++r) {
@@ -363,10 +385,11 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
 }
 
 // A thread has an element of the state of a sequence of a kv head, in the order S, z, u:
-// block = (kv_head * num_sequences + sequence) * tiles + tile, kThreads elements each. With `spans` null there
-// is one sequence.
+// block = (kv_head * num_sequences + sequence) * tiles + tile, kThreads elements each. With `spans` null
+// there is one sequence.
 struct StateScanPlan {
   static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 1;
   static constexpr int kSharedBytes = 0;
 
   __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {
@@ -515,11 +538,10 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
     const int key = idx / kValueColumns;
     const int column = idx % kValueColumns;
     const bool valid = args.state_in != nullptr && key < args.key_dim && column < tile.num_columns;
-    const float x = valid ? args.state_in[tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim +
-                                          column]
-                          : 0.0f;
-    state_smem[key / Plan::kDepth * StateLayout::kElements + column * StateLayout::kStride + key % Plan::kDepth] =
-        from_float<StateElement>(x);
+    const int64_t source = tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim + column;
+    const int target =
+        key / Plan::kDepth * StateLayout::kElements + column * StateLayout::kStride + key % Plan::kDepth;
+    state_smem[target] = from_float<StateElement>(valid ? args.state_in[source] : 0.0f);
   }
   for (int key = thread; key < num_depths * Plan::kDepth; key += Plan::kThreads) {
     const bool valid = args.key_sum_in != nullptr && key < args.key_dim;
@@ -593,7 +615,8 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
     const float query_key_sum = sum_lanes<Plan::kLanesPerRow>(products);
     float length = 1.0f;
     if (args.normalize != 0) {
-      const Element* const row_gmem = query_gmem + static_cast<int64_t>(token + row) * args.query.token_stride;
+      const Element* const row_gmem =
+          query_gmem + static_cast<int64_t>(token + row) * args.query.token_stride;
       const int num_columns = token + row < tile.item.tokens ? args.key_dim : 0;
       length = row_length<Plan::kLanesPerRow>(squares, [&](auto&& visit) {
         for (int column = row_lane; column < num_columns; column += Plan::kLanesPerRow) {
