@@ -78,6 +78,11 @@ struct RingPosition {
   int index = 0;
   uint32_t parity = 0;
 
+  // For who has no registers to spare between chunks.
+  __device__ __forceinline__ static RingPosition of(int chunk) {
+    return RingPosition{chunk % kStages, static_cast<uint32_t>(chunk / kStages) & 1};
+  }
+
   __device__ __forceinline__ void advance() {
     if (++index == kStages) {
       index = 0;

@@ -65,8 +65,6 @@ enum Scale {
   kOutputScale,   // v of the tensors = this * v of the operands
   kWeightBound,   // of |a + b q.k|
   kStateBound,    // of |b| |S| for each token in it, in units of a weight
-  kPlainSlope,    // b * kScoreScale
-  kPlainInverse,  // 1 / kPlainSlope
   kPlainTokens,   // up to this count S is its own operand
   kNumScales
 };
@@ -138,41 +136,38 @@ struct Block {
     return min(Plan::kChunk, work.tokens - chunk * Plan::kChunk);
   }
 
-  // Where tiles land as they are used, one barrier stands for all three tensors.
+  // With fp32 tensors, Q and K are converted before V.
   __device__ __forceinline__ uint32_t key_full(int stage_idx) const { return barrier(Plan::kKeyFull, stage_idx); }
   __device__ __forceinline__ uint32_t query_full(int stage_idx) const {
-    return barrier(Plan::kSplit ? Plan::kQueryFull : Plan::kKeyFull, stage_idx);
+    return barrier(Plan::kApart ? Plan::kQueryFull : Plan::kKeyFull, stage_idx);
   }
   __device__ __forceinline__ uint32_t value_full(int stage_idx) const {
-    return barrier(Plan::kConverted ? Plan::kValueFull : Plan::kKeyFull, stage_idx);
+    return barrier(Plan::kApart || Plan::kConverted ? Plan::kValueFull : Plan::kKeyFull, stage_idx);
   }
-  // With one product a stage is given back as a whole.
   __device__ __forceinline__ uint32_t key_empty(int stage_idx) const { return barrier(Plan::kKeyEmpty, stage_idx); }
   __device__ __forceinline__ uint32_t query_empty(int stage_idx) const {
-    return barrier(Plan::kSplit ? Plan::kQueryEmpty : Plan::kKeyEmpty, stage_idx);
+    return barrier(Plan::kApart ? Plan::kQueryEmpty : Plan::kKeyEmpty, stage_idx);
   }
   __device__ __forceinline__ uint32_t value_empty(int stage_idx) const {
-    return barrier(Plan::kSplit ? Plan::kValueEmpty : Plan::kKeyEmpty, stage_idx);
+    return barrier(Plan::kApart ? Plan::kValueEmpty : Plan::kKeyEmpty, stage_idx);
   }
 
-  // The unit of O: W and b S are multiplied by it, and g with them. Operands that need no scaling take 1/b,
-  // so that S is its own operand; without b the product of S is thrown away.
-  __device__ __forceinline__ Unit fixed_unit() const {
-    return work.b == 0.0f ? Unit{1.0f, 1.0f, 0.0f} : Unit{1.0f / work.b, work.b, 1.0f};
-  }
-  // The sum of k v over n tokens is at most n times the roots of their mean squares. As long as that fits, S
-  // is its own operand with fp16 too.
+  // The unit of O: W and b S are multiplied by it, and g with them. It is 1/b, so that S is its own operand;
+  // without b the product of S is thrown away.
   __device__ __forceinline__ Unit first_unit() const {
-    return Plan::kScaled ? Unit{scale(kPlainInverse), scale(kPlainSlope), 1.0f} : fixed_unit();
+    const float slope = work.b * scale(kScoreScale);
+    return slope == 0.0f ? Unit{1.0f, 1.0f, 0.0f} : Unit{1.0f / slope, slope, 1.0f};
   }
-  __device__ __forceinline__ float plain_tokens() const { return Plan::kScaled ? scale(kPlainTokens) : 0.0f; }
-  // Follows the count after a chunk, `tokens`, from first_unit on.
+  // The sum of k v over n tokens is at most n times the roots of their mean squares: up to this count fp16
+  // holds S of fp16 tensors as it is.
+  __device__ __forceinline__ float plain_tokens() const { return Plan::kFollows ? scale(kPlainTokens) : 0.0f; }
+  // Beyond, the unit shrinks with the count after the chunk, `tokens`.
   __device__ __forceinline__ void follow(float tokens, float plain, Unit& unit) const {
-    if (Plan::kScaled && tokens > plain) {
+    if (Plan::kFollows && tokens > plain) {
       const float bound = fmaxf(scale(kWeightBound), scale(kStateBound) * tokens);
       const int exponent = exponent_of(kMaxHalf) - 1 - exponent_of(bound);
       const float value = power_of_two(exponent);
-      unit = Unit{value, power_of_two(-exponent), scale(kPlainSlope) * value};
+      unit = Unit{value, power_of_two(-exponent), work.b * value};
     }
   }
   // The unit of z: the mean of rows is no larger than the largest.
@@ -201,17 +196,28 @@ template <class Plan>
 __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, RingPosition<Plan::kStages> at) {
   const ItemWork& work = block.work;
   const int token = work.start + chunk * Plan::kChunk;
-  const uint32_t full = block.key_full(at.index);
-  barrier_wait(block.key_empty(at.index), at.parity ^ 1);
-  barrier_expect(full, (2 * Plan::kBoxes + 1) * Plan::kBoxBytes);
+  barrier_wait(block.query_empty(at.index), at.parity ^ 1);
+  barrier_expect(block.query_full(at.index), (Plan::kApart ? Plan::kBoxes : 2 * Plan::kBoxes + 1) * Plan::kBoxBytes);
 #pragma unroll
   for (int box = 0; box < Plan::kBoxes; ++box) {
-    const int column = box * Plan::kBoxColumns;
-    load_tile(block.query(at.index, box), &block.args.query, {column, token, work.head, work.batch}, full);
-    load_tile(block.key(at.index, box), &block.args.key, {column, token, work.kv_head, work.batch}, full);
+    load_tile(block.query(at.index, box), &block.args.query,
+              {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index));
+  }
+  if constexpr (Plan::kApart) {
+    barrier_wait(block.key_empty(at.index), at.parity ^ 1);
+    barrier_expect(block.key_full(at.index), Plan::kBoxes * Plan::kBoxBytes);
+  }
+#pragma unroll
+  for (int box = 0; box < Plan::kBoxes; ++box) {
+    load_tile(block.key(at.index, box), &block.args.key,
+              {box * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.key_full(at.index));
+  }
+  if constexpr (Plan::kApart) {
+    barrier_wait(block.value_empty(at.index), at.parity ^ 1);
+    barrier_expect(block.value_full(at.index), Plan::kBoxBytes);
   }
   load_tile(block.value(at.index), &block.args.value,
-            {work.tile * Plan::kBoxColumns, token, work.kv_head, work.batch}, full);
+            {work.tile * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.value_full(at.index));
 }
 
 // 64 columns of fp32 in two boxes of 32.
@@ -399,7 +405,10 @@ __device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_
   const Normalizer<Plan> normalizer{block, warp_in_group * 16, lane};
   RingPosition<Plan::kStages> at;
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-    barrier_wait(block.key_full(at.index), at.parity);
+    barrier_wait(block.query_full(at.index), at.parity);
+    if constexpr (Plan::kApart) {
+      barrier_wait(block.key_full(at.index), at.parity);
+    }
     normalizer.run(at.index, block.rows(chunk));
     publish_to_async_proxy();
     arrive_once_a_warp(block.barrier(Plan::kReady, at.index), lane);
@@ -666,7 +675,7 @@ struct Auxiliary {
 
   __device__ __forceinline__ void add_by_products(uint32_t tile, KeySum& sum) const {
     float partial_frag[4][4] = {};
-#pragma unroll
+#pragma unroll 4
     for (int group = 0; group < 8; ++group) {
       const uint32_t ones = (lane >> 2) == group ? Half::kOnes : 0u;
 #pragma unroll
@@ -776,7 +785,7 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
   float marks = 0.0f;
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
     barrier_wait(block.query_full(at.index), at.parity);
-    if constexpr (Plan::kSplit) {
+    if constexpr (Plan::kApart) {
       barrier_wait(block.key_full(at.index), at.parity);
     }
     barrier_wait(block.barrier(Plan::kReady, at.index), at.parity);
@@ -812,7 +821,7 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     pin(scores_frag);
     if (lane == 0) {
       barrier_arrive(block.key_empty(at.index));
-      if constexpr (Plan::kSplit) {
+      if constexpr (Plan::kApart) {
         barrier_arrive(block.query_empty(at.index));
       }
     }
@@ -917,7 +926,8 @@ struct State {
   // Operands are made of the whole state at once, because converting between products makes the compiler wait
   // after each of them; of half of it where registers are short.
   static constexpr int kQueryParts = Plan::kHeadDim > 192 && !Plan::kSplit ? 2 : 1;
-  static constexpr int kPairs = Plan::kHeadDim / 4 / kQueryParts;
+  static constexpr int kAllPairs = Plan::kHeadDim / 4;
+  static constexpr int kPairs = (kQueryParts == 1 ? Plan::kHeadDim : Plan::kPartColumns) / 4;
   using Half = typename Plan::Half;
   using Products = typename Plan::Products;
 
@@ -978,59 +988,73 @@ struct State {
   }
 
   __device__ __forceinline__ void start() {
-    const int column = value_column();
-    const int value_dim = block.args.chunked.value_dim;
     const StateAddress address(block.args.chunked);
-    const float* state = address.state_in;
+    const int column = value_column();
+    const bool first = column < num_columns();
+    const bool second = column + 8 < num_columns();
+    const int64_t stride = block.args.chunked.value_dim;
     const float scale = state_scale();
+    if (address.state_in != nullptr) {
+      const float* entry_gmem = address.state_in + 2 * (lane & 3) * stride + column;
 #pragma unroll
-    for (int j = 0; j < kColumns8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key_column = 8 * j + 2 * (lane & 3) + (i & 1);
-        const int row = column + (i >> 1) * 8;
-        element(state_frag, j, i) =
-            state != nullptr && row < num_columns() ? state[static_cast<int64_t>(key_column) * value_dim + row] * scale
-                                                : 0.0f;
+      for (int j = 0; j < kColumns8; ++j) {
+        element(state_frag, j, 0) = first ? entry_gmem[0] * scale : 0.0f;
+        element(state_frag, j, 1) = first ? entry_gmem[stride] * scale : 0.0f;
+        element(state_frag, j, 2) = second ? entry_gmem[8] * scale : 0.0f;
+        element(state_frag, j, 3) = second ? entry_gmem[stride + 8] * scale : 0.0f;
+        entry_gmem = after(entry_gmem, 8 * stride);
       }
-    }
-    const float* value_sum = address.value_sum_in;
-    if (value_sum != nullptr) {
       const float value_scale = block.scale(kValueScale);
-      first_sum = column < num_columns() ? value_sum[column] * value_scale : 0.0f;
-      second_sum = column + 8 < num_columns() ? value_sum[column + 8] * value_scale : 0.0f;
+      first_sum = first ? address.value_sum_in[column] * value_scale : 0.0f;
+      second_sum = second ? address.value_sum_in[column + 8] * value_scale : 0.0f;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kParts * kPartRegisters; ++i) {
+        state_frag[i / kPartRegisters][i % kPartRegisters] = 0.0f;
+      }
     }
   }
 
-  __device__ __forceinline__ void finish() const {
+  __device__ __forceinline__ void finish() {
     const StateAddress address(block.args.chunked);
-    float* state = address.state_out;
-    if (state == nullptr) {
+    if (address.state_out == nullptr) {
       return;
     }
     const int column = value_column();
-    const int value_dim = block.args.chunked.value_dim;
+    const bool first = column < num_columns();
+    const bool second = column + 8 < num_columns();
+    const int64_t stride = block.args.chunked.value_dim;
     const float scale = 1.0f / state_scale();
+    float* entry_gmem = address.state_out + 2 * (lane & 3) * stride + column;
 #pragma unroll
     for (int j = 0; j < kColumns8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key_column = 8 * j + 2 * (lane & 3) + (i & 1);
-        const int row = column + (i >> 1) * 8;
-        if (row < num_columns()) {
-          state[static_cast<int64_t>(key_column) * value_dim + row] = state_frag[j / kPart8][4 * (j % kPart8) + i] * scale;
-        }
+      if (first) {
+        entry_gmem[0] = element(state_frag, j, 0) * scale;
+        entry_gmem[stride] = element(state_frag, j, 1) * scale;
       }
+      if (second) {
+        entry_gmem[8] = element(state_frag, j, 2) * scale;
+        entry_gmem[stride + 8] = element(state_frag, j, 3) * scale;
+      }
+      entry_gmem = after(entry_gmem, 8 * stride);
     }
     if ((lane & 3) == 0) {
       const float value_scale = 1.0f / block.scale(kValueScale);
-      if (column < num_columns()) {
+      if (first) {
         address.value_sum_out[column] = first_sum * value_scale;
       }
-      if (column + 8 < num_columns()) {
+      if (second) {
         address.value_sum_out[column + 8] = second_sum * value_scale;
       }
     }
+  }
+
+  // One address at a time: many together cost registers, of which the state leaves few.
+  template <typename T>
+  __device__ __forceinline__ static T* after(T* pointer, int64_t distance) {
+    pointer += distance;
+    asm volatile("" : "+l"(pointer)::"memory");
+    return pointer;
   }
 
   __device__ __forceinline__ void run() {
@@ -1047,16 +1071,15 @@ struct State {
   }
 
   __device__ __forceinline__ void run_one_product() {
-    RingPosition<Plan::kStages> at;
-    RingPosition<Plan::kWeightBuffers> weights_at;
-    RingPosition<Plan::kOutputBuffers> outputs_at;
     float outputs_frag[36];
-    const bool uses_state = Plan::kScaled || block.work.b != 0.0f;
-    float count = block.work.count + Plan::kChunk;
+    const bool uses_state = block.work.b != 0.0f;
+    float count = block.work.count + Plan::kChunk;  // after the chunk
     const float plain_tokens = block.plain_tokens();
     Unit unit = block.first_unit();
     block.follow(count, plain_tokens, unit);
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const auto at = RingPosition<Plan::kStages>::of(chunk);
+      const auto weights_at = RingPosition<Plan::kWeightBuffers>::of(chunk);
       const float scale = unit.slope;
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       if constexpr (kQueryParts == 1) {
@@ -1081,8 +1104,14 @@ struct State {
       }
       products_commit();
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index), weights_at.parity);
-      if constexpr (Plan::kConverted) {
+      if constexpr (Plan::kConverted || Plan::kApart) {
         barrier_wait(block.value_full(at.index), at.parity);
+      }
+      if constexpr (Plan::kApart) {  // the weights come later than the product of S
+        products_wait<0>();
+        if (lane == 0) {
+          barrier_arrive(block.query_empty(at.index));
+        }
       }
       pin(outputs_frag);
       products_fence();
@@ -1108,33 +1137,30 @@ struct State {
       }
       products_wait<1>();
       pin(outputs_frag);
-      write_outputs(outputs_frag, constant, chunk, weights_at.index, outputs_at.index);
+      write_outputs(outputs_frag, constant, chunk, weights_at.index);
       products_wait<0>();
       pin_parts(state_frag);
       if (lane == 0) {
         barrier_arrive(block.key_empty(at.index));
+        if constexpr (Plan::kApart) {
+          barrier_arrive(block.value_empty(at.index));
+        }
       }
-      at.advance();
-      weights_at.advance();
-      outputs_at.advance();
     }
   }
 
   // S is added chunk by chunk in fp32: the products of a chunk start from zero, because an accumulator of
   // the tensor cores truncates what it adds.
   __device__ __forceinline__ void run_three_products() {
-    RingPosition<Plan::kStages> at;
-    RingPosition<Plan::kWeightBuffers> weights_at;
     float outputs_frag[36];
     uint32_t upper_frag[kPairs];
     uint32_t lower_frag[kPairs];
-    float count = block.work.count + Plan::kChunk;
-    const float plain_tokens = block.plain_tokens();
-    Unit unit = block.first_unit();
-    block.follow(count, plain_tokens, unit);
-    split_state(unit.slope, upper_frag, lower_frag);
-    const bool uses_state = Plan::kScaled || block.work.b != 0.0f;
+    const float constant = block.work.a * block.first_unit().value;
+    split_state(upper_frag, lower_frag);
+    const bool uses_state = block.work.b != 0.0f;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const auto at = RingPosition<Plan::kStages>::of(chunk);
+      const auto weights_at = RingPosition<Plan::kWeightBuffers>::of(chunk);
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       barrier_wait(block.query_full(at.index), at.parity);
       barrier_wait(block.key_full(at.index), at.parity);
@@ -1189,9 +1215,6 @@ struct State {
                                       operand(weights + Plan::kLowerKey + step * 32), 1);
       }
       products_commit();
-      const float constant = block.work.a * unit.value;
-      count += Plan::kChunk;
-      block.follow(count, plain_tokens, unit);
       products_wait<1>();
       pin_parts(chunk_frag);
 #pragma unroll
@@ -1201,7 +1224,7 @@ struct State {
       if (lane == 0) {
         barrier_arrive(block.key_empty(at.index));
       }
-      split_state(unit.slope, upper_frag, lower_frag);
+      split_state(upper_frag, lower_frag);
       pin(upper_frag);
       pin(lower_frag);
       reuse_output_buffer();
@@ -1210,32 +1233,28 @@ struct State {
       if (lane == 0) {
         barrier_arrive(block.value_empty(at.index));
       }
-      write_outputs(outputs_frag, constant, chunk, weights_at.index, 0);
-      at.advance();
-      weights_at.advance();
+      write_outputs(outputs_frag, constant, chunk, weights_at.index);
     }
   }
 
-  __device__ __forceinline__ void split_state(float scale, uint32_t (&upper_frag)[kPairs],
-                                              uint32_t (&lower_frag)[kPairs]) const {
+  __device__ __forceinline__ void split_state(uint32_t (&upper_frag)[kPairs], uint32_t (&lower_frag)[kPairs]) const {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const float2 x = pair(i);
-      const float factor = Plan::kScaled ? scale : 1.0f;
-      split<Half>(x.x * factor, x.y * factor, upper_frag[i], lower_frag[i]);
+      split<Half>(x.x, x.y, upper_frag[i], lower_frag[i]);
     }
   }
 
   __device__ __forceinline__ void make_operands(float scale, int part, uint32_t (&half_frag)[kPairs]) const {
-    if (!Plan::kScaled || scale == 1.0f) {
+    if (!Plan::kFollows || scale == 1.0f || scale == 0.0f) {
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
+      for (int i = 0; i < kPairs && part * kPairs + i < kAllPairs; ++i) {
         const float2 x = pair(part * kPairs + i);
         half_frag[i] = Half::pack(x.x, x.y);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
+      for (int i = 0; i < kPairs && part * kPairs + i < kAllPairs; ++i) {
         const float2 x = pair(part * kPairs + i);
         half_frag[i] = Half::pack(x.x * scale, x.y * scale);
       }
@@ -1250,7 +1269,7 @@ struct State {
     pin_parts(state_frag);
     products_fence();
 #pragma unroll
-    for (int i = 0; i < kPairs / 4; ++i) {
+    for (int i = 0; i < kPairs / 4 && part * (kPairs / 4) + i < kSteps; ++i) {
       const int step = part * (kPairs / 4) + i;
       const uint32_t query = block.query(stage_idx, step / 4) + (step % 4) * 32;
       Products::state_query(outputs_frag, half_frag[4 * i], half_frag[4 * i + 1], half_frag[4 * i + 2],
@@ -1268,7 +1287,7 @@ struct State {
 
   // o = (O + a u) / g, by way of shared memory to global memory; u of the chunk stands in column 64.
   __device__ __forceinline__ void write_outputs(float (&outputs_frag)[36], float constant, int chunk,
-                                                int weights_idx, int outputs_idx) {
+                                                int weights_idx) {
     const float first_added = __shfl_sync(kAllLanes, outputs_frag[32], lane & 28);
     const float second_added = __shfl_sync(kAllLanes, outputs_frag[34], lane & 28);
     const uint32_t columns = block.columns(weights_idx) + (lane & 3) * 8;
@@ -1297,7 +1316,7 @@ struct State {
     first_sum += first_added;
     second_sum += second_added;
     arrive_once_a_warp(block.barrier(Plan::kWeightsEmpty, weights_idx), lane);
-    const uint32_t tile = block.base + Plan::kOutputsOffset + outputs_idx * Plan::kOutputBytes;
+    const uint32_t tile = block.base + Plan::kOutputsOffset + (chunk % Plan::kOutputBuffers) * Plan::kOutputBytes;
     if constexpr (Plan::Element::kBytes == 2) {
       stage_halves(outputs_frag, tile);
     } else {
@@ -1402,8 +1421,8 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
   }
   for (int i = 0; i < Plan::kStages; ++i) {
     barrier_init(block.barrier(Plan::kKeyFull, i), Plan::kConverted ? 4 : 1);
-    barrier_init(block.barrier(Plan::kQueryFull, i), 4);
-    barrier_init(block.barrier(Plan::kValueFull, i), 4);
+    barrier_init(block.barrier(Plan::kQueryFull, i), Plan::kConverted ? 4 : 1);
+    barrier_init(block.barrier(Plan::kValueFull, i), Plan::kConverted ? 4 : 1);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i), 8);
     barrier_init(block.barrier(Plan::kValueEmpty, i), 4);
@@ -1494,27 +1513,38 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
   for (int i = 0; i < 3; ++i) {
     const float size = size_of(__uint_as_float(extents_smem[i].largest));
     scale[i] = Plan::kConverted ? kTop / size : 1.0f;
-    bound[i] = 2.0f * size * scale[i];
-    root[i] = fminf(sqrtf(__uint_as_float(extents_smem[i].squares) / num_rows) * scale[i], bound[i]);
+    bound[i] = 2.0f * size;
+    root[i] = fminf(sqrtf(__uint_as_float(extents_smem[i].squares) / num_rows), bound[i]);
   }
-  if constexpr (Plan::kNormalize) {
+  const float key_scale = scale[1];
+  if constexpr (Plan::kNormalize) {  // what follows sees unit rows
     bound[1] = 1.0f;
     root[1] = 1.0f;
+    scale[1] = 1.0f;
   }
-  const float score_scale = 1.0f / (scale[0] * (Plan::kNormalize ? 1.0f : scale[1]));
-  const float a = fabsf(work.a) * (Plan::kNormalize ? Plan::kHeadDim * bound[0] / scale[0] : 1.0f);
-  const float b = fabsf(work.b) * score_scale;
-  store_float(block.scale_address(kQueryScale), scale[0]);
-  store_float(block.scale_address(kKeyScale), scale[1]);
-  store_float(block.scale_address(kValueScale), scale[2]);
-  store_float(block.scale_address(kScoreScale), score_scale);
-  store_float(block.scale_address(kOutputScale), 1.0f / scale[2]);
+  const float a = fabsf(work.a) * (Plan::kNormalize ? Plan::kHeadDim * bound[0] : 1.0f);
+  const float b = fabsf(work.b);
   const float weight_bound = a + b * Plan::kHeadDim * bound[0] * bound[1];
   const float state_bound = b * kMargin * root[1] * root[2];
+  const float tokens = work.count + static_cast<float>(work.tokens);
+  if constexpr (Plan::kConverted) {
+    // In the unit 1/b: W / b grows as q shrinks against a, and S with the tokens of the item.
+    const float weight = weight_bound / b * (scale[0] * scale[1]);
+    if (b > 0.0f && weight > kMaxHalf) {
+      scale[0] *= power_of_two(-1 - exponent_of(weight / kMaxHalf));
+    }
+    const float state = kMargin * root[1] * root[2] * scale[1] * scale[2] * tokens;
+    if (state > kMaxHalf) {
+      scale[2] *= power_of_two(-1 - exponent_of(state / kMaxHalf));
+    }
+  }
+  store_float(block.scale_address(kQueryScale), scale[0]);
+  store_float(block.scale_address(kKeyScale), key_scale);
+  store_float(block.scale_address(kValueScale), scale[2]);
+  store_float(block.scale_address(kScoreScale), 1.0f / (scale[0] * scale[1]));
+  store_float(block.scale_address(kOutputScale), 1.0f / scale[2]);
   store_float(block.scale_address(kWeightBound), weight_bound);
   store_float(block.scale_address(kStateBound), state_bound);
-  store_float(block.scale_address(kPlainSlope), work.b * score_scale);
-  store_float(block.scale_address(kPlainInverse), 1.0f / (work.b * score_scale));
   store_float(block.scale_address(kPlainTokens),
               weight_bound <= kMaxHalf * b ? fminf(kMaxHalf * b / state_bound, 0x1p100f) : -1.0f);
 }

@@ -126,6 +126,10 @@ struct HopperPlan {
   static constexpr bool kConverted = Element::kBytes == 4;
   static constexpr bool kScaled = Half::kScaled;
   static constexpr bool kNormalize = Spec::kNormalize;
+  // Operands of fp16 whose tensors are fp16: what is too large for them can only be scaled as S and W.
+  static constexpr bool kFollows = kScaled && !kConverted;
+  // Q, K and V of a stage are filled and given back apart, where a stage is too large to come as a whole.
+  static constexpr bool kApart = kSplit || (!kConverted && kHeadDim > 128);
   static constexpr int kStages = Spec::kStages;
   static constexpr int kSlots = Spec::kSlots;
 
