@@ -193,6 +193,7 @@ struct HopperPlan {
   static constexpr int kPartColumns = kHeadDim < 128 ? kHeadDim : 128;
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
+  static constexpr int kStateRegisters = kHeadDim / 2;
 };
 
 }  // namespace hopper

@@ -91,13 +91,9 @@ public final class Catalogue {
       if (HOPPER_FORWARD
           && architectures.contains(Architecture.SM_90A)
           && HopperPlan.exists(headDim, numbers.element, numbers.precision)) {
-        specs.add(
-            chunked(
-                Operation.FORWARD,
-                Technique.WGMMA,
-                headDim,
-                numbers,
-                EnumSet.of(Architecture.SM_90A)));
+        Set<Architecture> hopper = EnumSet.of(Architecture.SM_90A);
+        specs.add(chunked(Operation.FORWARD, Technique.WGMMA, headDim, numbers, hopper));
+        specs.add(chunked(Operation.NORMALIZED_FORWARD, Technique.WGMMA, headDim, numbers, hopper));
       }
       if (MMA_FORWARD && !portable.isEmpty() && mmaFits(headDim, numbers)) {
         specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, portable));
@@ -111,13 +107,13 @@ public final class Catalogue {
     return switch (numbers.precision) {
       case DEFAULT -> false;
       case ACCURATE -> headDim < 64;
-      case TF32 -> headDim < 256;
-      case NATIVE -> headDim < (numbers.element == ElementType.BF16 ? 256 : 128);
+      case TF32 -> headDim < 192;
+      case NATIVE -> headDim < (numbers.element == ElementType.BF16 ? 192 : 128);
     };
   }
 
   // Which device headers there are.
-  private static final boolean HOPPER_FORWARD = false;
+  private static final boolean HOPPER_FORWARD = true;
   private static final boolean MMA_FORWARD = true;
   private static final boolean STATE_KERNELS = true;
 

@@ -46,7 +46,7 @@ public record HopperPlan(
   private static final int BOX_BYTES = CHUNK * ROW_BYTES;
   private static final int EXTRA_BYTES = 8 * ROW_BYTES;
   private static final int SLOT_BYTES = 2 * BOX_BYTES;
-  private static final int SCALE_BYTES = 16;
+  private static final int SCALE_BYTES = 80;
   private static final int ALIGNMENT = 1024;
 
   private static final int REGISTER_FILE = 64 * 1024;
@@ -60,34 +60,37 @@ public record HopperPlan(
 
   private static final List<Buffers> NATIVE =
       List.of(
-          new Buffers(4, 0, 2, 2),
-          new Buffers(3, 0, 2, 2),
-          new Buffers(2, 0, 2, 2),
-          new Buffers(2, 0, 2, 1));
+          new Buffers(6, 0, 2, 3),
+          new Buffers(5, 0, 2, 3),
+          new Buffers(4, 0, 2, 3),
+          new Buffers(3, 0, 2, 3),
+          new Buffers(2, 0, 2, 3));
   private static final List<Buffers> CONVERTED =
       List.of(
+          new Buffers(2, 8, 2, 1),
+          new Buffers(2, 7, 2, 1),
           new Buffers(2, 6, 2, 1),
           new Buffers(2, 5, 2, 1),
           new Buffers(2, 4, 2, 1),
-          new Buffers(2, 3, 1, 1),
-          new Buffers(1, 5, 2, 1),
-          new Buffers(1, 3, 1, 1));
+          new Buffers(1, 8, 2, 1),
+          new Buffers(1, 7, 2, 1),
+          new Buffers(1, 6, 2, 1));
   private static final List<Buffers> SPLIT =
-      List.of(new Buffers(2, 0, 2, 1), new Buffers(2, 0, 1, 1), new Buffers(1, 0, 2, 1));
+      List.of(new Buffers(2, 0, 2, 1), new Buffers(1, 0, 2, 1));
 
   /**
    * Registers of the threads of each role; multiples of 8, their sum at most what the register file
    * has for a thread of each warpgroup.
    *
-   * @param auxiliary one warp that issues copies, three that sum keys and lengths of rows
+   * @param auxiliary one warp that issues copies, three that sum keys
    * @param score weights and normalizer of a chunk
    * @param state outputs, and the state
-   * @param converter fp32 boxes to 16-bit ones; 0 where there is none
+   * @param rows fp32 boxes to 16-bit ones, lengths of rows; 0 where there is none of either
    */
-  public record Roles(int auxiliary, int score, int state, int converter) {
+  public record Roles(int auxiliary, int score, int state, int rows) {
     /** All of them. */
     int sum() {
-      return auxiliary + score + state + converter;
+      return auxiliary + score + state + rows;
     }
   }
 
@@ -95,7 +98,12 @@ public record HopperPlan(
     shared = List.copyOf(shared);
   }
 
-  static HopperPlan of(int headDim, ElementType element, Precision precision) {
+  static HopperPlan of(KernelSpec spec) {
+    boolean normalized = spec.operation() == Operation.NORMALIZED_FORWARD;
+    return of(spec.headDim(), spec.elementType(), spec.precision(), normalized);
+  }
+
+  static HopperPlan of(int headDim, ElementType element, Precision precision, boolean normalized) {
     boolean converted = element == ElementType.F32;
     int products = precision.products();
     if (products == 3 && headDim > MAX_SPLIT_HEAD_DIM) {
@@ -107,8 +115,8 @@ public record HopperPlan(
               MAX_SPLIT_HEAD_DIM,
               headDim));
     }
-    int threads = (converted ? 4 : 3) * WARPGROUP;
-    Roles roles = roles(headDim, converted, products);
+    int threads = (converted || normalized ? 4 : 3) * WARPGROUP;
+    Roles roles = roles(headDim, converted, normalized, products);
     if (roles.sum() > REGISTER_FILE / WARPGROUP) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
@@ -145,22 +153,26 @@ public record HopperPlan(
   /** Whether the registers and the shared memory suffice. */
   static boolean exists(int headDim, ElementType element, Precision precision) {
     try {
-      of(headDim, element, precision);
+      of(headDim, element, precision, true);
       return true;
     } catch (IllegalArgumentException refused) {
       return false;
     }
   }
 
-  /** What each role needs, as ptxas reports it, and what the measurements liked best. */
-  private static Roles roles(int headDim, boolean converted, int products) {
-    if (!converted) {
-      return new Roles(104, 120, 240, 0);
+  /** What each role needs without spilling; the measurements chose among those that suffice. */
+  private static Roles roles(int headDim, boolean converted, boolean normalized, int products) {
+    boolean wide = headDim > 128;
+    if (!converted && !normalized) {
+      return wide ? new Roles(96, 152, 248, 0) : new Roles(168, 168, 168, 0);
     }
     if (products == 3) {
-      return new Roles(64, 136, 216, 96);
+      return new Roles(72, 128, 224, 88);
     }
-    return headDim <= 128 ? new Roles(72, 104, 208, 96) : new Roles(72, 104, 240, 96);
+    if (wide) {
+      return new Roles(80, 104, 248, 80);
+    }
+    return converted ? new Roles(80, 120, 200, 112) : new Roles(80, 144, 176, 112);
   }
 
   /** Registers of every thread before the roles share them out anew. */
@@ -196,7 +208,7 @@ public record HopperPlan(
       add(map, "weights " + i + " and ones [72 x 64]" + pair, keyBox);
     }
     add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
-    add(map, "lengths of rows of q and k [64 x 2]", buffers.stages * 2 * CHUNK * Float.BYTES);
+    add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
     int barrierBytes = barriers(element, products, boxes, buffers) * Long.BYTES;
     add(map, "barriers, then scales", barrierBytes + SCALE_BYTES);
     return map;

@@ -39,6 +39,9 @@ public enum Operation {
   /** da and db of each head: the partial sums of its tiles, added in tile order. */
   COEFFICIENT_GRADIENT("coefficient_gradient", false),
 
+  /** The forward with rows of q and k divided by their length first. */
+  NORMALIZED_FORWARD("normalized_forward", false),
+
   /** S = sum of k v^T, z and u of each item. */
   STATE_SUMS("state_sums", false),
 

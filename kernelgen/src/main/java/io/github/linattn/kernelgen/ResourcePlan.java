@@ -45,14 +45,12 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, Hopp
       case VALUE_CENTER -> ColumnPlan.of(spec.headDim());
       case ROW_DOT, NORMALIZE, NORMALIZE_GRADIENT, COEFFICIENT_GRADIENT ->
           RowPlan.of(spec.operation(), spec.headDim(), spec.slices());
-      case STATE_SUMS, STATE_SCAN, STATE_OUTPUTS, DECODE, RECURRENCE ->
+      case NORMALIZED_FORWARD, STATE_SUMS, STATE_SCAN, STATE_OUTPUTS, DECODE, RECURRENCE ->
           throw new IllegalArgumentException("the family paper has no " + spec.operation());
     };
   }
 
   private static ResourcePlan chunked(KernelSpec spec) {
-    return spec.technique() == Technique.WGMMA
-        ? HopperPlan.of(spec.headDim(), spec.elementType(), spec.precision())
-        : TilePlan.of(spec);
+    return spec.technique() == Technique.WGMMA ? HopperPlan.of(spec) : TilePlan.of(spec);
   }
 }

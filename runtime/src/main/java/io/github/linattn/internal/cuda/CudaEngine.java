@@ -269,6 +269,7 @@ public final class CudaEngine implements Engine {
             call.input().q().dtype(),
             call.operator().mode(),
             call.operator().causal(),
+            call.operator().normalize(),
             call.input().isPacked() ? call.input().sequences() : null,
             initial != null,
             call.finalState() != null,
@@ -401,7 +402,7 @@ public final class CudaEngine implements Engine {
     long results =
         shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
     Planner.Question question =
-        Planner.Question.of(shape, dtype, operator.mode(), operator.causal());
+        Planner.Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
     Optional<ForwardPlan> plan = plan(question);
     if (plan.isPresent()) {
       ForwardPlan chosen = plan.get();

@@ -59,14 +59,16 @@ final class Planner {
       DType dtype,
       Mode mode,
       boolean causal,
+      boolean normalize,
       @Nullable Sequences packing,
       boolean initialState,
       boolean finalState,
       boolean inPlace,
       boolean tensorMaps) {
     /** A question about a shape alone, with tensors without gaps. */
-    static Question of(AttentionShape shape, DType dtype, Mode mode, boolean causal) {
-      return new Question(shape, dtype, mode, causal, null, false, false, false, true);
+    static Question of(
+        AttentionShape shape, DType dtype, Mode mode, boolean causal, boolean normalize) {
+      return new Question(shape, dtype, mode, causal, normalize, null, false, false, false, true);
     }
 
     ElementType element() {
@@ -167,7 +169,11 @@ final class Planner {
     if (question.tensorMaps) {
       built
           .find(
-              Operation.FORWARD, Technique.WGMMA, keyDim, question.element(), question.precision())
+              question.normalize ? Operation.NORMALIZED_FORWARD : Operation.FORWARD,
+              Technique.WGMMA,
+              keyDim,
+              question.element(),
+              question.precision())
           .ifPresent(found::add);
     }
     built

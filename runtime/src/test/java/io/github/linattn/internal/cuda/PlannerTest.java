@@ -62,19 +62,19 @@ class PlannerTest {
   }
 
   private static Planner.Question causal(AttentionShape shape, DType dtype, Mode mode) {
-    return Planner.Question.of(shape, dtype, mode, true);
+    return Planner.Question.of(shape, dtype, mode, true, false);
   }
 
   private static Planner.Question packed(int heads, int... lengths) {
     Sequences packing = Sequences.ofLengths(lengths);
     AttentionShape shape = AttentionShape.of(1, heads, packing.tokens(), KEY_DIM);
     return new Planner.Question(
-        shape, DType.BF16, Mode.DEFAULT, true, packing, false, true, false, true);
+        shape, DType.BF16, Mode.DEFAULT, true, false, packing, false, true, false, true);
   }
 
   private static Planner.Question withState(AttentionShape shape, boolean inPlace) {
     return new Planner.Question(
-        shape, DType.BF16, Mode.DEFAULT, true, null, true, true, inPlace, true);
+        shape, DType.BF16, Mode.DEFAULT, true, false, null, true, true, inPlace, true);
   }
 
   @Test
@@ -158,7 +158,8 @@ class PlannerTest {
   @Test
   void nonCausalIsTwoPassesForAnyHeadDimension() {
     Planner.Question question =
-        Planner.Question.of(AttentionShape.of(1, 8, 50_000, 48), DType.F16, Mode.DEFAULT, false);
+        Planner.Question.of(
+            AttentionShape.of(1, 8, 50_000, 48), DType.F16, Mode.DEFAULT, false, false);
     ForwardPlan plan = plan(question);
     assertThat(plan.kind()).isEqualTo(Kind.NON_CAUSAL);
     assertThat(plan.steps().stream().map(step -> step.kernel().operation()))
@@ -197,6 +198,7 @@ class PlannerTest {
             DType.BF16,
             Mode.DEFAULT,
             true,
+            false,
             null,
             false,
             false,
