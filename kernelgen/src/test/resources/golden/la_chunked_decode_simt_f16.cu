@@ -2,7 +2,7 @@
 //
 // operation  decode, family chunked, simt, f16 native
 // key dim    any
-// block      256 threads, at least 1 to a multiprocessor
+// block      256 threads, at least 2 to a multiprocessor
 // grid       heads x items x tiles of 32 value columns
 // shared     4112 bytes for Dk = 256; per_group:256
 #include "linattn/decode.cuh"
@@ -13,7 +13,7 @@ static_assert(Plan::kThreads == 256, "the header and the resource plan disagree 
 static_assert(Plan::shared_bytes(256, 1) == 4112, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(256, 2)
     la_chunked_decode_simt_f16(const __grid_constant__ linattn::ChunkedArguments arguments) {
   linattn::decode<Plan>(arguments);
 }

@@ -3,10 +3,10 @@
 // operation  forward, family chunked, wgmma, f32 tf32
 // state      D = 64 in 1 boxes of 64 columns: 32 registers of each thread of one warpgroup
 // products   1 of f16 for each of the formula
-// block      512 threads: warpgroups copies and sums (72 registers), scores (104), state (208), conversion (96)
+// block      512 threads: warpgroups copies and sums (80 registers), scores (120), state (200), rows (112)
 // grid       heads x items x tiles of 64 value columns; the tiles of an item are a cluster
-// tokens     chunks of 64, 2 in shared memory, 6 boxes of fp32 on their way
-// shared     186624 bytes from a multiple of 1024 on, 187648 with what finding it may take:
+// tokens     chunks of 64, 2 in shared memory, 8 boxes of fp32 on their way
+// shared     218976 bytes from a multiple of 1024 on, 220000 with what finding it may take:
 //   offset  bytes  holds
 //        0  16384  slot 0: fp32 box [64 x 64]
 //    16384  16384  slot 1: fp32 box [64 x 64]
@@ -14,18 +14,20 @@
 //    49152  16384  slot 3: fp32 box [64 x 64]
 //    65536  16384  slot 4: fp32 box [64 x 64]
 //    81920  16384  slot 5: fp32 box [64 x 64]
-//    98304   9216  stage 0: keys and z [72 x 64] x 1
-//   107520   8192  stage 0: queries [64 x 64] x 1
-//   115712   8192  stage 0: values [64 x 64]
-//   123904   9216  stage 1: keys and z [72 x 64] x 1
-//   133120   8192  stage 1: queries [64 x 64] x 1
-//   141312   8192  stage 1: values [64 x 64]
-//   149504  16384  outputs 0 [64 x 64]
-//   165888   9216  weights 0 and ones [72 x 64]
-//   175104   9216  weights 1 and ones [72 x 64]
-//   184320   1024  factors of the outputs [64 x 2]
-//   185344   1024  lengths of rows of q and k [64 x 2]
-//   186368    256  barriers, then scales
+//    98304  16384  slot 6: fp32 box [64 x 64]
+//   114688  16384  slot 7: fp32 box [64 x 64]
+//   131072   9216  stage 0: keys and z [72 x 64] x 1
+//   140288   8192  stage 0: queries [64 x 64] x 1
+//   148480   8192  stage 0: values [64 x 64]
+//   156672   9216  stage 1: keys and z [72 x 64] x 1
+//   165888   8192  stage 1: queries [64 x 64] x 1
+//   174080   8192  stage 1: values [64 x 64]
+//   182272  16384  outputs 0 [64 x 64]
+//   198656   9216  weights 0 and ones [72 x 64]
+//   207872   9216  weights 1 and ones [72 x 64]
+//   217088   1024  factors of the outputs [64 x 2]
+//   218112    512  lengths of the rows of q [64]
+//   218624    352  barriers, then scales
 #include "linattn/hopper_forward.cuh"
 
 namespace {
@@ -108,10 +110,10 @@ struct Products {
 
 // of a thread of each role; 128 at the start
 struct Registers {
-  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 72;"); }
-  static __device__ __forceinline__ void score() { asm volatile("setmaxnreg.dec.sync.aligned.u32 104;"); }
-  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 208;"); }
-  static __device__ __forceinline__ void converter() { asm volatile("setmaxnreg.dec.sync.aligned.u32 96;"); }
+  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 80;"); }
+  static __device__ __forceinline__ void score() { asm volatile("setmaxnreg.dec.sync.aligned.u32 120;"); }
+  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 200;"); }
+  static __device__ __forceinline__ void rows() { asm volatile("setmaxnreg.dec.sync.aligned.u32 112;"); }
 };
 
 struct Spec {
@@ -119,8 +121,9 @@ struct Spec {
   using Element = linattn::hopper::F32;
   using Half = linattn::hopper::F16;
   static constexpr int kProducts = 1;
+  static constexpr bool kNormalize = false;
   static constexpr int kStages = 2;
-  static constexpr int kSlots = 6;
+  static constexpr int kSlots = 8;
   static constexpr int kWeightBuffers = 2;
   static constexpr int kOutputBuffers = 1;
   using Registers = ::Registers;
@@ -129,7 +132,7 @@ struct Spec {
 
 using Plan = linattn::hopper::HopperPlan<Spec>;
 static_assert(Plan::kThreads == 512, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 187648, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 220000, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 32, "the header and the resource plan disagree on state");
 }  // namespace
 

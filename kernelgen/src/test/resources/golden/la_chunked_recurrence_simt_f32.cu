@@ -2,7 +2,7 @@
 //
 // operation  recurrence, family chunked, simt, f32 accurate
 // key dim    any
-// block      128 threads, at least 1 to a multiprocessor
+// block      128 threads, at least 2 to a multiprocessor
 // grid       heads x items x tiles of 32 value columns
 // shared     76880 bytes for Dk = 256; per_state:32:4:4:101376
 #include "linattn/recurrence.cuh"
@@ -13,7 +13,7 @@ static_assert(Plan::kThreads == 128, "the header and the resource plan disagree 
 static_assert(Plan::shared_bytes(256) == 76880, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(128, 1)
+extern "C" __global__ void __launch_bounds__(128, 2)
     la_chunked_recurrence_simt_f32(const __grid_constant__ linattn::ChunkedArguments arguments) {
   linattn::recurrence<Plan>(arguments);
 }

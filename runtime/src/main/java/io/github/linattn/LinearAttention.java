@@ -3,6 +3,7 @@ package io.github.linattn;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -228,10 +229,11 @@ public final class LinearAttention {
   }
 
   /**
-   * What a forward and a backward of this shape would run and take, without running them.
+   * What a forward and a backward of this shape would run and take, without running them. A
+   * backward that this backend can't do has no steps, and its reason says why.
    *
    * @throws IllegalArgumentException if the operator and the type don't fit together
-   * @throws UnsupportedOperationException if this backend can't do it
+   * @throws UnsupportedOperationException if this backend can't do the forward
    */
   public Plan plan(AttentionShape shape, DType dtype) {
     Checks.coefficients(operator, shape);
@@ -239,7 +241,15 @@ public final class LinearAttention {
     return new Plan(
         backend.name(),
         backend.engine().planForward(operator, shape, dtype),
-        backend.engine().planBackward(operator, shape, dtype));
+        planBackward(shape, dtype));
+  }
+
+  private Plan.Pass planBackward(AttentionShape shape, DType dtype) {
+    try {
+      return backend.engine().planBackward(operator, shape, dtype);
+    } catch (UnsupportedOperationException refused) {
+      return new Plan.Pass(List.of(), 0, 0, 0, String.valueOf(refused.getMessage()));
+    }
   }
 
   /** Waits until every call made so far is done. */

@@ -15,7 +15,7 @@ public record Plan(String backend, Pass forward, Pass backward) {
   /**
    * One pass.
    *
-   * @param steps kernels or loops, in the order they run
+   * @param steps kernels or loops, in the order they run; none where the backend can't do it
    * @param resultBytes bytes of the tensors it writes
    * @param workspaceBytes bytes it takes besides; a stream keeps those of a forward for the next
    * @param estimatedMicros what the cost model expects, or 0 where there is none
@@ -44,6 +44,9 @@ public record Plan(String backend, Pass forward, Pass backward) {
   }
 
   private String describe(String name, Pass pass) {
+    if (pass.steps().isEmpty()) {
+      return String.format(Locale.ROOT, "%s on %s: %s%n", name, backend, pass.reason());
+    }
     var text = new StringBuilder();
     text.append(
         String.format(

@@ -40,14 +40,17 @@ final class GenerateCommand implements Callable<Integer> {
   @Option(
       names = "--slices",
       paramLabel = "L",
-      description = "parts of the key dimension; D/32 if left out, or D/16 where 32 is no divisor")
+      description =
+          "parts of the key dimension in the kernels of the family paper; D/32 if left out, or D/16"
+              + " where 32 is no divisor")
   private @Nullable Integer slices;
 
   @Option(
       names = "--arch",
       paramLabel = "ARCH",
       split = ",",
-      description = "such as sm_90 or ptx; those of the shipped kernels if left out")
+      description =
+          "such as sm_90, sm_90a (its own kernels) or ptx; those of the shipped kernels if left out")
   private List<String> architectures = List.of();
 
   @Option(

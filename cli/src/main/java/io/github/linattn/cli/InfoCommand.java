@@ -111,7 +111,9 @@ final class InfoCommand implements Callable<Integer> {
     var symbols = new TreeSet<String>();
     kernels.forEach(
         kernel -> {
-          dims.add(kernel.headDim());
+          if (kernel.headDim() != 0) { // 0: any
+            dims.add(kernel.headDim());
+          }
           symbols.add(kernel.symbol());
         });
     line("kernels", Text.format("%d built, for D %s", symbols.size(), dims));

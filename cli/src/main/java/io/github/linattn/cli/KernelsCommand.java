@@ -27,14 +27,14 @@ final class KernelsCommand implements Callable<Integer> {
               + " verify");
       return ExitCode.DONE;
     }
-    String row = "%-44s %4s %3s %-5s %-7s %9s %13s";
+    String row = "%-54s %4s %3s %-5s %-7s %9s %13s";
     console.result(row, "symbol", "D", "L", "dtype", "arch", "registers", "shared bytes");
     for (Diagnostics.Kernel kernel : kernels) {
       console.result(
           row,
           kernel.symbol(),
-          kernel.headDim(),
-          kernel.slices(),
+          kernel.headDim() == 0 ? "any" : kernel.headDim(),
+          kernel.headDim() == 0 ? "" : kernel.slices(),
           kernel.dtype(),
           kernel.architecture(),
           kernel.registers(),

@@ -22,11 +22,15 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import java.util.SortedMap;
+import java.util.SortedSet;
+import java.util.TreeSet;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /**
@@ -36,6 +40,8 @@ import java.util.stream.Collectors;
  */
 public final class KernelBuild {
   private static final int PROGRESS_STEP = 8;
+
+  private static final Pattern INCLUDE = Pattern.compile("#include \"(linattn/[^\"]+)\"");
 
   private final SortedMap<String, String> headers;
   private final Nvcc.Search search;
@@ -228,7 +234,22 @@ public final class KernelBuild {
     }
   }
 
-  /** Of everything the image depends on: text, headers, compiler, flags. */
+  /** The headers that a text includes, directly or through others. */
+  private SortedSet<String> included(String text) {
+    SortedSet<String> names = new TreeSet<>();
+    List<String> pending = new ArrayList<>(List.of(text));
+    while (!pending.isEmpty()) {
+      Matcher include = INCLUDE.matcher(pending.removeLast());
+      while (include.find()) {
+        if (names.add(include.group(1))) {
+          pending.add(headers.getOrDefault(include.group(1), ""));
+        }
+      }
+    }
+    return names;
+  }
+
+  /** Of everything the image depends on: text, the headers it includes, compiler, flags. */
   String digest(KernelSpec spec, String nvccVersion) {
     MessageDigest digest;
     try {
@@ -237,8 +258,9 @@ public final class KernelBuild {
       throw new AssertionError("every Java platform has SHA-256", absent);
     }
     List<String> parts = new ArrayList<>();
-    parts.add(KernelText.emit(spec));
-    headers.forEach((name, text) -> parts.addAll(List.of(name, text)));
+    String source = KernelText.emit(spec);
+    parts.add(source);
+    included(source).forEach(name -> parts.addAll(List.of(name, headers.getOrDefault(name, ""))));
     parts.add(nvccVersion);
     parts.addAll(Nvcc.flags());
     spec.architectures().forEach(architecture -> parts.addAll(architecture.nvccArguments()));

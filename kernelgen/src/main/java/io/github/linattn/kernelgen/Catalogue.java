@@ -104,12 +104,10 @@ public final class Catalogue {
 
   /** Whether the forward by mma does without spilling; accurate serves the precision default. */
   private static boolean mmaFits(int headDim, Numbers numbers) {
-    return switch (numbers.precision) {
-      case DEFAULT -> false;
-      case ACCURATE -> headDim < 64;
-      case TF32 -> headDim < 192;
-      case NATIVE -> headDim < (numbers.element == ElementType.BF16 ? 192 : 128);
-    };
+    if (numbers.precision == Precision.DEFAULT || headDim > 128) {
+      return false;
+    }
+    return numbers.element != ElementType.F16 || headDim < 128;
   }
 
   // Which device headers there are.

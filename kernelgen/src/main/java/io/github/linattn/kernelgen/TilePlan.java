@@ -19,7 +19,7 @@ public record TilePlan(
   /** Edge of the part of a state that a block sums. */
   static final int SUMS_TILE = 64;
 
-  private static final int SUMS_STAGES = 5;
+  private static final int MOST_SUMS_STAGES = 5;
 
   private static final int THREADS = 256;
   private static final int COLUMNS = 64;
@@ -42,15 +42,13 @@ public record TilePlan(
     boolean accurate = isAccurate(spec);
     return switch (spec.operation()) {
       case FORWARD -> forward(spec.headDim(), spec.elementType(), spec.precision());
-      case STATE_SUMS -> {
-        int bytes = SUMS_STAGES * 2 * tileBytes(sumsTokens(spec), SUMS_TILE, spec.elementType());
-        yield new TilePlan(
-            THREADS,
-            accurate ? 1 : 2,
-            new SharedRule.Fixed(bytes),
-            SUMS_TILE * SUMS_TILE / THREADS,
-            new GridRule.PerStateTile(SUMS_TILE));
-      }
+      case STATE_SUMS ->
+          new TilePlan(
+              THREADS,
+              accurate ? 1 : 2,
+              new SharedRule.Fixed(sumsBytes(spec.elementType())),
+              SUMS_TILE * SUMS_TILE / THREADS,
+              new GridRule.PerStateTile(SUMS_TILE));
       case STATE_OUTPUTS ->
           new TilePlan(
               THREADS, accurate ? 1 : 2, outputs(spec), 0, new GridRule.PerValueTile(COLUMNS));
@@ -60,14 +58,14 @@ public record TilePlan(
       case DECODE ->
           new TilePlan(
               THREADS,
-              1,
+              2,
               new SharedRule.PerGroup(THREADS / WARP * RECURRENCE_COLUMNS),
               0,
               new GridRule.PerValueTile(RECURRENCE_COLUMNS));
       case RECURRENCE ->
           new TilePlan(
               RECURRENCE_THREADS,
-              1,
+              2,
               new SharedRule.PerState(
                   RECURRENCE_COLUMNS,
                   RECURRENCE_TOKENS,
@@ -109,9 +107,10 @@ public record TilePlan(
               precision.id(),
               bytes));
     }
+    boolean small = precision == Precision.TF32 && headDim <= 32; // 16 bits: two would spill
     return new TilePlan(
         THREADS,
-        1,
+        small ? 2 : 1,
         new SharedRule.Fixed(bytes),
         headDim * COLUMNS / FORWARD_ROLE_THREADS,
         new GridRule.PerValueTile(COLUMNS));
@@ -133,9 +132,14 @@ public record TilePlan(
         + Float.BYTES * ((2 + parts) * headDim + (6 + groups) * tokens);
   }
 
-  private static int sumsTokens(KernelSpec spec) {
-    int tokenBytes = 2 * SUMS_TILE * spec.elementType().bytes();
-    return tokenBytes <= 256 ? 64 : tokenBytes <= 512 ? 32 : 16;
+  /** Stages of k and v: twice the tokens of a step where three of these fit. */
+  private static int sumsBytes(ElementType element) {
+    int tokenBytes = 2 * SUMS_TILE * element.bytes();
+    int step = tokenBytes <= 256 ? 64 : tokenBytes <= 512 ? 32 : 16;
+    int twice = 2 * tileBytes(2 * step, SUMS_TILE, element);
+    int tokens = step < 64 && 3 * twice <= MAX_SHARED_BYTES ? 2 * step : step;
+    int stage = 2 * tileBytes(tokens, SUMS_TILE, element);
+    return Math.min(MOST_SUMS_STAGES, MAX_SHARED_BYTES / stage) * stage;
   }
 
   private static SharedRule outputs(KernelSpec spec) {

@@ -45,8 +45,8 @@ class PlannerTest {
       int headDim,
       ElementType element,
       Precision precision) {
-    if (operation == Operation.FORWARD && headDim != KEY_DIM
-        || technique == Technique.WGMMA && !hopper) {
+    boolean forward = operation == Operation.FORWARD || operation == Operation.NORMALIZED_FORWARD;
+    if (forward && headDim != KEY_DIM || technique == Technique.WGMMA && !hopper) {
       return Optional.empty();
     }
     Architecture architecture =
@@ -159,7 +159,7 @@ class PlannerTest {
   void nonCausalIsTwoPassesForAnyHeadDimension() {
     Planner.Question question =
         Planner.Question.of(
-            AttentionShape.of(1, 8, 50_000, 48), DType.F16, Mode.DEFAULT, false, false);
+            AttentionShape.of(1, 8, 50_000, 48), DType.F16, Mode.DEFAULT, false, true);
     ForwardPlan plan = plan(question);
     assertThat(plan.kind()).isEqualTo(Kind.NON_CAUSAL);
     assertThat(plan.steps().stream().map(step -> step.kernel().operation()))
@@ -188,6 +188,19 @@ class PlannerTest {
             "la_chunked_forward_mma_d128_f32_accurate",
             "la_chunked_forward_mma_d128_f32_accurate",
             "la_chunked_forward_mma_d128_f32_tf32");
+  }
+
+  @Test
+  void normalizedRowsHaveAKernelOfTheirOwnOnHopper() {
+    Planner.Question question =
+        Planner.Question.of(
+            AttentionShape.of(4, 16, 4096, KEY_DIM), DType.BF16, Mode.DEFAULT, true, true);
+    assertThat(plan(question).steps().getFirst().kernel().symbol())
+        .isEqualTo("la_chunked_normalized_forward_wgmma_d128_bf16");
+    assertThat(
+            planner(false).plan(question).orElseThrow().steps().stream()
+                .map(step -> step.kernel().symbol()))
+        .contains("la_chunked_forward_mma_d128_bf16");
   }
 
   @Test

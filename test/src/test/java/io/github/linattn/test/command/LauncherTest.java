@@ -122,7 +122,8 @@ final class LauncherTest {
         numbers(answer, "dv"),
         numbers(answer, "da"),
         numbers(answer, "db"),
-        state);
+        state,
+        false);
   }
 
   private static float[] numbers(SafeTensors file, String name) {

@@ -81,6 +81,9 @@ abstract class ContainmentContract {
     check("o", results.o(), clean.expected().o(), D, output, input != Spoiled.V);
     check("g", results.g(), clean.expected().g(), 1, input == Spoiled.V ? nothing : output, true);
     IntPredicate queryGradient = keyOrValue ? seesKey : isQuery;
+    if (results.dq() == null) {
+      return; // the gradients were refused
+    }
     check("dq", results.dq(), clean.expected().dq(), D, queryGradient, false);
     IntPredicate keyGradient = keyOrValue ? wholeHead : seenByQuery;
     check("dk", results.dk(), clean.expected().dk(), D, keyGradient, false);

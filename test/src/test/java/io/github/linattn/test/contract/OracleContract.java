@@ -49,7 +49,12 @@ abstract class OracleContract {
     if (dtype == DType.F32) {
       for (Mode mode : List.of(Mode.DEFAULT, Mode.TF32)) {
         Case other = problem.but(mode.name()).mode(mode).build();
-        Run.of(other, subject.backend()).assertSameBits(results, "mode " + mode);
+        Results again = Run.of(other, subject.backend());
+        if (subject.isComplete()) {
+          again.assertSameBits(results, "mode " + mode);
+        } else {
+          again.assertRight(other, file.answer(), Tolerance.onTensorCores(other));
+        }
       }
     } else {
       Case inexact = problem.but("TF32").mode(Mode.TF32).build();

@@ -1,6 +1,7 @@
 package io.github.linattn.test.harness;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
@@ -74,12 +75,21 @@ public final class Run implements AutoCloseable {
     LinearAttention attention =
         stream == null ? problem.operator().on(backend) : problem.operator().on(backend, stream);
     attention.forwardInto(input, o.tensor(), g.tensor(), finalState);
-    attention.backwardInto(
-        input,
-        o.tensor(),
-        g.tensor(),
-        dO.tensor(),
-        Gradients.over(written.q, written.k, written.v, da.tensor(), db.tensor()));
+    Gradients gradients = Gradients.over(written.q, written.k, written.v, da.tensor(), db.tensor());
+    boolean differentiates = Subject.differentiates(problem, backend);
+    AttentionInput differentiated = input;
+    if (differentiates) {
+      attention.backwardInto(input, o.tensor(), g.tensor(), dO.tensor(), gradients);
+    } else {
+      assertThatThrownBy(
+              () ->
+                  attention.backwardInto(
+                      differentiated, o.tensor(), g.tensor(), dO.tensor(), gradients))
+          .as("gradients of %s on %s", problem, backend)
+          .isInstanceOf(UnsupportedOperationException.class)
+          .message()
+          .hasSizeGreaterThan(40);
+    }
     attention.synchronize();
 
     for (Snapshot snapshot : inputs) {
@@ -91,12 +101,13 @@ public final class Run implements AutoCloseable {
     return new Results(
         o.read(),
         g.tensor().toFloats(),
-        written.readQ.get(),
-        written.readK.get(),
-        written.readV.get(),
-        da.tensor().toFloats(),
-        db.tensor().toFloats(),
-        finalState == null ? null : values(finalState));
+        differentiates ? written.readQ.get() : null,
+        differentiates ? written.readK.get() : null,
+        differentiates ? written.readV.get() : null,
+        differentiates ? da.tensor().toFloats() : null,
+        differentiates ? db.tensor().toFloats() : null,
+        finalState == null ? null : values(finalState),
+        !backend.name().equals("cpu"));
   }
 
   private static StateValues values(AttentionState state) {

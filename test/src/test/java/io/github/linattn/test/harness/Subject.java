@@ -1,6 +1,7 @@
 package io.github.linattn.test.harness;
 
 import io.github.linattn.Backend;
+import io.github.linattn.Plan;
 
 /** A backend under test, with the name that reports show. */
 public record Subject(String name, Backend backend) {
@@ -10,9 +11,27 @@ public record Subject(String name, Backend backend) {
     return backend.name().equals("cpu");
   }
 
-  /** Whether it computes this problem; what it does not, it must refuse. */
+  /** Whether it computes this forward; what it does not, it must refuse. */
   public boolean does(Case problem) {
-    return isComplete() || problem.isForPaperKernels();
+    return isComplete() || isPlanned(problem);
+  }
+
+  /**
+   * Whether kernels of the family chunked are planned for it, or those of the family paper suit.
+   */
+  private boolean isPlanned(Case problem) {
+    try {
+      Plan plan = problem.operator().on(backend).plan(problem.shape, problem.dtype);
+      return problem.isForPaperKernels()
+          || plan.forward().steps().getFirst().startsWith("la_chunked_");
+    } catch (UnsupportedOperationException refused) {
+      return false;
+    }
+  }
+
+  /** Whether it computes the gradients of this problem too. */
+  static boolean differentiates(Case problem, Backend backend) {
+    return backend.name().equals("cpu") || problem.isForPaperKernels();
   }
 
   @Override

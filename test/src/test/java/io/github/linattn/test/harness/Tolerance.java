@@ -17,9 +17,11 @@ import io.github.linattn.reference.Reference;
  * <ul>
  *   <li>fp32 arithmetic, 2e-6 for up to 10,000 tokens: a sum over a chunk of 64 tokens errs by at
  *       most 64 · 2^-24 = 3.8e-6 and by about 8 · 2^-24 = 5e-7 in practice, chunks add in double or
- *       compensated; the bound is four times that. Every backend here multiplies in fp32 in every
- *       {@link io.github.linattn.Mode}, so every mode is held to it. A running fp32 sum may grow in
+ *       compensated; the bound is four times that. The CPU multiplies in fp32 in every {@link
+ *       io.github.linattn.Mode}, so every mode is held to it there. A running fp32 sum may grow in
  *       error with its length, so the bound does beyond 10,000 tokens.
+ *   <li>products on tensor cores: what the mode promises, and for 16-bit tensors the rounding of
+ *       states and weights to their type, 5e-3 for bf16 and 1.5e-3 for fp16.
  *   <li>rounding of stored results: half a unit in the last place, 2^-9 for bf16 and 2^-11 for
  *       fp16; below 2^-14 fp16 has a fixed step of 2^-24, half of which is the quantum.
  *   <li>da and db are sums of terms of either sign that nearly cancel: fifty times fp32.
@@ -50,6 +52,18 @@ public final class Tolerance {
     double computed = computed(problem.shape.tokens());
     return new Bounds(
         stored(problem.dtype, problem.shape.tokens()), computed, CANCELLING * computed);
+  }
+
+  /** Bounds of a backend that multiplies on tensor cores, for inputs as it reads them. */
+  public static Bounds onTensorCores(Case problem) {
+    double bound =
+        switch (problem.dtype) {
+          case F32 -> ErrorBudget.of(DType.F32, problem.mode);
+          case BF16 -> 5e-3;
+          case F16 -> 1.5e-3;
+        };
+    double grown = bound * Math.max(1, problem.shape.tokens() / TOKENS_OF_FP32);
+    return new Bounds(grown, grown, CANCELLING * grown);
   }
 
   /**
