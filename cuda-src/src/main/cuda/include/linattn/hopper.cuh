@@ -78,11 +78,6 @@ struct RingPosition {
   int index = 0;
   uint32_t parity = 0;
 
-  // For who has no registers to spare between chunks.
-  __device__ __forceinline__ static RingPosition of(int chunk) {
-    return RingPosition{chunk % kStages, static_cast<uint32_t>(chunk / kStages) & 1};
-  }
-
   __device__ __forceinline__ void advance() {
     if (++index == kStages) {
       index = 0;
@@ -146,15 +141,18 @@ __device__ __forceinline__ uint32_t swizzled(int row, int unit) {
   return static_cast<uint32_t>(row * kRowBytes + ((unit ^ (row & 7)) * kUnitBytes));
 }
 
-// Descriptor of an operand in such a tile whose address is a multiple of 1024 but for a step along the
-// contraction. Contraction along the row: + 32 bytes for each step of 16, column_stride unused.
-// Contraction over the rows: + 2048 bytes for each step of 16 rows, column_stride = distance of
-// neighbouring tiles of 64 columns.
-__device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t column_stride = 0) {
+// Descriptor of an operand in such a tile, at a multiple of 1024. Contraction over the rows:
+// column_stride = distance of neighbouring tiles of 64 columns; along the row it is unused.
+__device__ __forceinline__ uint64_t operand(uint32_t tile, uint32_t column_stride = 0) {
   constexpr uint64_t kSwizzle128 = 1ull << 62;
   constexpr uint64_t kEightRows = static_cast<uint64_t>(1024 >> 4) << 32;
-  return kSwizzle128 | kEightRows | (static_cast<uint64_t>(column_stride >> 4) << 16) |
-         ((address & 0x3ffff) >> 4);
+  return kSwizzle128 | kEightRows | (static_cast<uint64_t>(column_stride >> 4) << 16) | (tile >> 4);
+}
+
+// The operand `bytes` further: 32 for each step of 16 along the row, 2048 for each of 16 rows, and whole
+// tiles. One addition, where a descriptor made anew takes several instructions.
+__device__ __forceinline__ constexpr uint64_t further(uint64_t operand, int bytes) {
+  return operand + static_cast<uint64_t>(bytes >> 4);
 }
 
 // --- Warpgroup products ---------------------------------------------------------------------------

@@ -411,7 +411,7 @@ __device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_
     }
     normalizer.run(at.index, block.rows(chunk));
     publish_to_async_proxy();
-    arrive_once_a_warp(block.barrier(Plan::kReady, at.index), lane);
+    barrier_arrive(block.barrier(Plan::kReady, at.index));
     at.advance();
   }
 }
@@ -449,7 +449,18 @@ struct Converter {
 
   __device__ __forceinline__ void store(const uint4 (&raw_frag)[8], float scale, uint32_t upper,
                                         uint32_t lower) const {
+    if (Plan::kScaled && scale != 1.0f) {
+      store_scaled<true>(raw_frag, scale, upper, lower);
+    } else {
+      store_scaled<false>(raw_frag, scale, upper, lower);
+    }
+  }
+
+  template <bool kMultiply>
+  __device__ __forceinline__ void store_scaled(const uint4 (&raw_frag)[8], float factor, uint32_t upper,
+                                               uint32_t lower) const {
     using Half = typename Plan::Half;
+    const float scale = kMultiply ? factor : 1.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint4 x = raw_frag[2 * i];
@@ -509,7 +520,7 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         }
         if (slot == 2 * Plan::kBoxes - 1 || is_value) {
           publish_to_async_proxy();
-          arrive_once_a_warp(is_value ? block.value_full(at.index) : block.key_full(at.index), lane);
+          barrier_arrive(is_value ? block.value_full(at.index) : block.key_full(at.index));
         }
       }
       at.advance();
@@ -534,10 +545,9 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         }
         if (slot == Plan::kBoxes - 1 || slot == 2 * Plan::kBoxes - 1 || is_value) {
           publish_to_async_proxy();
-          arrive_once_a_warp(is_query   ? block.query_full(at.index)
-                             : is_value ? block.value_full(at.index)
-                                        : block.key_full(at.index),
-                             lane);
+          barrier_arrive(is_query   ? block.query_full(at.index)
+                         : is_value ? block.value_full(at.index)
+                                    : block.key_full(at.index));
         }
       }
       at.advance();
@@ -743,6 +753,7 @@ struct Auxiliary {
         barrier_wait(block.key_full(at.index), at.parity);
         barrier_wait(block.value_full(at.index), at.parity);
         clear_tail(at.index, num_rows);
+        named_barrier(kBarrier, kWarps * kWarp);
       }
       publish_to_async_proxy();
       arrive_once_a_warp(block.barrier(Plan::kReady, at.index), lane);
@@ -791,14 +802,15 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     barrier_wait(block.barrier(Plan::kReady, at.index), at.parity);
     pin(scores_frag);
     products_fence();
+    const uint64_t query = operand(block.query(at.index, 0));
+    const uint64_t key = operand(block.key(at.index, 0));
 #pragma unroll
     for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
-      const uint32_t along = (step % 4) * 32;
-      const uint32_t query = block.query(at.index, step / 4) + along;
-      const uint32_t key = block.key(at.index, step / 4) + along;
-      Products::scores(scores_frag, operand(query), operand(key), step > 0);
+      const int query_step = step / 4 * Plan::kQueryBox + step % 4 * 32;
+      const uint64_t key_at = further(key, step / 4 * Plan::kKeyBox + step % 4 * 32);
+      Products::scores(scores_frag, further(query, query_step), key_at, step > 0);
       if constexpr (Plan::kSplit) {
-        Products::scores_of_lower_query(scores_frag, operand(query + Plan::kLower), operand(key), 1);
+        Products::scores_of_lower_query(scores_frag, further(query, query_step + Plan::kLower), key_at, 1);
       }
     }
     products_commit();
@@ -966,13 +978,12 @@ struct State {
   }
 
   // sum^T += V^T K for 16 tokens.
-  __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], uint32_t value,
-                                                       uint32_t key, int accumulate) {
-    Products::value_key(frag[0], operand(value), operand(key, Plan::kKeyBox), accumulate);
+  __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], uint64_t value,
+                                                       uint64_t key, int accumulate) {
+    Products::value_key(frag[0], value, key, accumulate);
     if constexpr (kParts > 1) {
-      Products::value_key_rest(frag[1], operand(value),
-                               operand(key + Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox, Plan::kKeyBox),
-                               accumulate);
+      constexpr int kRest = Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox;
+      Products::value_key_rest(frag[1], value, further(key, kRest), accumulate);
     }
   }
 
@@ -1077,9 +1088,10 @@ struct State {
     const float plain_tokens = block.plain_tokens();
     Unit unit = block.first_unit();
     block.follow(count, plain_tokens, unit);
+    RingPosition<Plan::kStages> at;
+    RingPosition<Plan::kWeightBuffers> weights_at;
+    RingPosition<Plan::kOutputBuffers> outputs_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const auto at = RingPosition<Plan::kStages>::of(chunk);
-      const auto weights_at = RingPosition<Plan::kWeightBuffers>::of(chunk);
       const float scale = unit.slope;
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       if constexpr (kQueryParts == 1) {
@@ -1115,18 +1127,18 @@ struct State {
       }
       pin(outputs_frag);
       products_fence();
-      const uint32_t weights = block.weights(weights_at.index);
-      const uint32_t value = block.value(at.index);
-      const uint32_t key = block.key(at.index, 0);
+      const uint64_t weights = operand(block.weights(weights_at.index));
+      const uint64_t value = operand(block.value(at.index));
+      const uint64_t key = operand(block.key(at.index, 0), Plan::kKeyBox);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        Products::value_weights(outputs_frag, operand(value + step * 2048), operand(weights + step * 32),
+        Products::value_weights(outputs_frag, further(value, step * 2048), further(weights, step * 32),
                                 step > 0 || uses_state);
       }
       products_commit();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        add_value_key(state_frag, value + step * 2048, key + step * 2048, 1);
+        add_value_key(state_frag, further(value, step * 2048), further(key, step * 2048), 1);
       }
       products_commit();
       const float constant = block.work.a * unit.value;
@@ -1137,7 +1149,7 @@ struct State {
       }
       products_wait<1>();
       pin(outputs_frag);
-      write_outputs(outputs_frag, constant, chunk, weights_at.index);
+      write_outputs(outputs_frag, constant, chunk, weights_at.index, outputs_at.index);
       products_wait<0>();
       pin_parts(state_frag);
       if (lane == 0) {
@@ -1146,6 +1158,9 @@ struct State {
           barrier_arrive(block.value_empty(at.index));
         }
       }
+      at.advance();
+      weights_at.advance();
+      outputs_at.advance();
     }
   }
 
@@ -1158,9 +1173,9 @@ struct State {
     const float constant = block.work.a * block.first_unit().value;
     split_state(upper_frag, lower_frag);
     const bool uses_state = block.work.b != 0.0f;
+    RingPosition<Plan::kStages> at;
+    RingPosition<Plan::kWeightBuffers> weights_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const auto at = RingPosition<Plan::kStages>::of(chunk);
-      const auto weights_at = RingPosition<Plan::kWeightBuffers>::of(chunk);
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       barrier_wait(block.query_full(at.index), at.parity);
       barrier_wait(block.key_full(at.index), at.parity);
@@ -1169,16 +1184,16 @@ struct State {
       pin(lower_frag);
       pin(outputs_frag);
       products_fence();
+      const uint64_t query = operand(block.query(at.index, 0));
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const uint32_t query = block.query(at.index, step / 4) + (step % 4) * 32;
-        const uint64_t upper_query = operand(query);
+        const uint64_t upper_query = further(query, step / 4 * Plan::kQueryBox + step % 4 * 32);
         Products::state_query(outputs_frag, upper_frag[4 * step], upper_frag[4 * step + 1],
                               upper_frag[4 * step + 2], upper_frag[4 * step + 3], upper_query, step > 0);
         Products::state_query(outputs_frag, lower_frag[4 * step], lower_frag[4 * step + 1],
                               lower_frag[4 * step + 2], lower_frag[4 * step + 3], upper_query, 1);
         Products::state_query(outputs_frag, upper_frag[4 * step], upper_frag[4 * step + 1],
-                              upper_frag[4 * step + 2], upper_frag[4 * step + 3], operand(query + Plan::kLower), 1);
+                              upper_frag[4 * step + 2], upper_frag[4 * step + 3], further(upper_query, Plan::kLower), 1);
       }
       products_commit();
       products_wait<0>();
@@ -1192,27 +1207,28 @@ struct State {
       float chunk_frag[kParts][kPartRegisters] = {};
       pin_parts(chunk_frag);
       products_fence();
-      const uint32_t value = block.value(at.index);
-      const uint32_t key = block.key(at.index, 0);
+      const uint64_t value = operand(block.value(at.index));
+      const uint64_t key = operand(block.key(at.index, 0), Plan::kKeyBox);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        add_value_key(chunk_frag, value + step * 2048, key + step * 2048, step > 0);
-        add_value_key(chunk_frag, value + Plan::kLower + step * 2048, key + step * 2048, 1);
-        add_value_key(chunk_frag, value + step * 2048, key + Plan::kLowerKey + step * 2048, 1);
+        const uint64_t upper_value = further(value, step * 2048);
+        const uint64_t upper_key = further(key, step * 2048);
+        add_value_key(chunk_frag, upper_value, upper_key, step > 0);
+        add_value_key(chunk_frag, further(upper_value, Plan::kLower), upper_key, 1);
+        add_value_key(chunk_frag, upper_value, further(upper_key, Plan::kLowerKey), 1);
       }
       products_commit();
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index), weights_at.parity);
       pin(outputs_frag);
       products_fence();
-      const uint32_t weights = block.weights(weights_at.index);
+      const uint64_t weights = operand(block.weights(weights_at.index));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        const uint64_t upper_value = operand(value + step * 2048);
-        const uint64_t upper_weights = operand(weights + step * 32);
+        const uint64_t upper_value = further(value, step * 2048);
+        const uint64_t upper_weights = further(weights, step * 32);
         Products::value_weights(outputs_frag, upper_value, upper_weights, step > 0 || uses_state);
-        Products::value_weights(outputs_frag, operand(value + Plan::kLower + step * 2048), upper_weights, 1);
-        Products::value_lower_weights(outputs_frag, upper_value,
-                                      operand(weights + Plan::kLowerKey + step * 32), 1);
+        Products::value_weights(outputs_frag, further(upper_value, Plan::kLower), upper_weights, 1);
+        Products::value_lower_weights(outputs_frag, upper_value, further(upper_weights, Plan::kLowerKey), 1);
       }
       products_commit();
       products_wait<1>();
@@ -1233,7 +1249,9 @@ struct State {
       if (lane == 0) {
         barrier_arrive(block.value_empty(at.index));
       }
-      write_outputs(outputs_frag, constant, chunk, weights_at.index);
+      write_outputs(outputs_frag, constant, chunk, weights_at.index, 0);
+      at.advance();
+      weights_at.advance();
     }
   }
 
@@ -1268,12 +1286,13 @@ struct State {
     pin(outputs_frag);
     pin_parts(state_frag);
     products_fence();
+    const uint64_t query = operand(block.query(stage_idx, 0));
 #pragma unroll
     for (int i = 0; i < kPairs / 4 && part * (kPairs / 4) + i < kSteps; ++i) {
       const int step = part * (kPairs / 4) + i;
-      const uint32_t query = block.query(stage_idx, step / 4) + (step % 4) * 32;
       Products::state_query(outputs_frag, half_frag[4 * i], half_frag[4 * i + 1], half_frag[4 * i + 2],
-                            half_frag[4 * i + 3], operand(query), step > 0);
+                            half_frag[4 * i + 3],
+                            further(query, step / 4 * Plan::kQueryBox + step % 4 * 32), step > 0);
     }
   }
 
@@ -1287,7 +1306,7 @@ struct State {
 
   // o = (O + a u) / g, by way of shared memory to global memory; u of the chunk stands in column 64.
   __device__ __forceinline__ void write_outputs(float (&outputs_frag)[36], float constant, int chunk,
-                                                int weights_idx) {
+                                                int weights_idx, int outputs_idx) {
     const float first_added = __shfl_sync(kAllLanes, outputs_frag[32], lane & 28);
     const float second_added = __shfl_sync(kAllLanes, outputs_frag[34], lane & 28);
     const uint32_t columns = block.columns(weights_idx) + (lane & 3) * 8;
@@ -1316,7 +1335,7 @@ struct State {
     first_sum += first_added;
     second_sum += second_added;
     arrive_once_a_warp(block.barrier(Plan::kWeightsEmpty, weights_idx), lane);
-    const uint32_t tile = block.base + Plan::kOutputsOffset + (chunk % Plan::kOutputBuffers) * Plan::kOutputBytes;
+    const uint32_t tile = block.base + Plan::kOutputsOffset + outputs_idx * Plan::kOutputBytes;
     if constexpr (Plan::Element::kBytes == 2) {
       stage_halves(outputs_frag, tile);
     } else {
@@ -1411,6 +1430,8 @@ __device__ __forceinline__ void clear_extra_rows(const Block<Plan>& block) {
 
 template <class Plan>
 __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
+  // Who writes shared memory arrives with every thread: racecheck does not follow one lane for its warp.
+  constexpr int kFillers = Plan::kConverted ? kWarpgroup : 1;
   constexpr int kStageReaders = Plan::kAuxiliaryWarps + 8;
   constexpr bool normalizers = !Plan::kConverted && Plan::kNormalize;
   for (int i = 0; i < Plan::kNumSlotBarriers; ++i) {
@@ -1420,13 +1441,13 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     }
   }
   for (int i = 0; i < Plan::kStages; ++i) {
-    barrier_init(block.barrier(Plan::kKeyFull, i), Plan::kConverted ? 4 : 1);
-    barrier_init(block.barrier(Plan::kQueryFull, i), Plan::kConverted ? 4 : 1);
-    barrier_init(block.barrier(Plan::kValueFull, i), Plan::kConverted ? 4 : 1);
+    barrier_init(block.barrier(Plan::kKeyFull, i), kFillers);
+    barrier_init(block.barrier(Plan::kQueryFull, i), kFillers);
+    barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i), 8);
     barrier_init(block.barrier(Plan::kValueEmpty, i), 4);
-    barrier_init(block.barrier(Plan::kReady, i), Plan::kAuxiliaryWarps + (normalizers ? Plan::kRowWarps : 0));
+    barrier_init(block.barrier(Plan::kReady, i), Plan::kAuxiliaryWarps + (normalizers ? kWarpgroup : 0));
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
     barrier_init(block.barrier(Plan::kWeightsFull, i), kWarpgroup / 4);
@@ -1493,7 +1514,10 @@ __device__ __forceinline__ float size_of(float x) {
 
 template <class Plan>
 __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* extents_smem) {
-  constexpr float kTop = 2.0f;     // elements of fp32 tensors are brought to below twice this
+  // Elements of fp32 tensors are brought to below 2 kTop, unless they are of an ordinary size.
+  constexpr float kTop = 2.0f;
+  constexpr float kLeastOrdinary = 0x1p-4f;
+  constexpr float kMostOrdinary = 0x1p4f;
   constexpr float kMargin = 1.5f;  // for columns that grow behind the first chunk
   if (threadIdx.x < 3) {
     extents_smem[threadIdx.x] = Extent{0, 0};
@@ -1512,7 +1536,8 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
     const float size = size_of(__uint_as_float(extents_smem[i].largest));
-    scale[i] = Plan::kConverted ? kTop / size : 1.0f;
+    const bool ordinary = size >= kLeastOrdinary && size <= kMostOrdinary;
+    scale[i] = Plan::kConverted && !ordinary ? kTop / size : 1.0f;
     bound[i] = 2.0f * size;
     root[i] = fminf(sqrtf(__uint_as_float(extents_smem[i].squares) / num_rows), bound[i]);
   }

@@ -1,5 +1,6 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.AttentionState;
 import io.github.linattn.Tensor;
 import java.util.ArrayDeque;
 import java.util.Deque;
@@ -11,6 +12,11 @@ final class Resources implements AutoCloseable {
   Tensor add(Tensor tensor) {
     closers.push(tensor::close);
     return tensor;
+  }
+
+  AttentionState add(AttentionState state) {
+    closers.push(state::close);
+    return state;
   }
 
   @Override

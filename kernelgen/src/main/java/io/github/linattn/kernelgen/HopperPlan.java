@@ -60,8 +60,6 @@ public record HopperPlan(
 
   private static final List<Buffers> NATIVE =
       List.of(
-          new Buffers(6, 0, 2, 3),
-          new Buffers(5, 0, 2, 3),
           new Buffers(4, 0, 2, 3),
           new Buffers(3, 0, 2, 3),
           new Buffers(2, 0, 2, 3));
