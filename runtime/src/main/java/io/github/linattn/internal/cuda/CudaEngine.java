@@ -289,10 +289,23 @@ public final class CudaEngine implements Engine {
     if (paperOnly) {
       return Optional.empty();
     }
+    Optional<PlanChoice> choice = PlanChoice.asked();
+    if (choice.isPresent()) {
+      return Optional.of(chosen(question, choice.get()));
+    }
     if (plans.size() > MOST_PLANS) {
       plans.clear();
     }
     return plans.computeIfAbsent(question, planner::plan);
+  }
+
+  private ForwardPlan chosen(Planner.Question question, PlanChoice choice) {
+    return planner
+        .plan(question, choice)
+        .orElseThrow(
+            () ->
+                new UnsupportedOperationException(
+                    "no plan for %s is %s".formatted(question.shape(), choice)));
   }
 
   /**

@@ -157,6 +157,27 @@ final class Planner {
         .map(best -> explained(best, candidates, question));
   }
 
+  /**
+   * The plan of this choice where there are several, else the only one; empty where kernels for it
+   * are not built or its items would be too long.
+   */
+  Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
+    if (!question.causal || isDecode(question)) {
+      return plan(question);
+    }
+    Cut cut = new Cut(question.shape.tokens(), question.packing, choice.segment());
+    return forwards(question).stream()
+        .filter(forward -> forward.technique() == choice.technique())
+        .filter(forward -> cut.longest() <= Rates.mostItemTokens(forward.precision()))
+        .findFirst()
+        .flatMap(
+            forward ->
+                choice.segment() == 0
+                    ? whole(question, forward, cut)
+                    : segmented(question, forward, choice.segment()))
+        .map(plan -> explained(plan, List.of(), question));
+  }
+
   private static boolean isDecode(Question question) {
     return question.shape.tokens() == 1
         && question.packing == null

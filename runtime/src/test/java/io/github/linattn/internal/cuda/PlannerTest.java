@@ -227,6 +227,28 @@ class PlannerTest {
   }
 
   @Test
+  void aPlanCanBeAskedFor() {
+    Planner.Question question =
+        causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    ForwardPlan whole =
+        planner(true).plan(question, new PlanChoice(Technique.MMA, 0)).orElseThrow();
+    assertThat(whole.kind()).isEqualTo(Kind.FORWARD);
+    assertThat(whole.steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
+    ForwardPlan cut =
+        planner(true).plan(question, new PlanChoice(Technique.WGMMA, 2048)).orElseThrow();
+    assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(cut.cut().longest()).isEqualTo(2048);
+    assertThat(cut.reason())
+        .isEqualTo(
+            "segments: 5 items of up to 2048 tokens with a scan between"
+                + " two passes, by wgmma on 132 multiprocessors");
+    assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0))).isEmpty();
+    Planner.Question tooLong =
+        causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0))).isEmpty();
+  }
+
+  @Test
   void cutsCoverEveryTokenOnce() {
     Sequences packing = Sequences.ofLengths(0, 130, 1, 0, 512, 700);
     for (int segment : new int[] {0, 64, 512, 2048}) {
