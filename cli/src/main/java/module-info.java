@@ -2,6 +2,7 @@
 module io.github.linattn.cli {
   requires static org.jspecify;
   requires info.picocli;
+  requires jdk.management;
   requires io.github.linattn.bindings;
   requires io.github.linattn.kernels;
   requires io.github.linattn.runtime;

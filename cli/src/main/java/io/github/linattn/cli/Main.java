@@ -48,6 +48,9 @@ public final class Main {
             .addSubcommand(new DemoCommand(console))
             .addSubcommand(new AttendCommand(console))
             .addSubcommand(new VerifyCommand(console))
+            .addSubcommand(
+                new CommandLine(new BenchCommand(console))
+                    .addSubcommand(new BenchForwardCommand(console)))
             .addSubcommand(new InfoCommand(console))
             .addSubcommand(new KernelsCommand(console))
             .addSubcommand(new GenerateCommand(console))

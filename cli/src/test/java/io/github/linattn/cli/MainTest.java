@@ -30,7 +30,17 @@ class MainTest {
 
   @ParameterizedTest
   @ValueSource(
-      strings = {"demo", "attend", "verify", "info", "doctor", "kernels", "generate", "selftest"})
+      strings = {
+        "demo",
+        "attend",
+        "verify",
+        "bench",
+        "info",
+        "doctor",
+        "kernels",
+        "generate",
+        "selftest"
+      })
   void everyCommandHasHelpAndVersion(String command) {
     assertThat(Cli.run(command, "--help"))
         .returns(0, Cli::exitCode)

@@ -1,0 +1,30 @@
+package io.github.linattn.cli;
+
+import java.util.concurrent.Callable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Spec;
+
+/** {@code linattn bench} alone: says what can be measured. */
+@Command(
+    name = "bench",
+    mixinStandardHelpOptions = true,
+    versionProvider = Version.class,
+    description = "Measure on a GPU, beside what the same GPU needs to copy the tensors.",
+    synopsisSubcommandLabel = "COMMAND")
+final class BenchCommand implements Callable<Integer> {
+  private final Console console;
+
+  @Spec private CommandSpec spec;
+
+  @SuppressWarnings("NullAway.Init") // picocli fills in the spec
+  BenchCommand(Console console) {
+    this.console = console;
+  }
+
+  @Override
+  public Integer call() {
+    spec.commandLine().usage(console.err());
+    return ExitCode.MISUSED;
+  }
+}

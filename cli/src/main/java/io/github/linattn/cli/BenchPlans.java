@@ -1,0 +1,91 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.Plan;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/** Plans that the planner has to choose between, by the names under which they can be asked for. */
+final class BenchPlans {
+  /** The runtime reads it whenever it plans a forward. */
+  static final String PROPERTY = "linattn.plan";
+
+  private static final List<String> TECHNIQUES = List.of("wgmma", "mma");
+  private static final int CHUNK = 64;
+  private static final int LEAST_SEGMENT = 512;
+  private static final int MOST_SEGMENTS = 6;
+
+  /** More blocks than this leave no multiprocessor idle, and further segments only add states. */
+  private static final long MOST_BLOCKS = 2048;
+
+  private static final int COLUMNS = 64;
+  private static final Pattern TECHNIQUE = Pattern.compile(", by (\\w+) on ");
+
+  private BenchPlans() {}
+
+  /** Names for {@link #PROPERTY}; none where there is no choice. */
+  static List<String> names(BenchCase problem) {
+    List<String> names = new ArrayList<>();
+    if (problem.causal() && !problem.decode()) {
+      for (String technique : TECHNIQUES) {
+        names.add(technique);
+        segments(problem.shape()).forEach(segment -> names.add(technique + ":" + segment));
+      }
+    }
+    return names;
+  }
+
+  /** Lengths of 2, 4, 8, ... equal segments; the first, the last and some between. */
+  static List<Integer> segments(AttentionShape shape) {
+    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
+    List<Integer> all = new ArrayList<>();
+    for (int parts = 2; parts == 2 || blocks * parts <= MOST_BLOCKS; parts *= 2) {
+      int segment = Math.ceilDiv(Math.ceilDiv(shape.tokens(), parts), CHUNK) * CHUNK;
+      if (segment < LEAST_SEGMENT) {
+        break;
+      }
+      all.add(segment);
+    }
+    if (all.size() <= MOST_SEGMENTS) {
+      return all;
+    }
+    List<Integer> some = new ArrayList<>();
+    for (int i = 0; i < MOST_SEGMENTS; i++) {
+      some.add(all.get(i * (all.size() - 1) / (MOST_SEGMENTS - 1)));
+    }
+    return some;
+  }
+
+  /** Does something while a plan is asked for. */
+  static void asking(String name, Runnable work) {
+    String before = System.setProperty(PROPERTY, name);
+    try {
+      work.run();
+    } finally {
+      if (before == null) {
+        System.clearProperty(PROPERTY);
+      } else {
+        System.setProperty(PROPERTY, before);
+      }
+    }
+  }
+
+  /** A plan in a word. */
+  static String word(BenchCase problem, Plan.Pass pass) {
+    if (problem.decode()) {
+      return "decode";
+    }
+    if (pass.reason().isEmpty()) {
+      return "paper";
+    }
+    String kind = pass.reason().split(":", 2)[0];
+    Matcher technique = TECHNIQUE.matcher(pass.reason());
+    return Optional.of(technique)
+        .filter(Matcher::find)
+        .map(found -> kind + ", " + found.group(1))
+        .orElse(kind);
+  }
+}

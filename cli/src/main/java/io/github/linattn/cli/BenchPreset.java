@@ -1,0 +1,114 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.BiConsumer;
+import picocli.CommandLine.ITypeConverter;
+import picocli.CommandLine.TypeConversionException;
+
+/** Cases that are often wanted together. */
+enum BenchPreset {
+  /** The shapes for which there are targets. */
+  TARGETS,
+  /** Every head dimension that is shipped, in every type and mode. */
+  HEAD_DIMS,
+  /** From short to long. */
+  TOKENS,
+  /** From one head to more than a GPU has multiprocessors. */
+  HEADS,
+  /** Few and many heads, short and long, narrow and wide: what the planner has to tell apart. */
+  GRID;
+
+  private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
+  private static final int[] SHIPPED = {32, 64, 96, 128, 192, 256};
+
+  /** The order of the targets. */
+  private static final List<Precision> ALL =
+      List.of(
+          BF16,
+          new Precision(DType.F16, Mode.DEFAULT),
+          new Precision(DType.F32, Mode.TF32),
+          new Precision(DType.F32, Mode.DEFAULT),
+          new Precision(DType.F32, Mode.ACCURATE));
+
+  /**
+   * The cases in the order of the table.
+   *
+   * @param precisions what was asked for; empty for the preset's own
+   */
+  List<BenchCase> cases(List<Precision> precisions) {
+    List<BenchCase> cases = new ArrayList<>();
+    switch (this) {
+      case TARGETS -> targets(precisions, cases);
+      case HEAD_DIMS -> {
+        for (int dim : SHIPPED) {
+          add(cases, or(precisions, ALL), AttentionShape.of(4, 16, 4096, dim));
+        }
+      }
+      case TOKENS -> {
+        for (int tokens : new int[] {1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000}) {
+          add(cases, or(precisions, List.of(BF16)), AttentionShape.of(4, 16, tokens, 128));
+        }
+      }
+      case HEADS -> {
+        for (int heads = 1; heads <= 256; heads *= 2) {
+          add(cases, or(precisions, List.of(BF16)), AttentionShape.of(1, heads, 10_000, 128));
+        }
+      }
+      case GRID -> {
+        for (int dim : new int[] {64, 128, 256}) {
+          for (int heads : new int[] {1, 4, 16, 64, 256}) {
+            for (int tokens : new int[] {100, 1000, 10_000, 100_000}) {
+              add(cases, or(precisions, List.of(BF16)), AttentionShape.of(1, heads, tokens, dim));
+            }
+          }
+        }
+      }
+    }
+    return cases;
+  }
+
+  private static List<Precision> or(List<Precision> asked, List<Precision> usual) {
+    return asked.isEmpty() ? usual : asked;
+  }
+
+  private static void add(List<BenchCase> cases, List<Precision> precisions, AttentionShape shape) {
+    precisions.forEach(precision -> cases.add(BenchCase.of(shape, precision)));
+  }
+
+  private static void targets(List<Precision> asked, List<BenchCase> cases) {
+    BiConsumer<AttentionShape, Precision> add =
+        (shape, precision) -> {
+          if (asked.isEmpty() || asked.contains(precision)) {
+            BenchCase added = BenchCase.of(shape, precision);
+            cases.add(shape.tokens() == 1 ? BenchCase.decode(shape, precision) : added);
+          }
+        };
+    ALL.forEach(precision -> add.accept(AttentionShape.of(4, 16, 10_000, 128), precision));
+    add.accept(AttentionShape.of(4, 16, 10_000, 64), BF16);
+    add.accept(AttentionShape.of(4, 16, 10_000, 256), BF16);
+    add.accept(AttentionShape.of(1, 8, 131_072, 128), BF16);
+    add.accept(AttentionShape.of(1, 1, 1_048_576, 128), BF16);
+    add.accept(AttentionShape.of(4, 16, 1, 128), BF16);
+  }
+
+  /** Reads the command line's spelling. */
+  static final class Converter implements ITypeConverter<BenchPreset> {
+    @Override
+    public BenchPreset convert(String text) {
+      return switch (text) {
+        case "targets" -> TARGETS;
+        case "head-dims" -> HEAD_DIMS;
+        case "tokens" -> TOKENS;
+        case "heads" -> HEADS;
+        case "grid" -> GRID;
+        default ->
+            throw new TypeConversionException(
+                "it is targets, head-dims, tokens, heads or grid, not '" + text + "'");
+      };
+    }
+  }
+}

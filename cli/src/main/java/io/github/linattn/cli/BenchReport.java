@@ -1,0 +1,122 @@
+package io.github.linattn.cli;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** The benchmark's results as lines of a table. */
+final class BenchReport {
+  private static final String ROW = "%-34s %-5s %-9s %-18s %10s %23s %10s %6s  %7s  %s";
+
+  private BenchReport() {}
+
+  static List<String> head(BenchMachine machine) {
+    return List.of(
+        Text.format(
+            "%s %s, driver %s, CUDA Runtime %s, Java %s, linattn %s, family %s, %s",
+            machine.gpu(),
+            machine.architecture(),
+            machine.driver(),
+            machine.runtime(),
+            machine.java(),
+            machine.linattn(),
+            machine.family(),
+            machine.time()),
+        "Device time of a forward, median of 11 samples (least to most); floor: a copy within the"
+            + " GPU that moves as many bytes.",
+        Text.format(
+            ROW,
+            "shape",
+            "dtype",
+            "mode",
+            "plan",
+            "ms",
+            "spread",
+            "floor ms",
+            "ratio",
+            "error",
+            "ok"));
+  }
+
+  /** One row, and one more for other plans where there are any. */
+  static List<String> rows(BenchResult result) {
+    List<String> rows = new ArrayList<>();
+    DeviceTimes forward = result.forward();
+    rows.add(
+        Text.format(
+            ROW,
+            result.problem().name(),
+            Text.id(result.problem().precision().dtype()),
+            Text.id(result.problem().precision().mode()),
+            result.plan(),
+            millis(forward.median()),
+            "(" + millis(forward.least()) + " to " + millis(forward.most()) + ")",
+            millis(result.floor().median()),
+            Text.format("%.2f", result.ratio()),
+            Text.format("%.1e", result.error()),
+            verdict(result)));
+    if (!result.others().isEmpty()) {
+      rows.add(others(result));
+    }
+    return rows;
+  }
+
+  private static String verdict(BenchResult result) {
+    if (!result.right()) {
+      return Text.format("FAILED, bound %.1e", result.bound());
+    }
+    return result.exceedsCache() ? "ok" : "ok, partly in L2";
+  }
+
+  private static String others(BenchResult result) {
+    List<String> names = new ArrayList<>();
+    for (BenchResult.Other other : result.others()) {
+      DeviceTimes times = other.times();
+      names.add(
+          times == null
+              ? Text.format("%s WRONG (%.1e)", other.name(), other.error())
+              : other.name() + " " + millis(times.median()));
+    }
+    return Text.format(
+        "    choice / best %.2f%s; %s",
+        result.overBest(), result.isNearBest() ? "" : " (!)", String.join(", ", names));
+  }
+
+  static String millis(double millis) {
+    return Text.format("%.4f", millis);
+  }
+
+  /** A case that was not timed. */
+  static String leftOut(BenchCase problem, String why) {
+    return Text.format(
+        "%-34s %-5s %-9s left out: %s",
+        problem.name(),
+        Text.id(problem.precision().dtype()),
+        Text.id(problem.precision().mode()),
+        why);
+  }
+
+  static String host(HostTime host) {
+    return Text.format(
+        "host, %s, forwardInto of B=%d H=%d N=%d D=%d: %.2f µs and %.1f bytes of heap a call,"
+            + " %d calls queued",
+        Text.id(host.dtype()),
+        HostTime.SHAPE.batch(),
+        HostTime.SHAPE.heads(),
+        HostTime.SHAPE.tokens(),
+        HostTime.SHAPE.keyDim(),
+        host.micros(),
+        host.heapBytes(),
+        HostTime.CALLS);
+  }
+
+  /** How often the planner chose well among the cases that gave it a choice. */
+  static String planner(List<BenchResult> results) {
+    List<BenchResult> choices =
+        results.stream().filter(result -> !result.others().isEmpty()).toList();
+    long near = choices.stream().filter(BenchResult::isNearBest).count();
+    double worst = choices.stream().mapToDouble(BenchResult::overBest).max().orElse(1);
+    return Text.format(
+        "planner: within 10 %% of the best plan in %d of %d cases (%.0f %%), at worst %.2f of it",
+        near, choices.size(), choices.isEmpty() ? 100.0 : 100.0 * near / choices.size(), worst);
+  }
+}

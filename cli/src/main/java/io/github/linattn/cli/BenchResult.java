@@ -1,0 +1,69 @@
+package io.github.linattn.cli;
+
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What was measured of a case.
+ *
+ * @param plan the plan in a word
+ * @param reason why this plan
+ * @param estimatedMicros what the planner expected
+ * @param sets of tensors that the calls took in turn
+ * @param exceedsCache whether the sets together are larger than any L2 cache
+ * @param error largest relative error of o and g, NaN if an output was not written
+ * @param bound largest error allowed
+ * @param others other plans, where they were asked for
+ */
+record BenchResult(
+    BenchCase problem,
+    String plan,
+    String reason,
+    double estimatedMicros,
+    int sets,
+    boolean exceedsCache,
+    DeviceTimes forward,
+    DeviceTimes floor,
+    double error,
+    double bound,
+    List<Other> others) {
+
+  /** The planner has chosen well where it loses no more than this. */
+  private static final double NEAR_BEST = 1.1;
+
+  BenchResult {
+    others = List.copyOf(others);
+  }
+
+  /**
+   * A plan that was asked for.
+   *
+   * @param name technique and tokens of a segment
+   * @param times null where its results are wrong
+   */
+  record Other(String name, double estimatedMicros, double error, @Nullable DeviceTimes times) {}
+
+  double ratio() {
+    return forward.median() / floor.median();
+  }
+
+  /** Whether every result is within the bound; a NaN is not. */
+  boolean right() {
+    return error <= bound && others.stream().allMatch(other -> other.times != null);
+  }
+
+  /** The planner's choice over the best plan. */
+  double overBest() {
+    double best = forward.median();
+    for (Other other : others) {
+      if (other.times != null) {
+        best = Math.min(best, other.times.median());
+      }
+    }
+    return forward.median() / best;
+  }
+
+  boolean isNearBest() {
+    return overBest() <= NEAR_BEST;
+  }
+}

@@ -1,0 +1,182 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.Backend;
+import io.github.linattn.Diagnostics;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Plan;
+import io.github.linattn.Stream;
+import io.github.linattn.reference.ErrorBudget;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.LongSupplier;
+
+/** Times cases on one backend, each beside a copy of as many bytes. */
+final class BenchRun {
+  /** Three times the largest L2 cache there is. */
+  private static final long BEYOND_CACHE = 3 * 60_000_000L;
+
+  /** A stream keeps so many calls ready to be repeated. */
+  private static final int MOST_SETS = 16;
+
+  private static final long SPARE_BYTES = 1L << 30;
+  private static final long SEED = 20251;
+
+  private final Backend gpu;
+  private final LongSupplier freeBytes;
+  private final boolean allPlans;
+
+  /**
+   * On a GPU.
+   *
+   * @param freeBytes tells how much of its memory is free
+   * @param allPlans whether to time what the planner did not choose, too
+   */
+  BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans) {
+    this.gpu = gpu;
+    this.freeBytes = freeBytes;
+    this.allPlans = allPlans;
+  }
+
+  /** On GPU 0. */
+  static BenchRun onGpu(Backend gpu, boolean allPlans) {
+    return new BenchRun(
+        gpu, () -> Diagnostics.cuda().orElseThrow().gpus().getFirst().freeBytes(), allPlans);
+  }
+
+  /**
+   * Times one case.
+   *
+   * @throws UnsupportedOperationException if this GPU can't do it, or has too little memory
+   */
+  BenchResult run(BenchCase problem) {
+    Plan.Pass plan = plan(problem);
+    List<BenchTensors> sets = new ArrayList<>();
+    try (Stream stream = gpu.newStream()) {
+      int count = sets(BenchTensors.bytes(problem), plan.workspaceBytes());
+      for (int i = 0; i < count; i++) {
+        sets.add(new BenchTensors(gpu, problem));
+      }
+      DeviceTimes floor = new DeviceTimer(stream, count).time(set -> sets.get(set).copy(stream));
+      var data = new BenchData(problem, SEED);
+      var check = new BenchCheck(problem, data);
+      sets.forEach(set -> set.fill(stream, data));
+      stream.synchronize();
+      var timed = new Timed(problem, sets, data, check);
+      DeviceTimes forward = timed.time();
+      double error = timed.error();
+      return new BenchResult(
+          problem,
+          BenchPlans.word(problem, plan),
+          plan.reason(),
+          plan.estimatedMicros(),
+          count,
+          count * problem.traffic() >= BEYOND_CACHE,
+          forward,
+          floor,
+          error,
+          bound(problem),
+          allPlans ? others(timed) : List.of());
+    } finally {
+      sets.forEach(BenchTensors::close);
+    }
+  }
+
+  private Plan.Pass plan(BenchCase problem) {
+    return operator(problem).on(gpu).plan(problem.shape(), problem.precision().dtype()).forward();
+  }
+
+  private static LinearAttention.Builder operator(BenchCase problem) {
+    return LinearAttention.builder()
+        .causal(problem.causal())
+        .normalizeQueriesAndKeys(problem.normalize())
+        .mode(problem.precision().mode());
+  }
+
+  private static double bound(BenchCase problem) {
+    return ErrorBudget.of(problem.precision().dtype(), problem.precision().mode());
+  }
+
+  /** So many that together they exceed the cache, at least two, if they fit. */
+  private int sets(long bytes, long workspaceBytes) {
+    long free = freeBytes.getAsLong();
+    int sets = sets(bytes, workspaceBytes, free);
+    if (sets == 0) {
+      throw new UnsupportedOperationException(
+          Text.format(
+              "needs %.1f GB of GPU memory, %.1f GB are free",
+              (bytes + workspaceBytes + SPARE_BYTES) * 1e-9, free * 1e-9));
+    }
+    return sets;
+  }
+
+  /** Sets for this much free memory; 0 if there is too little for one. */
+  static int sets(long bytes, long workspaceBytes, long free) {
+    long wanted = Math.clamp(Math.ceilDiv(BEYOND_CACHE, bytes), 2, MOST_SETS);
+    long fitting = Math.max(0, free - workspaceBytes - SPARE_BYTES) / bytes;
+    return (int) Math.min(wanted, fitting);
+  }
+
+  private List<BenchResult.Other> others(Timed timed) {
+    List<BenchResult.Other> others = new ArrayList<>();
+    for (String name : BenchPlans.names(timed.problem)) {
+      BenchPlans.asking(
+          name,
+          () -> {
+            try {
+              Plan.Pass plan = plan(timed.problem);
+              DeviceTimes times = timed.time();
+              double error = timed.error();
+              boolean right = error <= bound(timed.problem);
+              others.add(
+                  new BenchResult.Other(name, plan.estimatedMicros(), error, right ? times : null));
+            } catch (UnsupportedOperationException notBuilt) {
+              // no candidate here
+            }
+          });
+    }
+    return others;
+  }
+
+  /** The forward of a case, with tensors that are there already. */
+  private final class Timed {
+    private final BenchCase problem;
+    private final List<BenchTensors> sets;
+    private final BenchData data;
+    private final BenchCheck check;
+
+    Timed(BenchCase problem, List<BenchTensors> sets, BenchData data, BenchCheck check) {
+      this.problem = problem;
+      this.sets = sets;
+      this.data = data;
+      this.check = check;
+    }
+
+    /** Poisons the outputs, then times. */
+    DeviceTimes time() {
+      try (Stream stream = gpu.newStream()) {
+        sets.forEach(set -> set.poison(stream));
+        stream.synchronize();
+        LinearAttention attention = operator(problem).on(gpu, stream);
+        return new DeviceTimer(stream, sets.size()).time(set -> sets.get(set).run(attention));
+      }
+    }
+
+    double error() {
+      return problem.decode() ? errorOfStep() : check.error(sets);
+    }
+
+    /** Steps have moved the state on; one more, from a state that is known. */
+    private double errorOfStep() {
+      BenchTensors set = sets.getLast();
+      try (Stream stream = gpu.newStream()) {
+        set.fillState(stream, data);
+        set.poison(stream);
+        stream.synchronize();
+        long count = set.stateCount();
+        set.run(operator(problem).on(gpu, stream));
+        stream.synchronize();
+        return check.errorOfStep(set, count);
+      }
+    }
+  }
+}

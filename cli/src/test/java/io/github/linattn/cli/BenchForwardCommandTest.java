@@ -1,0 +1,300 @@
+package io.github.linattn.cli;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Diagnostics;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Mode;
+import io.github.linattn.Plan;
+import io.github.linattn.Stream;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import picocli.CommandLine;
+
+/** Breaks when the benchmark reads its options, or tells its results, in another way. */
+class BenchForwardCommandTest {
+  private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
+  private static final BenchMachine MACHINE =
+      new BenchMachine(
+          "2026-11-21T00:00:00Z", "GPU \"A\"", "sm_90", "13.0", "12.8", "25", "1", "f");
+
+  @TempDir Path folder;
+
+  private static List<String> cases(String... args) {
+    var sink = new PrintStream(new ByteArrayOutputStream(), true, UTF_8);
+    var command = new BenchForwardCommand(new Console(sink, sink));
+    new CommandLine(command).parseArgs(args);
+    return command.cases().stream()
+        .map(each -> each.name() + " " + precision(each.precision()))
+        .toList();
+  }
+
+  private static String precision(Precision precision) {
+    return Text.id(precision.dtype()) + " " + Text.id(precision.mode());
+  }
+
+  @Test
+  void withoutOptionsItIsOneCase() {
+    assertThat(cases()).containsExactly("B=4 H=16 N=10000 D=128 bf16 default");
+  }
+
+  @Test
+  void listsGiveTheirProduct() {
+    assertThat(
+            cases(
+                "--dtype=bf16,f32",
+                "--mode=tf32,accurate",
+                "--batch=2",
+                "--heads=4,8",
+                "--kv-heads=2",
+                "--tokens=100,7",
+                "--value-dim=64",
+                "--non-causal",
+                "--normalize"))
+        .hasSize(3 * 2 * 2)
+        .contains("B=2 H=8 K=2 N=7 D=128 Dv=64 full unit f32 tf32")
+        .endsWith("B=2 H=8 K=2 N=7 D=128 Dv=64 full unit f32 accurate");
+  }
+
+  @Test
+  void aModeAloneMeansF32() {
+    assertThat(cases("--mode=tf32", "--head-dim=64"))
+        .containsExactly("B=4 H=16 N=10000 D=64 f32 tf32");
+  }
+
+  @Test
+  void theTargetsAreThoseOfTheDesign() {
+    assertThat(cases("--preset=targets"))
+        .containsExactly(
+            "B=4 H=16 N=10000 D=128 bf16 default",
+            "B=4 H=16 N=10000 D=128 f16 default",
+            "B=4 H=16 N=10000 D=128 f32 tf32",
+            "B=4 H=16 N=10000 D=128 f32 default",
+            "B=4 H=16 N=10000 D=128 f32 accurate",
+            "B=4 H=16 N=10000 D=64 bf16 default",
+            "B=4 H=16 N=10000 D=256 bf16 default",
+            "B=1 H=8 N=131072 D=128 bf16 default",
+            "B=1 H=1 N=1048576 D=128 bf16 default",
+            "B=4 H=16 N=1 D=128 bf16 default");
+    List<BenchCase> targets = BenchPreset.TARGETS.cases(List.of());
+    assertThat(targets.stream().filter(BenchCase::decode)).containsExactly(targets.getLast());
+    assertThat(cases("--preset=targets", "--dtype=f16")).hasSize(1);
+  }
+
+  @Test
+  void presetsHaveTheirRows() {
+    assertThat(cases("--preset=head-dims"))
+        .hasSize(6 * 5)
+        .startsWith("B=4 H=16 N=4096 D=32 bf16 default")
+        .endsWith("B=4 H=16 N=4096 D=256 f32 accurate");
+    assertThat(cases("--preset=tokens"))
+        .hasSize(7)
+        .endsWith("B=4 H=16 N=1000000 D=128 bf16 default");
+    assertThat(cases("--preset=heads"))
+        .hasSize(9)
+        .startsWith("B=1 H=1 N=10000 D=128 bf16 default")
+        .endsWith("B=1 H=256 N=10000 D=128 bf16 default");
+    assertThat(cases("--preset=grid", "--dtype=f16")).hasSize(60);
+  }
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      value = {
+        "--preset=targets --tokens=5 | shapes of its own",
+        "--dtype=bf16 --mode=tf32 | --mode is for f32",
+        "--head-dim=40 | multiple of 16",
+        "--heads=6 --kv-heads=4 | evenly",
+        "--dtype=f64 | f32",
+        "--preset=all | head-dims",
+        "--family=other | chunked or paper",
+        "--family=paper --all-plans | one plan"
+      })
+  void wrongOptionsAreMisuse(String options, String reason) {
+    List<String> args = new ArrayList<>(List.of("bench", "forward"));
+    args.addAll(List.of(options.split(" ")));
+    Cli cli = Cli.run(args.toArray());
+    assertThat(cli.exitCode()).as(cli.err()).isEqualTo(2);
+    assertThat(cli.err()).contains(reason);
+  }
+
+  @Test
+  void itNeedsAGpuAndSaysSo() {
+    assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
+    Cli cli = Cli.run("bench", "forward", "--json", folder.resolve("none.json"));
+    assertThat(cli.exitCode()).isEqualTo(3);
+    assertThat(cli.err()).startsWith("linattn: no usable GPU: ");
+    assertThat(cli.out()).isEmpty();
+    assertThat(Files.exists(folder.resolve("none.json"))).isFalse();
+    assertThat(System.getProperty("linattn.family")).isNull();
+    assertThat(Cli.run("bench").exitCode()).isEqualTo(2);
+    assertThat(Cli.run("bench", "forward", "--help").out()).contains("--all-plans");
+  }
+
+  private static DeviceTimes times(int calls, double... millis) {
+    List<Double> samples = new ArrayList<>();
+    for (double each : millis) {
+      samples.add(each);
+    }
+    return new DeviceTimes(calls, samples);
+  }
+
+  private static BenchResult result(double error, BenchResult.Other... others) {
+    return new BenchResult(
+        BenchCase.of(AttentionShape.of(4, 16, 10_000, 128), BF16),
+        "one pass, wgmma",
+        "one pass: why",
+        170,
+        2,
+        true,
+        times(1, 0.19, 0.176, 0.175),
+        times(1, 0.16, 0.17, 0.15),
+        error,
+        1.2e-2,
+        List.of(others));
+  }
+
+  @Test
+  void aRowHasTheFigures() {
+    assertThat(BenchReport.rows(result(2e-3)))
+        .containsExactly(
+            "B=4 H=16 N=10000 D=128             bf16  default   one pass, wgmma        0.1760"
+                + "      (0.1750 to 0.1900)     0.1600   1.10  2.0e-03  ok");
+    assertThat(BenchReport.rows(result(Double.NaN)).getFirst())
+        .endsWith("     NaN  FAILED, bound 1.2e-02");
+    assertThat(result(Double.NaN).right()).isFalse();
+    assertThat(BenchReport.head(MACHINE)).hasSize(3);
+  }
+
+  @Test
+  void thePlannersChoiceIsJudged() {
+    BenchResult well = result(1e-3, new BenchResult.Other("wgmma", 171, 1e-3, times(1, 0.17)));
+    BenchResult badly = result(1e-3, new BenchResult.Other("mma:512", 300, 1e-3, times(1, 0.088)));
+    BenchResult wrong = result(1e-3, new BenchResult.Other("mma", 300, 0.5, null));
+    assertThat(BenchReport.rows(well).get(1)).contains("choice / best 1.04; wgmma 0.1700");
+    assertThat(BenchReport.rows(badly).get(1)).contains("2.00 (!); mma:512 0.0880");
+    assertThat(wrong.right()).isFalse();
+    assertThat(BenchReport.rows(wrong).get(1)).contains("mma WRONG (5.0e-01)");
+    assertThat(BenchReport.planner(List.of(well, badly, result(1e-3))))
+        .contains("in 1 of 2 cases (50 %), at worst 2.00");
+  }
+
+  @Test
+  void jsonHasEverySample() {
+    HostTime host = new HostTime(DType.BF16, 6.25, 0);
+    BenchResult result =
+        result(Double.NaN, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3)));
+    assertThat(BenchJson.text(MACHINE, List.of(result), List.of(host)))
+        .startsWith("{\"time\": \"2026-11-21T00:00:00Z\", \"gpu\": \"GPU \\\"A\\\"\"")
+        .contains("\"tokens\": 10000, \"keyDim\": 128")
+        .contains(
+            "\"forward\": {\"median\": 0.176000, \"calls\": 1, \"samples\": [0.190000, 0.176000,"
+                + " 0.175000]}")
+        .contains("\"ratio\": 1.10000, \"error\": null, \"bound\": 0.0120000, \"right\": false")
+        .contains("\"plans\": [{\"name\": \"mma\", \"estimatedMicros\": 300.000")
+        .endsWith(
+            "\"host\": [\n  {\"dtype\": \"bf16\", \"micros\": 6.25000, \"heapBytes\": 0.00000}]}\n");
+  }
+
+  @Test
+  void plansToTimeCoverTheChoice() {
+    BenchCase few = BenchCase.of(AttentionShape.of(1, 1, 1_048_576, 128), BF16);
+    assertThat(BenchPlans.segments(few.shape())).hasSize(6).startsWith(524_288).endsWith(1024);
+    assertThat(BenchPlans.names(few)).hasSize(14).startsWith("wgmma", "wgmma:524288");
+    BenchCase many = BenchCase.of(AttentionShape.of(1, 256, 1000, 256), BF16);
+    assertThat(BenchPlans.names(many)).containsExactly("wgmma", "wgmma:512", "mma", "mma:512");
+    assertThat(BenchPlans.names(many.with(false, false))).isEmpty();
+    assertThat(BenchPlans.segments(AttentionShape.of(1, 1, 100, 64))).isEmpty();
+    var pass = new Plan.Pass(List.of(), 0, 0, 1, "one pass: x, by wgmma on 132 multiprocessors");
+    assertThat(BenchPlans.word(many, pass)).isEqualTo("one pass, wgmma");
+    BenchPlans.asking(
+        "mma", () -> assertThat(System.getProperty(BenchPlans.PROPERTY)).isEqualTo("mma"));
+    assertThat(System.getProperty(BenchPlans.PROPERTY)).isNull();
+  }
+
+  @Test
+  void aFloorMovesWhatTheForwardMoves() {
+    BenchCase plain = BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16);
+    assertThat(plain.traffic()).isEqualTo(2 * 100 * (4 * 64 * 2 + 4));
+    BenchCase decode = BenchCase.decode(AttentionShape.of(1, 2, 1, 64), BF16);
+    assertThat(decode.traffic()).isEqualTo(2 * (4 * 64 * 2 + 4) + 2 * 2 * (64 * 64 + 128) * 4);
+    for (BenchCase each : List.of(plain, decode)) {
+      assertThat(BenchTensors.bytes(each)).isGreaterThanOrEqualTo(each.traffic());
+    }
+    assertThat(BenchRun.sets(1_000_000, 0, 100_000_000_000L)).isEqualTo(16);
+    assertThat(BenchRun.sets(90_000_000, 0, 100_000_000_000L)).isEqualTo(2);
+    assertThat(BenchRun.sets(60_000_000_000L, 0, 100_000_000_000L)).isEqualTo(1);
+    assertThat(BenchRun.sets(99_000_000_000L, 0, 100_000_000_000L)).isZero();
+  }
+
+  private static BenchResult onCpu(BenchCase problem) {
+    try (Backend cpu = Backend.cpu(2)) {
+      return new BenchRun(cpu, () -> 8L << 30, false).run(problem);
+    }
+  }
+
+  @Test
+  void outputsOfAnyLengthAreChecked() {
+    Precision exact = new Precision(DType.F32, Mode.ACCURATE);
+    BenchCase whole = BenchCase.of(AttentionShape.of(2, 2, 600, 32), exact);
+    var grouped = new AttentionShape(1, 4, 2, 21_000, 16, 32);
+    for (BenchCase each :
+        List.of(
+            whole,
+            whole.with(false, true),
+            BenchCase.of(grouped, exact),
+            BenchCase.of(grouped, exact).with(false, false),
+            BenchCase.of(grouped, exact).with(true, true),
+            BenchCase.decode(AttentionShape.of(1, 4, 1, 32), exact))) {
+      BenchResult result = onCpu(each);
+      assertThat(result.error()).as(each.name()).isBetween(1e-9, 2e-6);
+      assertThat(result.right()).isTrue();
+      assertThat(result.forward().millis()).hasSize(11);
+      assertThat(result.ratio()).isPositive();
+      assertThat(result.sets()).isGreaterThan(1);
+    }
+  }
+
+  @Test
+  void anOutputThatIsNotWrittenIsFound() {
+    BenchCase problem = BenchCase.of(AttentionShape.of(1, 1, 2000, 16), BF16);
+    try (Backend cpu = Backend.cpu(1);
+        Stream stream = cpu.newStream();
+        var set = new BenchTensors(cpu, problem)) {
+      var data = new BenchData(problem, 7);
+      var check = new BenchCheck(problem, data);
+      set.fill(stream, data);
+      set.poison(stream);
+      assertThat(check.error(List.of(set))).isNaN();
+      set.run(LinearAttention.builder().on(cpu));
+      assertThat(check.error(List.of(set))).isLessThan(1.2e-2);
+      set.o().sliced(2, 1999, 1).copyFrom(new float[16]);
+      assertThat(check.error(List.of(set))).isGreaterThan(1e-3);
+      set.g().sliced(2, 1000, 1).copyFrom(new float[] {Float.NaN});
+      assertThat(check.error(List.of(set))).isNaN();
+    }
+  }
+
+  @Test
+  void hostTimeIsMeasured() {
+    try (Backend cpu = Backend.cpu(1)) {
+      HostTime host = HostTime.measure(cpu, DType.F32, 1);
+      assertThat(host.micros()).isPositive();
+      assertThat(host.heapBytes()).isPositive();
+      assertThat(BenchReport.host(host)).startsWith("host, f32, forwardInto of B=1 H=4 N=64 D=64");
+    }
+  }
+}
