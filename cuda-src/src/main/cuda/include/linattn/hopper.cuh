@@ -142,11 +142,13 @@ __device__ __forceinline__ uint32_t swizzled(int row, int unit) {
 }
 
 // Descriptor of an operand in such a tile, at a multiple of 1024. Contraction over the rows:
-// column_stride = distance of neighbouring tiles of 64 columns; along the row it is unused.
+// column_stride = distance of neighbouring tiles of 64 columns; along the row it is unused. The address
+// has 18 bits; those above tell the block's rank in its cluster and have no place here.
 __device__ __forceinline__ uint64_t operand(uint32_t tile, uint32_t column_stride = 0) {
   constexpr uint64_t kSwizzle128 = 1ull << 62;
   constexpr uint64_t kEightRows = static_cast<uint64_t>(1024 >> 4) << 32;
-  return kSwizzle128 | kEightRows | (static_cast<uint64_t>(column_stride >> 4) << 16) | (tile >> 4);
+  return kSwizzle128 | kEightRows | (static_cast<uint64_t>(column_stride >> 4) << 16) |
+         ((tile & 0x3ffff) >> 4);
 }
 
 // The operand `bytes` further: 32 for each step of 16 along the row, 2048 for each of 16 rows, and whole

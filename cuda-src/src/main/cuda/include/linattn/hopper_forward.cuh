@@ -877,8 +877,6 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
         }
       }
     }
-    first_g = sum_lanes<4>(first_g) + first_before;
-    second_g = sum_lanes<4>(second_g) + second_before;
     barrier_wait(block.barrier(Plan::kWeightsEmpty, weights_at.index), weights_at.parity ^ 1);
     const uint32_t weights = block.weights(weights_at.index) + matrix_row;
 #pragma unroll
@@ -889,6 +887,8 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
         store_matrices(matrices + Plan::kLowerKey, &lower_frag[4 * pair]);
       }
     }
+    first_g = sum_lanes<4>(first_g) + first_before;  // while the weights are on their way
+    second_g = sum_lanes<4>(second_g) + second_before;
     const int num_rows = block.rows(chunk);
     if (t == 0) {
       // Rows past the end divide nothing: their outputs are zero and mark nothing.
