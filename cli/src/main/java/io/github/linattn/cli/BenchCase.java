@@ -51,6 +51,11 @@ record BenchCase(
     return decode ? heads * sums * Float.BYTES : 0;
   }
 
+  /** Memory that a call touches. */
+  long footprint() {
+    return traffic() - stateBytes();
+  }
+
   /** What has to be read and written: q, k, v, o and g once, a state twice. */
   long traffic() {
     return elements() * precision.dtype().bytes()

@@ -22,8 +22,8 @@ final class BenchCheck {
   /** At least so many of the last tokens. */
   private static final int LAST = 500;
 
-  private static final int SCAN_ELEMENTS = 1 << 20;
-  private static final int MOST_SCANS = 32;
+  private static final int SCAN_ELEMENTS = 1 << 18;
+  private static final int MOST_SCANS = 16;
 
   private final BenchCase problem;
   private final AttentionShape shape;

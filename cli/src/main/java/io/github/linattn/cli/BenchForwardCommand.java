@@ -51,7 +51,7 @@ final class BenchForwardCommand implements Callable<Integer> {
       paramLabel = "TYPE",
       split = ",",
       converter = Spelling.OfDType.class,
-      description = "bf16 (if left out), f16, f32")
+      description = "bf16 (if left out and the preset has no other), f16, f32")
   private List<DType> dtypes = List.of();
 
   @Option(
@@ -59,7 +59,7 @@ final class BenchForwardCommand implements Callable<Integer> {
       paramLabel = "MODE",
       split = ",",
       converter = Spelling.OfMode.class,
-      description = "for f32: tf32, default (if left out), accurate")
+      description = "for f32: tf32, default (if left out), accurate; alone it means f32")
   private List<Mode> modes = List.of();
 
   @Option(names = "--batch", paramLabel = "B", description = "batch rows; 4 if left out")

@@ -74,6 +74,7 @@ final class BenchJson {
     return new Members()
         .put("median", times.median())
         .put("calls", times.calls())
+        .raw("graph", String.valueOf(times.graph()))
         .raw(
             "samples",
             times.millis().stream()

@@ -4,7 +4,6 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.Plan;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -22,6 +21,8 @@ final class BenchPlans {
   private static final long MOST_BLOCKS = 2048;
 
   private static final int COLUMNS = 64;
+  private static final Pattern SEGMENTS =
+      Pattern.compile("^segments: \\d+ items of up to (\\d+) tokens");
   private static final Pattern TECHNIQUE = Pattern.compile(", by (\\w+) on ");
 
   private BenchPlans() {}
@@ -82,10 +83,11 @@ final class BenchPlans {
       return "paper";
     }
     String kind = pass.reason().split(":", 2)[0];
+    Matcher segments = SEGMENTS.matcher(pass.reason());
+    if (segments.find()) {
+      kind = "segments " + segments.group(1);
+    }
     Matcher technique = TECHNIQUE.matcher(pass.reason());
-    return Optional.of(technique)
-        .filter(Matcher::find)
-        .map(found -> kind + ", " + found.group(1))
-        .orElse(kind);
+    return technique.find() ? kind + ", " + technique.group(1) : kind;
   }
 }

@@ -5,7 +5,7 @@ import java.util.List;
 
 /** The benchmark's results as lines of a table. */
 final class BenchReport {
-  private static final String ROW = "%-34s %-5s %-9s %-18s %10s %23s %10s %6s  %7s  %s";
+  private static final String ROW = "%-34s %-5s %-9s %-22s %10s %23s %10s %6s  %7s  %s";
 
   private BenchReport() {}
 
@@ -64,7 +64,8 @@ final class BenchReport {
     if (!result.right()) {
       return Text.format("FAILED, bound %.1e", result.bound());
     }
-    return result.exceedsCache() ? "ok" : "ok, partly in L2";
+    String waited = result.forward().mayHaveWaited() ? ", may have waited for the host" : "";
+    return (result.exceedsCache() ? "ok" : "ok, partly in L2") + waited;
   }
 
   private static String others(BenchResult result) {

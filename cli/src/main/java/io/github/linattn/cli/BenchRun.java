@@ -5,6 +5,7 @@ import io.github.linattn.Diagnostics;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Plan;
 import io.github.linattn.Stream;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.reference.ErrorBudget;
 import java.util.ArrayList;
 import java.util.List;
@@ -15,8 +16,7 @@ final class BenchRun {
   /** Three times the largest L2 cache there is. */
   private static final long BEYOND_CACHE = 3 * 60_000_000L;
 
-  /** A stream keeps so many calls ready to be repeated. */
-  private static final int MOST_SETS = 16;
+  private static final int MOST_SETS = 64;
 
   private static final long SPARE_BYTES = 1L << 30;
   private static final long SEED = 20251;
@@ -52,7 +52,7 @@ final class BenchRun {
     Plan.Pass plan = plan(problem);
     List<BenchTensors> sets = new ArrayList<>();
     try (Stream stream = gpu.newStream()) {
-      int count = sets(BenchTensors.bytes(problem), plan.workspaceBytes());
+      int count = sets(problem, plan.workspaceBytes());
       for (int i = 0; i < count; i++) {
         sets.add(new BenchTensors(gpu, problem));
       }
@@ -70,7 +70,7 @@ final class BenchRun {
           plan.reason(),
           plan.estimatedMicros(),
           count,
-          count * problem.traffic() >= BEYOND_CACHE,
+          count * problem.footprint() >= BEYOND_CACHE,
           forward,
           floor,
           error,
@@ -97,22 +97,22 @@ final class BenchRun {
   }
 
   /** So many that together they exceed the cache, at least two, if they fit. */
-  private int sets(long bytes, long workspaceBytes) {
+  private int sets(BenchCase problem, long workspaceBytes) {
     long free = freeBytes.getAsLong();
-    int sets = sets(bytes, workspaceBytes, free);
+    int sets = sets(problem, workspaceBytes, free);
     if (sets == 0) {
       throw new UnsupportedOperationException(
           Text.format(
               "needs %.1f GB of GPU memory, %.1f GB are free",
-              (bytes + workspaceBytes + SPARE_BYTES) * 1e-9, free * 1e-9));
+              (BenchTensors.bytes(problem) + workspaceBytes + SPARE_BYTES) * 1e-9, free * 1e-9));
     }
     return sets;
   }
 
   /** Sets for this much free memory; 0 if there is too little for one. */
-  static int sets(long bytes, long workspaceBytes, long free) {
-    long wanted = Math.clamp(Math.ceilDiv(BEYOND_CACHE, bytes), 2, MOST_SETS);
-    long fitting = Math.max(0, free - workspaceBytes - SPARE_BYTES) / bytes;
+  static int sets(BenchCase problem, long workspaceBytes, long free) {
+    long wanted = Math.clamp(Math.ceilDiv(BEYOND_CACHE, problem.footprint()), 2, MOST_SETS);
+    long fitting = Math.max(0, free - workspaceBytes - SPARE_BYTES) / BenchTensors.bytes(problem);
     return (int) Math.min(wanted, fitting);
   }
 
@@ -129,7 +129,7 @@ final class BenchRun {
               boolean right = error <= bound(timed.problem);
               others.add(
                   new BenchResult.Other(name, plan.estimatedMicros(), error, right ? times : null));
-            } catch (UnsupportedOperationException notBuilt) {
+            } catch (UnsupportedOperationException | CudaOutOfMemoryException notHere) {
               // no candidate here
             }
           });

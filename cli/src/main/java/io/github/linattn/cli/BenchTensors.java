@@ -18,6 +18,7 @@ final class BenchTensors implements AutoCloseable {
 
   private final BenchCase problem;
   private final Backend gpu;
+  private final Resources owned = new Resources();
   private final Tensor memory;
   private long used;
   private final AttentionInput input;
@@ -30,7 +31,8 @@ final class BenchTensors implements AutoCloseable {
   BenchTensors(Backend gpu, BenchCase problem) {
     this.problem = problem;
     this.gpu = gpu;
-    this.memory = gpu.allocate(DType.BF16, TensorShape.of(bytes(problem) / DType.BF16.bytes()));
+    this.memory =
+        owned.add(gpu.allocate(DType.BF16, TensorShape.of(bytes(problem) / DType.BF16.bytes())));
     try {
       AttentionShape shape = problem.shape();
       DType dtype = problem.precision().dtype();
@@ -46,7 +48,7 @@ final class BenchTensors implements AutoCloseable {
       this.copySource = next(DType.BF16, half());
       this.copyTarget = next(DType.BF16, half());
     } catch (RuntimeException e) {
-      memory.close();
+      owned.close();
       throw e;
     }
   }
@@ -80,7 +82,7 @@ final class BenchTensors implements AutoCloseable {
             ? gpu.wrapDeviceMemory(memory.segment().address() + used, dtype, shape)
             : Tensor.wrap(memory.segment().asSlice(used), dtype, shape);
     used += aligned(shape.elements() * dtype.bytes());
-    return tensor;
+    return owned.add(tensor);
   }
 
   private AttentionState nextState(AttentionShape shape) {
@@ -141,6 +143,6 @@ final class BenchTensors implements AutoCloseable {
 
   @Override
   public void close() {
-    memory.close();
+    owned.close();
   }
 }

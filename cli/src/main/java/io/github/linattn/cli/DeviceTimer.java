@@ -10,18 +10,18 @@ import java.util.function.IntConsumer;
 
 /**
  * Times an operation on a GPU by its own clock. The samples are queued without waiting between
- * them, so that the device never waits for the host; short operations are repeated within a sample,
- * from a graph.
+ * them, and all but long operations are repeated in a graph, so that the device never waits for the
+ * host.
  */
 final class DeviceTimer {
   private static final int WARM_UP = 3;
   private static final int SAMPLES = 11;
 
-  /** Shorter operations take less time than the host needs to queue them. */
-  private static final double SHORT_MILLIS = 0.1;
+  /** The host queues the next call long before one of these is done, even before it is compiled. */
+  private static final double LONG_MILLIS = 2;
 
-  private static final double SAMPLE_MILLIS = 0.3;
-  private static final int MOST_CALLS = 512;
+  private static final double SAMPLE_MILLIS = 1;
+  private static final int MOST_CALLS = 1024;
 
   private final Stream stream;
   private final int sets;
@@ -44,18 +44,23 @@ final class DeviceTimer {
   DeviceTimes time(IntConsumer operation) {
     repeat(operation, Math.max(WARM_UP, sets));
     stream.synchronize();
-    double estimate = mean(samples(() -> repeat(operation, sets), WARM_UP)) / sets;
-    if (estimate >= SHORT_MILLIS) {
+    if (least(samples(() -> operation.accept(0), WARM_UP)) >= LONG_MILLIS) {
       int[] next = {0};
-      return times(1, samples(() -> operation.accept(next[0]++ % sets), SAMPLES));
+      return times(1, false, samples(() -> operation.accept(next[0]++ % sets), SAMPLES));
     }
-    int wanted = (int) Math.min(MOST_CALLS, Math.ceil(SAMPLE_MILLIS / estimate));
-    int calls = Math.ceilDiv(wanted, sets) * sets;
-    try (Graph graph = stream.capture(() -> repeat(operation, calls))) {
-      graph.launch();
-      return times(calls, samples(graph::launch, SAMPLES));
-    } catch (CudaException | UnsupportedOperationException notInAGraph) {
-      return times(calls, samples(() -> repeat(operation, calls), SAMPLES));
+    int calls = sets;
+    while (true) {
+      int now = calls;
+      try (Graph graph = stream.capture(() -> repeat(operation, now))) {
+        double sample = least(samples(graph::launch, WARM_UP));
+        int wanted = (int) Math.min(MOST_CALLS, Math.ceil(SAMPLE_MILLIS / sample * calls));
+        if (wanted <= calls) {
+          return times(calls, true, samples(graph::launch, SAMPLES));
+        }
+        calls = Math.ceilDiv(wanted, sets) * sets;
+      } catch (CudaException | UnsupportedOperationException notInAGraph) {
+        return times(calls, false, samples(() -> repeat(operation, now), SAMPLES));
+      }
     }
   }
 
@@ -65,12 +70,12 @@ final class DeviceTimer {
     }
   }
 
-  private static double mean(List<Double> values) {
-    return values.stream().mapToDouble(value -> value).average().orElseThrow();
+  private static double least(List<Double> values) {
+    return values.stream().mapToDouble(value -> value).min().orElseThrow();
   }
 
-  private static DeviceTimes times(int calls, List<Double> millis) {
-    return new DeviceTimes(calls, millis.stream().map(sample -> sample / calls).toList());
+  private static DeviceTimes times(int calls, boolean graph, List<Double> millis) {
+    return new DeviceTimes(calls, graph, millis.stream().map(sample -> sample / calls).toList());
   }
 
   /** Times between marks; one run before the first mark keeps the device busy. */

@@ -6,11 +6,17 @@ import java.util.List;
  * Device times of one operation.
  *
  * @param calls of the operation in each sample
+ * @param graph whether the device took them from a graph, without the host
  * @param millis of one call, a mean over those of a sample, in the order they were taken
  */
-record DeviceTimes(int calls, List<Double> millis) {
+record DeviceTimes(int calls, boolean graph, List<Double> millis) {
   DeviceTimes {
     millis = List.copyOf(millis);
+  }
+
+  /** Whether the host queued short calls one by one, so that the device may have waited for it. */
+  boolean mayHaveWaited() {
+    return calls > 1 && !graph;
   }
 
   double least() {

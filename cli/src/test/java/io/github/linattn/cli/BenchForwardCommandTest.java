@@ -149,7 +149,7 @@ class BenchForwardCommandTest {
     for (double each : millis) {
       samples.add(each);
     }
-    return new DeviceTimes(calls, samples);
+    return new DeviceTimes(calls, true, samples);
   }
 
   private static BenchResult result(double error, BenchResult.Other... others) {
@@ -171,7 +171,7 @@ class BenchForwardCommandTest {
   void aRowHasTheFigures() {
     assertThat(BenchReport.rows(result(2e-3)))
         .containsExactly(
-            "B=4 H=16 N=10000 D=128             bf16  default   one pass, wgmma        0.1760"
+            "B=4 H=16 N=10000 D=128             bf16  default   one pass, wgmma            0.1760"
                 + "      (0.1750 to 0.1900)     0.1600   1.10  2.0e-03  ok");
     assertThat(BenchReport.rows(result(Double.NaN)).getFirst())
         .endsWith("     NaN  FAILED, bound 1.2e-02");
@@ -201,8 +201,8 @@ class BenchForwardCommandTest {
         .startsWith("{\"time\": \"2026-11-21T00:00:00Z\", \"gpu\": \"GPU \\\"A\\\"\"")
         .contains("\"tokens\": 10000, \"keyDim\": 128")
         .contains(
-            "\"forward\": {\"median\": 0.176000, \"calls\": 1, \"samples\": [0.190000, 0.176000,"
-                + " 0.175000]}")
+            "\"forward\": {\"median\": 0.176000, \"calls\": 1, \"graph\": true, \"samples\":"
+                + " [0.190000, 0.176000, 0.175000]}")
         .contains("\"ratio\": 1.10000, \"error\": null, \"bound\": 0.0120000, \"right\": false")
         .contains("\"plans\": [{\"name\": \"mma\", \"estimatedMicros\": 300.000")
         .endsWith(
@@ -220,6 +220,10 @@ class BenchForwardCommandTest {
     assertThat(BenchPlans.segments(AttentionShape.of(1, 1, 100, 64))).isEmpty();
     var pass = new Plan.Pass(List.of(), 0, 0, 1, "one pass: x, by wgmma on 132 multiprocessors");
     assertThat(BenchPlans.word(many, pass)).isEqualTo("one pass, wgmma");
+    var cut =
+        new Plan.Pass(
+            List.of(), 0, 0, 1, "segments: 5 items of up to 64 tokens with a scan, by mma on 1 x");
+    assertThat(BenchPlans.word(many, cut)).isEqualTo("segments 64, mma");
     BenchPlans.asking(
         "mma", () -> assertThat(System.getProperty(BenchPlans.PROPERTY)).isEqualTo("mma"));
     assertThat(System.getProperty(BenchPlans.PROPERTY)).isNull();
@@ -234,10 +238,13 @@ class BenchForwardCommandTest {
     for (BenchCase each : List.of(plain, decode)) {
       assertThat(BenchTensors.bytes(each)).isGreaterThanOrEqualTo(each.traffic());
     }
-    assertThat(BenchRun.sets(1_000_000, 0, 100_000_000_000L)).isEqualTo(16);
-    assertThat(BenchRun.sets(90_000_000, 0, 100_000_000_000L)).isEqualTo(2);
-    assertThat(BenchRun.sets(60_000_000_000L, 0, 100_000_000_000L)).isEqualTo(1);
-    assertThat(BenchRun.sets(99_000_000_000L, 0, 100_000_000_000L)).isZero();
+    assertThat(BenchRun.sets(plain, 0, 100_000_000_000L)).isEqualTo(64);
+    BenchCase steps = BenchCase.decode(AttentionShape.of(4, 16, 1, 128), BF16);
+    assertThat(BenchRun.sets(steps, 0, 100_000_000_000L)).isEqualTo(42);
+    BenchCase large = BenchCase.of(AttentionShape.of(4, 16, 10_000, 128), BF16);
+    assertThat(BenchRun.sets(large, 0, 100_000_000_000L)).isEqualTo(2);
+    assertThat(BenchRun.sets(large, 0, 2_000_000_000L)).isEqualTo(1);
+    assertThat(BenchRun.sets(large, 0, 1_500_000_000L)).isZero();
   }
 
   private static BenchResult onCpu(BenchCase problem) {
