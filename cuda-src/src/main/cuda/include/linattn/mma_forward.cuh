@@ -6,6 +6,8 @@
 // warps are a chunk ahead and form W, g and z. One barrier per chunk hands W over and frees the oldest stage.
 #pragma once
 
+#include <type_traits>
+
 #include "linattn/chunk_items.cuh"
 #include "linattn/chunk_rows.cuh"
 #include "linattn/mma.cuh"
@@ -13,6 +15,9 @@
 namespace linattn {
 
 constexpr int kScoreBarrier = 1;  // 0 is __syncthreads
+
+// __syncthreads, but the roles may wait at places of their own.
+__device__ __forceinline__ void synchronize_roles() { asm volatile("bar.sync 0;\n" ::: "memory"); }
 
 // Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64]}, 2 x W [C x C], and in floats 2 x z [D],
 // partial sums of z [kSumParts x D], q.z [C], |q| [C], sums of W's rows [kGroups x C],
@@ -66,6 +71,9 @@ struct MmaForwardPlan {
   static constexpr int kSharedBytes = bytes(kTokens, kStages);
   // Two blocks hide each other's waits, where the state leaves registers for that.
   static constexpr int kMinBlocks = !kAccurate && kHeadDim * kElementBytes <= 128 ? 2 : 1;
+  // Where the state leaves its warps few registers, they load in turn and the other warps start all copies.
+  static constexpr bool kLoadsInTurn = kHeadDim > (std::is_same_v<Element, __half> ? 64 : 128);
+  static constexpr int kCopyThreads = kHeadDim > 128 ? kScoreThreads : kThreads;
 
   using QueryLayout = TileLayout<Element, kTokens, kHeadDim>;
   using ValueLayout = TileLayout<Element, kTokens, kValueColumns>;
@@ -182,7 +190,7 @@ struct ScoreRole {
                                           const ForwardMemory<Plan>& memory, int chunk, int thread) {
     const Element* const query_smem = memory.query(chunk);
     Element* const key_smem = memory.key(chunk);
-    measure_rows(args, memory, query_smem, key_smem, chunk, thread);
+    measure_rows(args, tile, memory, query_smem, key_smem, chunk, thread);
     synchronize();
     sum_keys(memory, key_smem, thread);
     form_weights(tile, memory, query_smem, key_smem, chunk, thread);
@@ -206,7 +214,6 @@ struct ScoreRole {
       const bool valid = first_token + thread < tile.item.tokens;
       // Zero past the end, where g may be zero and nothing is stored: o is finite there.
       memory.inverse_smem[slot] = valid ? 1.0f / normalizer : 0.0f;
-      memory.constant_smem[slot] = static_cast<float>(constant);
       if (tile.block.tile_idx == 0 && valid) {
         const float stored = normalizer / length;
         tile.normalizer(args)[(first_token + thread) * args.normalizer.token_stride] = stored;
@@ -231,6 +238,7 @@ struct ScoreRole {
 
  private:
   __device__ __forceinline__ static void measure_rows(const ChunkedArguments& args,
+                                                      const ValueTile<kValueColumns>& tile,
                                                       const ForwardMemory<Plan>& memory,
                                                       const Element* query_smem, Element* key_smem, int chunk,
                                                       int thread) {
@@ -258,6 +266,7 @@ struct ScoreRole {
     if (lane == 0) {
       memory.query_key_sum_smem[row] = products;
       memory.length_smem[row] = length;
+      memory.constant_smem[chunk % 2 * Plan::kTokens + row] = tile.head.a * length;
     }
   }
 
@@ -382,7 +391,8 @@ struct StateRole {
   using QueryLayout = typename Plan::QueryLayout;
   using ValueLayout = typename Plan::ValueLayout;
   using WeightLayout = typename Plan::WeightLayout;
-  static constexpr int kBatch = 2;  // blocks of 16 key columns whose products overlap
+  // Blocks of 16 key columns whose products overlap.
+  static constexpr int kBatch = sizeof(Element) == 2 && Plan::kHeadDim > 128 ? 1 : 2;
 
   // invariant: entering a chunk, S^T of the tokens before it, rows 16 warp + group and 8 more, and their u.
   float state_frag[2 * Plan::kDepthSteps][4];
@@ -391,16 +401,17 @@ struct StateRole {
   __device__ __forceinline__ void load(const ChunkedArguments& args, const ValueTile<kValueColumns>& tile,
                                        int thread) {
     const int row = thread / kWarp * 16 + thread % kWarp / 4;
+    const bool first = args.state_in != nullptr && row < tile.num_columns;
+    const bool second = args.state_in != nullptr && row + 8 < tile.num_columns;
+    const int64_t stride = args.value_dim;
+    const float* entry_gmem = args.state_in + tile.state_offset(args) + thread % 4 * 2 * stride + row;
 #pragma unroll
     for (int j = 0; j < 2 * Plan::kDepthSteps; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int value = row + i / 2 * 8;
-        const int key = j * 8 + thread % 4 * 2 + i % 2;
-        const bool valid = args.state_in != nullptr && value < tile.num_columns;
-        const int64_t source = tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim + value;
-        state_frag[j][i] = valid ? args.state_in[source] : 0.0f;
-      }
+      state_frag[j][0] = first ? entry_gmem[0] : 0.0f;
+      state_frag[j][1] = first ? entry_gmem[stride] : 0.0f;
+      state_frag[j][2] = second ? entry_gmem[8] : 0.0f;
+      state_frag[j][3] = second ? entry_gmem[stride + 8] : 0.0f;
+      entry_gmem = after(entry_gmem, 8 * stride);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -414,17 +425,21 @@ struct StateRole {
                                         int thread) const {
     const int row = thread / kWarp * 16 + thread % kWarp / 4;
     if (args.state_out != nullptr) {
+      const bool first = row < tile.num_columns;
+      const bool second = row + 8 < tile.num_columns;
+      const int64_t stride = args.value_dim;
+      float* entry_gmem = args.state_out + tile.state_offset(args) + thread % 4 * 2 * stride + row;
 #pragma unroll
       for (int j = 0; j < 2 * Plan::kDepthSteps; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int value = row + i / 2 * 8;
-          const int key = j * 8 + thread % 4 * 2 + i % 2;
-          if (value < tile.num_columns) {
-            args.state_out[tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim + value] =
-                state_frag[j][i];
-          }
+        if (first) {
+          entry_gmem[0] = state_frag[j][0];
+          entry_gmem[stride] = state_frag[j][1];
         }
+        if (second) {
+          entry_gmem[8] = state_frag[j][2];
+          entry_gmem[stride + 8] = state_frag[j][3];
+        }
+        entry_gmem = after(entry_gmem, 8 * stride);
       }
     }
     if (args.value_sum_out != nullptr && thread % 4 == 0) {
@@ -479,8 +494,11 @@ struct StateRole {
         }
       }
     }
+    load_in_turn();
     add_weighted_values(memory.weights(chunk), value_frag, out_frag);
+    load_in_turn();
     sum_values(value_smem, value_frag, warp_column, lane);
+    load_in_turn();
     if (updates_state) {
       update_state(key_smem, value_frag);
     }
@@ -526,6 +544,21 @@ struct StateRole {
   }
 
  private:
+  // Loads that the compiler moves ahead cost registers, of which the state leaves few: none passes this point.
+  __device__ __forceinline__ static void load_in_turn() {
+    if constexpr (Plan::kLoadsInTurn) {
+      __syncwarp();
+    }
+  }
+
+  // One address at a time: many together cost registers, of which the state leaves few.
+  template <typename T>
+  __device__ __forceinline__ static T* after(T* pointer, int64_t distance) {
+    pointer += distance;
+    asm volatile("" : "+l"(pointer)::"memory");
+    return pointer;
+  }
+
   // The sums inside the tensor core truncate. Where that counts, short sums are formed apart and added in
   // fp32.
   __device__ __forceinline__ static void add_in_fp32(float (&sum_frag)[Plan::kSteps][2][4],
@@ -563,6 +596,7 @@ struct StateRole {
           multiply(sum_frag[j][0], state, left);
           multiply(sum_frag[j][1], state, right);
         }
+        load_in_turn();
       }
       if constexpr (Plan::kAccurate) {
         add_in_fp32(out_frag, product_frag);
@@ -636,6 +670,7 @@ struct StateRole {
     if constexpr (Plan::kKind == MmaKind::kBf16) {
 #pragma unroll
       for (int step = 0; step < Plan::kSteps; ++step) {
+        load_in_turn();
 #pragma unroll
         for (int j = 0; j < Plan::kDepthSteps; ++j) {
           typename Operand::B left;
@@ -649,6 +684,7 @@ struct StateRole {
 #pragma unroll
       for (int first = 0; first < Plan::kDepthSteps; first += kBatch) {
         update_batch(key_smem, value_frag, first);
+        load_in_turn();
       }
     }
   }
@@ -689,7 +725,7 @@ struct StateRole {
     constexpr int kRows = kWarp / kPieces;
     const int column = warp_column + lane % kPieces * kVector;
     Element* const out_gmem = tile.template out<Element>(args) + column;
-#pragma unroll
+#pragma unroll(Plan::kLoadsInTurn ? 1 : Plan::kTokens)
     for (int first_row = 0; first_row < Plan::kTokens; first_row += kRows) {
       const int row = first_row + lane / kPieces;
       if (row < num_rows) {
@@ -710,6 +746,13 @@ struct StateRole {
   }
 };
 
+// blockIdx.x, read where this stands.
+__device__ __forceinline__ int64_t block_again() {
+  uint32_t block;
+  asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(block)::"memory");
+  return block;
+}
+
 template <class Plan>
 __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
   using Element = typename Plan::Element;
@@ -726,16 +769,16 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
   const Element* const value_gmem = tile.template value<Element>(args);
 
   const auto start_chunk = [&](int chunk) {
-    if (chunk < num_chunks) {
+    if (chunk < num_chunks && (Plan::kCopyThreads == Plan::kThreads || is_score_role)) {
       const int64_t token = static_cast<int64_t>(chunk) * Plan::kTokens;
       const int rows = tile.item.tokens - static_cast<int>(token);
-      Plan::QueryLayout::template start_copy<Plan::kThreads>(
+      Plan::QueryLayout::template start_copy<Plan::kCopyThreads>(
           memory.query(chunk), query_gmem + token * args.query.token_stride, args.query.token_stride, rows,
           Plan::kHeadDim);
-      Plan::QueryLayout::template start_copy<Plan::kThreads>(
+      Plan::QueryLayout::template start_copy<Plan::kCopyThreads>(
           memory.key(chunk), key_gmem + token * args.key.token_stride, args.key.token_stride, rows,
           Plan::kHeadDim);
-      Plan::ValueLayout::template start_copy<Plan::kThreads>(
+      Plan::ValueLayout::template start_copy<Plan::kCopyThreads>(
           memory.value(chunk), value_gmem + token * args.value.token_stride, args.value.token_stride, rows,
           tile.num_columns);
     }
@@ -746,47 +789,56 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
     start_chunk(chunk);
   }
 
-  ScoreRole<Plan> scores;
-  StateRole<Plan> states;
-  if (is_score_role) {
-    scores.load(args, tile, memory, thread);
-  } else {
-    states.load(args, tile, thread - Plan::kScoreThreads);
-  }
-  bool is_bad = false;
-  // invariant: iteration c forms W of chunk c + 1 and the outputs of chunk c.
-  for (int chunk = -1; chunk < num_chunks; ++chunk) {
+  // Waits for the tiles of chunk `chunk + 1`, and starts those of the last stage.
+  const auto enter = [&](int chunk) {
     if constexpr (Plan::kStages > 2) {
       wait_for_groups<Plan::kStages - 3>();
-      __syncthreads();
+      synchronize_roles();
       start_chunk(chunk + Plan::kStages - 1);
     } else {
-      __syncthreads();
+      synchronize_roles();
       start_chunk(chunk + 1);
       wait_for_copies();
-      __syncthreads();
+      synchronize_roles();
     }
-    if (is_score_role) {
+  };
+  // invariant: iteration c forms W of chunk c + 1 and the outputs of chunk c. Each role has a loop of its own:
+  // the registers of one are not live in the other.
+  bool is_bad = false;
+  if (is_score_role) {
+    ScoreRole<Plan> scores;
+    scores.load(args, tile, memory, thread);
+#pragma unroll 1
+    for (int chunk = -1; chunk < num_chunks; ++chunk) {
+      enter(chunk);
       if (chunk + 1 < num_chunks) {
         is_bad = scores.process(args, tile, memory, chunk + 1, thread) || is_bad;
       }
-    } else if (chunk >= 0) {
-      const bool reads_state = chunk > 0 || args.state_in != nullptr;
-      const bool updates_state = chunk < num_chunks - 1 || writes_state;
-      is_bad = states.process(args, tile, memory, chunk, thread - Plan::kScoreThreads, reads_state,
-                              updates_state) ||
-               is_bad;
+    }
+    if (tile.head.writes_state(args)) {
+      scores.store(args, tile, thread);
+    }
+  } else {
+    StateRole<Plan> states;
+    states.load(args, tile, thread - Plan::kScoreThreads);
+#pragma unroll 1
+    for (int chunk = -1; chunk < num_chunks; ++chunk) {
+      enter(chunk);
+      if (chunk >= 0) {
+        const bool reads_state = chunk > 0 || args.state_in != nullptr;
+        const bool updates_state = chunk < num_chunks - 1 || writes_state;
+        is_bad = states.process(args, tile, memory, chunk, thread - Plan::kScoreThreads, reads_state,
+                                updates_state) ||
+                 is_bad;
+      }
+    }
+    // Found again, so that what only the store needs takes no registers in the loop.
+    const ValueTile<kValueColumns> store_tile(args, block_again());
+    if (store_tile.head.writes_state(args)) {
+      states.store(args, store_tile, static_cast<int>(threadIdx.x) - Plan::kScoreThreads);
     }
   }
   wait_for_copies();
-
-  if (tile.head.writes_state(args)) {
-    if (is_score_role) {
-      scores.store(args, tile, thread);
-    } else {
-      states.store(args, tile, thread - Plan::kScoreThreads);
-    }
-  }
   const int any_bad = __syncthreads_or(is_bad);
   if (args.marks != nullptr && thread == 0) {
     args.marks[blockIdx.x] = any_bad != 0 ? 1u : 0u;

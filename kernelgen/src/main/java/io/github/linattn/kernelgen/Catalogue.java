@@ -104,10 +104,12 @@ public final class Catalogue {
 
   /** Whether the forward by mma does without spilling; accurate serves the precision default. */
   private static boolean mmaFits(int headDim, Numbers numbers) {
-    if (numbers.precision == Precision.DEFAULT || headDim > 128) {
-      return false;
-    }
-    return numbers.element != ElementType.F16 || headDim < 128;
+    return switch (numbers.precision) {
+      case DEFAULT -> false;
+      case TF32 -> true;
+      case ACCURATE -> headDim < 256;
+      case NATIVE -> numbers.element == ElementType.BF16 || headDim <= 192;
+    };
   }
 
   // Which device headers there are.
