@@ -178,7 +178,9 @@ struct StateSumsPlan {
   static constexpr int kMinBlocks = kAccurate ? 1 : 2;
 
   static constexpr int kTokenBytes = (kKeyTile + kValueTile) * static_cast<int>(sizeof(Element));
-  static constexpr int kStepTokens = kTokenBytes <= 256 ? 64 : kTokenBytes <= 512 ? 32 : 16;
+  // Products of f16 take operands of twice the registers.
+  static constexpr int kOperandBytes = kTokenBytes * (sizeof(Element) == 2 && kKind != MmaKind::kBf16 ? 2 : 1);
+  static constexpr int kStepTokens = kOperandBytes <= 256 ? 64 : kOperandBytes <= 512 ? 32 : 16;
 
   __host__ __device__ static constexpr int stage_bytes(int tokens) {
     return tokens * (kKeyTile + kValueTile + 16) * static_cast<int>(sizeof(Element));
