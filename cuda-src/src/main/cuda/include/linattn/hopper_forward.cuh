@@ -197,9 +197,9 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
   const ItemWork& work = block.work;
   const int token = work.start + chunk * Plan::kChunk;
   barrier_wait(block.query_empty(at.index), at.parity ^ 1);
-  barrier_expect(block.query_full(at.index), (Plan::kApart ? Plan::kBoxes : 2 * Plan::kBoxes + 1) * Plan::kBoxBytes);
+  barrier_expect(block.query_full(at.index), (Plan::kApart ? Plan::kBoxes : Plan::kSlotsPerChunk) * Plan::kBoxBytes);
 #pragma unroll
-  for (int box = 0; box < Plan::kBoxes; ++box) {
+  for (int box = 0; box < Plan::kBoxes && !Plan::kSums; ++box) {
     load_tile(block.query(at.index, box), &block.args.query,
               {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index));
   }
@@ -245,7 +245,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
         const bool is_key = slot < Plan::kBoxes;
-        const bool is_value = slot == 2 * Plan::kBoxes;
+        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
         const TensorMap* map = is_key ? &block.args.key : is_value ? &block.args.value : &block.args.query;
         const int column = (is_key ? slot : is_value ? work.tile : slot - Plan::kBoxes) * Plan::kBoxColumns;
         const uint32_t target = block.base + Plan::kSlotsOffset + at.index * Plan::kSlotBytes;
@@ -261,24 +261,26 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + chunk * Plan::kChunk;
       const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index * Plan::kSlotsPerChunk);
-      barrier_wait(block.query_empty(at.index), at.parity ^ 1);
+      if constexpr (!Plan::kSums) {
+        barrier_wait(block.query_empty(at.index), at.parity ^ 1);
 #pragma unroll
-      for (int box = 0; box < Plan::kBoxes; ++box) {
-        const uint32_t target = block.query(at.index, box);
-        load_slot<Plan>(target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
-                        work.head, work.batch, first_full + 8 * box);
+        for (int box = 0; box < Plan::kBoxes; ++box) {
+          const uint32_t target = block.query(at.index, box);
+          load_slot<Plan>(target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
+                          work.head, work.batch, first_full + 8 * box);
+        }
       }
       barrier_wait(block.key_empty(at.index), at.parity ^ 1);
 #pragma unroll
       for (int box = 0; box < Plan::kBoxes; ++box) {
         const uint32_t target = block.key(at.index, box);
         load_slot<Plan>(target, target + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
-                        work.kv_head, work.batch, first_full + 8 * (Plan::kBoxes + box));
+                        work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1 - Plan::kBoxes + box));
       }
       barrier_wait(block.value_empty(at.index), at.parity ^ 1);
       const uint32_t target = block.value(at.index);
       load_slot<Plan>(target, target + Plan::kLower, &block.args.value, work.tile * Plan::kBoxColumns, token,
-                      work.kv_head, work.batch, first_full + 8 * 2 * Plan::kBoxes);
+                      work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1));
       at.advance();
     }
   }
@@ -364,11 +366,13 @@ struct Normalizer {
   __device__ __forceinline__ void run(int stage_idx, int num_rows) const {
     const int group = lane >> 2;
     const int diagonal_lane = (lane & 28) + ((lane >> 3) & 3);  // of this lane's group
-    const float2 query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
     const float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
-    if (lane == diagonal_lane) {
-      store_float(block.lengths(stage_idx) + (first_row + group) * 4, sqrtf(query.x));
-      store_float(block.lengths(stage_idx) + (first_row + group + 8) * 4, sqrtf(query.y));
+    if constexpr (!Plan::kSums) {
+      const float2 query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
+      if (lane == diagonal_lane) {
+        store_float(block.lengths(stage_idx) + (first_row + group) * 4, sqrtf(query.x));
+        store_float(block.lengths(stage_idx) + (first_row + group + 8) * 4, sqrtf(query.y));
+      }
     }
     const float first_factor = __shfl_sync(kAllLanes, rsqrtf(key.x), diagonal_lane);
     const float second_factor = __shfl_sync(kAllLanes, rsqrtf(key.y), diagonal_lane);
@@ -405,9 +409,9 @@ __device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_
   const Normalizer<Plan> normalizer{block, warp_in_group * 16, lane};
   RingPosition<Plan::kStages> at;
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-    barrier_wait(block.query_full(at.index), at.parity);
+    barrier_wait(block.key_full(at.index), at.parity);
     if constexpr (Plan::kApart) {
-      barrier_wait(block.key_full(at.index), at.parity);
+      barrier_wait(block.query_full(at.index), at.parity);
     }
     normalizer.run(at.index, block.rows(chunk));
     publish_to_async_proxy();
@@ -495,6 +499,7 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   const float query_scale = block.scale(kQueryScale);
   const float key_scale = block.scale(kKeyScale);
   const float value_scale = block.scale(kValueScale);
+  constexpr int kLastKey = Plan::kSlotsPerChunk - 2;  // of the keys, and of the queries
   uint4 raw_frag[8];
   RingPosition<Plan::kStages> at;
   if constexpr (!Plan::kSplit) {
@@ -504,7 +509,7 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
         const bool is_key = slot < Plan::kBoxes;
-        const bool is_value = slot == 2 * Plan::kBoxes;
+        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
         const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index * Plan::kSlotBytes;
         const uint32_t target = is_key     ? block.key(at.index, slot)
                                 : is_value ? block.value(at.index)
@@ -514,11 +519,11 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         converter.store(raw_frag, is_key ? key_scale : is_value ? value_scale : query_scale, target, target);
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index), lane);
         slot_at.advance();
-        if (slot == 2 * Plan::kBoxes - 1 && Plan::kNormalize) {
+        if (slot == kLastKey && Plan::kNormalize) {
           __syncwarp();
           normalizer.run(at.index, block.rows(chunk));
         }
-        if (slot == 2 * Plan::kBoxes - 1 || is_value) {
+        if (slot == kLastKey || is_value) {
           publish_to_async_proxy();
           barrier_arrive(is_value ? block.value_full(at.index) : block.key_full(at.index));
         }
@@ -529,21 +534,21 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
-        const bool is_query = slot < Plan::kBoxes;
-        const bool is_value = slot == 2 * Plan::kBoxes;
+        const bool is_query = slot < Plan::kBoxes && !Plan::kSums;
+        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
         const uint32_t tile = is_query   ? block.query(at.index, slot)
                               : is_value ? block.value(at.index)
-                                         : block.key(at.index, slot - Plan::kBoxes);
+                                         : block.key(at.index, slot % Plan::kBoxes);
         const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
         barrier_wait(block.barrier(Plan::kSlotFull, at.index * Plan::kSlotsPerChunk + slot), at.parity);
         converter.load(tile, lower, raw_frag);
         __syncwarp();
         converter.store(raw_frag, is_query ? query_scale : is_value ? value_scale : key_scale, tile, lower);
-        if (slot == 2 * Plan::kBoxes - 1 && Plan::kNormalize) {
+        if (slot == kLastKey && Plan::kNormalize) {
           __syncwarp();
           normalizer.run(at.index, block.rows(chunk));
         }
-        if (slot == Plan::kBoxes - 1 || slot == 2 * Plan::kBoxes - 1 || is_value) {
+        if (slot == Plan::kBoxes - 1 || slot == kLastKey || is_value) {
           publish_to_async_proxy();
           barrier_arrive(is_query   ? block.query_full(at.index)
                          : is_value ? block.value_full(at.index)
@@ -597,7 +602,9 @@ struct StateAddress {
 template <class Plan>
 struct Auxiliary {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
-  static constexpr int kBoxesOfWarp = (Plan::kBoxes + kWarps - 1) / kWarps;
+  // Where sums are wanted, v is one more box.
+  static constexpr int kSummed = Plan::kBoxes + (Plan::kSums ? 1 : 0);
+  static constexpr int kBoxesOfWarp = (kSummed + kWarps - 1) / kWarps;
   static constexpr int kBarrier = 2;
   using Half = typename Plan::Half;
 
@@ -632,17 +639,20 @@ struct Auxiliary {
 
   __device__ __forceinline__ void finish() const {
     const StateAddress state(block.args.chunked);
-    float* key_sum = state.key_sum_out;
-    if (key_sum == nullptr || block.work.tile != 0) {
+    if (state.key_sum_out == nullptr) {
       return;
     }
-    const float scale = 1.0f / initial_scale();
 #pragma unroll
     for (int i = 0; i < kBoxesOfWarp; ++i) {
-      const int first = column(warp + i * kWarps);
-      if (warp + i * kWarps < Plan::kBoxes && first < Plan::kHeadDim) {
-        key_sum[first] = sums[i].low * scale;
-        key_sum[first + 1] = sums[i].high * scale;
+      const int box = warp + i * kWarps;
+      const bool is_value = Plan::kSums && box == Plan::kBoxes;
+      const int first = column(is_value ? 0 : box);
+      const int end = is_value ? block.args.chunked.value_dim - block.work.tile * Plan::kBoxColumns : Plan::kHeadDim;
+      if (box < kSummed && first < end && (is_value || block.work.tile == 0)) {
+        float* sum_gmem = (is_value ? state.value_sum_out : state.key_sum_out) + first;
+        const float scale = 1.0f / (is_value ? block.scale(kValueScale) : initial_scale());
+        sum_gmem[0] = sums[i].low * scale;
+        sum_gmem[1] = sums[i].high * scale;
       }
     }
   }
@@ -667,15 +677,16 @@ struct Auxiliary {
     }
   }
 
-  // Adds the rows of K: a product with a matrix whose row j is one for the columns of group j.
-  __device__ __forceinline__ void add_keys(int stage_idx) {
+  // Adds the rows of a stage: a product with a matrix whose row j is one for the columns of group j.
+  __device__ __forceinline__ void add_rows(int stage_idx) {
 #pragma unroll
     for (int i = 0; i < kBoxesOfWarp; ++i) {
       const int box = warp + i * kWarps;
-      if (box < Plan::kBoxes) {
-        const uint32_t tile = block.key(stage_idx, box);
+      if (box < kSummed) {
+        const bool is_value = Plan::kSums && box == Plan::kBoxes;
+        const uint32_t tile = is_value ? block.value(stage_idx) : block.key(stage_idx, box);
         if constexpr (Plan::kSplit) {
-          add_by_words(tile, sums[i]);
+          add_by_words(tile, is_value ? Plan::kLower : Plan::kLowerKey, sums[i]);
         } else {
           add_by_products(tile, sums[i]);
         }
@@ -701,7 +712,7 @@ struct Auxiliary {
   }
 
   // The tensor cores are the limit with three products, so these sums leave them alone.
-  __device__ __forceinline__ void add_by_words(uint32_t tile, KeySum& sum) const {
+  __device__ __forceinline__ void add_by_words(uint32_t tile, int lower_distance, KeySum& sum) const {
     float low[4] = {};
     float high[4] = {};
 #pragma unroll 1
@@ -710,7 +721,7 @@ struct Auxiliary {
       for (int j = 0; j < 16; ++j) {
         const uint32_t word = tile + first * kRowBytes + swizzled(j, lane >> 2) + (lane & 3) * 4;
         const uint32_t upper = load_word(word);
-        const uint32_t lower = load_word(word + Plan::kLowerKey);
+        const uint32_t lower = load_word(word + lower_distance);
         low[j & 1] += Half::low(upper);
         high[j & 1] += Half::high(upper);
         low[2 + (j & 1)] += Half::low(lower);
@@ -748,7 +759,9 @@ struct Auxiliary {
       const int num_rows = block.rows(chunk);
       const bool has_tail = num_rows < Plan::kChunk;
       barrier_wait(block.key_empty(at.index), at.parity ^ 1);
-      publish_sums(at.index, power_of_two(-block.key_sum_exponent(count + 1.0f)));
+      if constexpr (!Plan::kSums) {
+        publish_sums(at.index, power_of_two(-block.key_sum_exponent(count + 1.0f)));
+      }
       if (has_tail) {
         barrier_wait(block.key_full(at.index), at.parity);
         barrier_wait(block.value_full(at.index), at.parity);
@@ -761,8 +774,14 @@ struct Auxiliary {
       if (Plan::kNormalize || has_tail) {
         barrier_wait(block.barrier(Plan::kReady, at.index), at.parity);
       }
-      add_keys(at.index);
+      if constexpr (Plan::kSums) {
+        barrier_wait(block.value_full(at.index), at.parity);
+      }
+      add_rows(at.index);
       arrive_once_a_warp(block.key_empty(at.index), lane);
+      if constexpr (Plan::kSums && Plan::kSplit) {
+        arrive_once_a_warp(block.value_empty(at.index), lane);
+      }
       count += Plan::kChunk;
       at.advance();
     }
@@ -1049,7 +1068,7 @@ struct State {
       }
       entry_gmem = after(entry_gmem, 8 * stride);
     }
-    if ((lane & 3) == 0) {
+    if ((lane & 3) == 0 && !Plan::kSums) {
       const float value_scale = 1.0f / block.scale(kValueScale);
       if (first) {
         address.value_sum_out[column] = first_sum * value_scale;
@@ -1070,7 +1089,9 @@ struct State {
 
   __device__ __forceinline__ void run() {
     start();
-    if constexpr (Plan::kSplit) {
+    if constexpr (Plan::kSums) {
+      run_sums();
+    } else if constexpr (Plan::kSplit) {
       run_three_products();
     } else {
       run_one_product();
@@ -1078,6 +1099,61 @@ struct State {
     finish();
     if (leads) {
       wait_for_stores();
+    }
+  }
+
+  // S alone.
+  __device__ __forceinline__ void run_sums() {
+    RingPosition<Plan::kStages> at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      barrier_wait(block.key_full(at.index), at.parity);
+      if constexpr (Plan::kConverted) {
+        barrier_wait(block.value_full(at.index), at.parity);
+      }
+      barrier_wait(block.barrier(Plan::kReady, at.index), at.parity);
+      const uint64_t value = operand(block.value(at.index));
+      const uint64_t key = operand(block.key(at.index, 0), Plan::kKeyBox);
+      if constexpr (Plan::kSplit) {
+        float chunk_frag[kParts][kPartRegisters] = {};
+        pin_parts(chunk_frag);
+        products_fence();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          const uint64_t upper_value = further(value, step * 2048);
+          const uint64_t upper_key = further(key, step * 2048);
+          add_value_key(chunk_frag, upper_value, upper_key, step > 0);
+          add_value_key(chunk_frag, further(upper_value, Plan::kLower), upper_key, 1);
+          add_value_key(chunk_frag, upper_value, further(upper_key, Plan::kLowerKey), 1);
+        }
+        products_commit();
+        products_wait<0>();
+        pin_parts(chunk_frag);
+        add_to_state(chunk_frag);
+      } else {
+        pin_parts(state_frag);
+        products_fence();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          add_value_key(state_frag, further(value, step * 2048), further(key, step * 2048), 1);
+        }
+        products_commit();
+        products_wait<0>();
+        pin_parts(state_frag);
+      }
+      if (lane == 0) {
+        barrier_arrive(block.key_empty(at.index));
+        if constexpr (Plan::kSplit) {
+          barrier_arrive(block.value_empty(at.index));
+        }
+      }
+      at.advance();
+    }
+  }
+
+  __device__ __forceinline__ void add_to_state(const float (&chunk_frag)[kParts][kPartRegisters]) {
+#pragma unroll
+    for (int i = 0; i < kParts * kPartRegisters; ++i) {
+      state_frag[i / kPartRegisters][i % kPartRegisters] += chunk_frag[i / kPartRegisters][i % kPartRegisters];
     }
   }
 
@@ -1233,10 +1309,7 @@ struct State {
       products_commit();
       products_wait<1>();
       pin_parts(chunk_frag);
-#pragma unroll
-      for (int i = 0; i < kParts * kPartRegisters; ++i) {
-        state_frag[i / kPartRegisters][i % kPartRegisters] += chunk_frag[i / kPartRegisters][i % kPartRegisters];
-      }
+      add_to_state(chunk_frag);
       if (lane == 0) {
         barrier_arrive(block.key_empty(at.index));
       }
@@ -1432,7 +1505,7 @@ template <class Plan>
 __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
   // Who writes shared memory arrives with every thread: racecheck does not follow one lane for its warp.
   constexpr int kFillers = Plan::kConverted ? kWarpgroup : 1;
-  constexpr int kStageReaders = Plan::kAuxiliaryWarps + 8;
+  constexpr int kStageReaders = Plan::kAuxiliaryWarps + (Plan::kSums ? 4 : 8);
   constexpr bool normalizers = !Plan::kConverted && Plan::kNormalize;
   for (int i = 0; i < Plan::kNumSlotBarriers; ++i) {
     barrier_init(block.barrier(Plan::kSlotFull, i), 1);
@@ -1446,7 +1519,7 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i), 8);
-    barrier_init(block.barrier(Plan::kValueEmpty, i), 4);
+    barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : 4);
     barrier_init(block.barrier(Plan::kReady, i), Plan::kAuxiliaryWarps + (normalizers ? kWarpgroup : 0));
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
@@ -1494,7 +1567,9 @@ __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Ex
   const int num_rows = min(Plan::kChunk, work.tokens);
   const int first_value = work.tile * Plan::kBoxColumns;
   const int num_values = min(Plan::kBoxColumns, args.value_dim - first_value);
-  for (int i = threadIdx.x; i < 2 * Plan::kHeadDim + num_values; i += Plan::kThreads) {
+  // Sums see no queries.
+  constexpr int kFirst = Plan::kSums ? Plan::kHeadDim : 0;
+  for (int i = kFirst + threadIdx.x; i < 2 * Plan::kHeadDim + num_values; i += Plan::kThreads) {
     const int column = i % Plan::kHeadDim;
     if (i < Plan::kHeadDim) {
       measure_column<Plan>(args.query, work.batch, work.head, work.start, column, num_rows, extents_smem);
@@ -1604,23 +1679,25 @@ __device__ __forceinline__ void forward(const HopperArguments& args) {
     } else {
       Auxiliary<Plan>(block, warp - 1, lane).run();
     }
-  } else if (warpgroup == 1) {
-    Plan::Spec::Registers::score();
-    marks = score(block, warp & 3, lane);
-  } else if (warpgroup == 2) {
+  } else if (warpgroup == Plan::kStateGroup) {
     Plan::Spec::Registers::state();
     State<Plan> state(block, warp & 3, lane);
     state.run();
     marks = state.marks + Plan::Half::low(state.marked_pairs) + Plan::Half::high(state.marked_pairs);
-  } else if constexpr (Plan::kConverted) {
-    Plan::Spec::Registers::rows();
-    convert(block, warp & 3, lane);
-  } else if constexpr (Plan::kNormalize) {
-    Plan::Spec::Registers::rows();
-    normalize(block, warp & 3, lane);
+  } else if (warpgroup > Plan::kStateGroup) {
+    if constexpr (Plan::kConverted) {
+      Plan::Spec::Registers::rows();
+      convert(block, warp & 3, lane);
+    } else if constexpr (Plan::kNormalize) {
+      Plan::Spec::Registers::rows();
+      normalize(block, warp & 3, lane);
+    }
+  } else if constexpr (!Plan::kSums) {
+    Plan::Spec::Registers::score();
+    marks = score(block, warp & 3, lane);
   }
   const int marked = __syncthreads_or(marks != 0.0f);  // NaN is not 0
-  if (threadIdx.x == 0 && args.chunked.marks != nullptr) {
+  if (!Plan::kSums && threadIdx.x == 0 && args.chunked.marks != nullptr) {
     args.chunked.marks[blockIdx.x] = marked;
   }
   cluster_sync();

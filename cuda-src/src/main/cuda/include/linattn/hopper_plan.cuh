@@ -110,7 +110,8 @@ struct Operand<F16> {
 // elements; that of K is upper, z, lower.
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
-// kNormalize (whether rows of q and k are divided by their length),
+// kNormalize (whether rows of q and k are divided by their length), kSums (whether S, z and u of the
+// items are all that is wanted),
 // kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used),
 // kWeightBuffers, kOutputBuffers, the registers of the roles, and Products, the instructions.
 template <class Spec_>
@@ -126,10 +127,11 @@ struct HopperPlan {
   static constexpr bool kConverted = Element::kBytes == 4;
   static constexpr bool kScaled = Half::kScaled;
   static constexpr bool kNormalize = Spec::kNormalize;
+  static constexpr bool kSums = Spec::kSums;
   // Operands of fp16 whose tensors are fp16: what is too large for them can only be scaled as S and W.
   static constexpr bool kFollows = kScaled && !kConverted;
   // Q, K and V of a stage are filled and given back apart, where a stage is too large to come as a whole.
-  static constexpr bool kApart = kSplit || (!kConverted && kHeadDim > 128);
+  static constexpr bool kApart = kSplit || (!kConverted && kHeadDim > 128 && !kSums);
   static constexpr int kStages = Spec::kStages;
   static constexpr int kSlots = Spec::kSlots;
 
@@ -146,11 +148,11 @@ struct HopperPlan {
 
   static constexpr int kKeyOffset = 0;
   static constexpr int kQueryOffset = kBoxes * kKeyBox;
-  static constexpr int kValueOffset = kQueryOffset + kBoxes * kQueryBox;
+  static constexpr int kValueOffset = kQueryOffset + (kSums ? 0 : kBoxes * kQueryBox);
   static constexpr int kStageBytes = kValueOffset + kQueryBox;
 
   static constexpr int kSlotBytes = 2 * kBoxBytes;  // 64 x 64 of fp32: two boxes of 32 columns
-  static constexpr int kSlotsPerChunk = 2 * kBoxes + 1;
+  static constexpr int kSlotsPerChunk = (kSums ? 1 : 2) * kBoxes + 1;
 
   static constexpr int kWeightBuffers = Spec::kWeightBuffers;
   static constexpr int kWeightBytes = kKeyBox;
@@ -186,8 +188,10 @@ struct HopperPlan {
   static constexpr int kSharedBytes = kExtentsOffset + 32 + kAlignment;
 
   static constexpr int kAuxiliaryWarps = 3;
-  static constexpr int kRowWarps = 4;  // of the converters or normalizers: 16 rows each
-  static constexpr int kThreads = (kConverted || kNormalize ? 4 : 3) * kWarpgroup;
+  static constexpr bool kHasRows = kConverted || kNormalize;
+  // The warpgroup of scores has no part in sums.
+  static constexpr int kStateGroup = kSums ? 1 : 2;
+  static constexpr int kThreads = (kStateGroup + (kHasRows ? 2 : 1)) * kWarpgroup;
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
   // this many threads starts with.
   static constexpr int kPartColumns = kHeadDim < 128 ? kHeadDim : 128;

@@ -15,6 +15,13 @@ public final class Catalogue {
   /** A type of tensors, and how exactly it is computed. */
   private record Numbers(ElementType element, Precision precision) {}
 
+  private static final List<Operation> HOPPER_OPERATIONS =
+      List.of(
+          Operation.FORWARD,
+          Operation.NORMALIZED_FORWARD,
+          Operation.STATE_SUMS,
+          Operation.NORMALIZED_STATE_SUMS);
+
   private static final List<Numbers> NUMBERS =
       List.of(
           new Numbers(ElementType.F32, Precision.TF32),
@@ -92,8 +99,9 @@ public final class Catalogue {
           && architectures.contains(Architecture.SM_90A)
           && HopperPlan.exists(headDim, numbers.element, numbers.precision)) {
         Set<Architecture> hopper = EnumSet.of(Architecture.SM_90A);
-        specs.add(chunked(Operation.FORWARD, Technique.WGMMA, headDim, numbers, hopper));
-        specs.add(chunked(Operation.NORMALIZED_FORWARD, Technique.WGMMA, headDim, numbers, hopper));
+        for (Operation operation : HOPPER_OPERATIONS) {
+          specs.add(chunked(operation, Technique.WGMMA, headDim, numbers, hopper));
+        }
       }
       if (MMA_FORWARD && !portable.isEmpty() && mmaFits(headDim, numbers)) {
         specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, portable));

@@ -52,6 +52,9 @@ public record HopperPlan(
   private static final int REGISTER_FILE = 64 * 1024;
   private static final int REGISTER_STEP = 8;
 
+  /** A multiple of the step of which two warpgroups have enough. */
+  private static final int MOST_REGISTERS = 248;
+
   /** S, its sum over a chunk and its two halves leave too few registers beyond. */
   private static final int MAX_SPLIT_HEAD_DIM = 128;
 
@@ -59,10 +62,7 @@ public record HopperPlan(
   private record Buffers(int stages, int slots, int weights, int outputs) {}
 
   private static final List<Buffers> NATIVE =
-      List.of(
-          new Buffers(4, 0, 2, 3),
-          new Buffers(3, 0, 2, 3),
-          new Buffers(2, 0, 2, 3));
+      List.of(new Buffers(4, 0, 2, 3), new Buffers(3, 0, 2, 3), new Buffers(2, 0, 2, 3));
   private static final List<Buffers> CONVERTED =
       List.of(
           new Buffers(2, 8, 2, 1),
@@ -75,6 +75,15 @@ public record HopperPlan(
           new Buffers(1, 6, 2, 1));
   private static final List<Buffers> SPLIT =
       List.of(new Buffers(2, 0, 2, 1), new Buffers(1, 0, 2, 1));
+
+  /** For sums, which have no weights and no outputs. */
+  private static final List<Buffers> SUMS_NATIVE =
+      List.of(new Buffers(6, 0, 0, 0), new Buffers(4, 0, 0, 0));
+
+  private static final List<Buffers> SUMS_CONVERTED =
+      List.of(new Buffers(2, 8, 0, 0), new Buffers(2, 6, 0, 0));
+  private static final List<Buffers> SUMS_SPLIT =
+      List.of(new Buffers(4, 0, 0, 0), new Buffers(2, 0, 0, 0));
 
   /**
    * Registers of the threads of each role; multiples of 8, their sum at most what the register file
@@ -97,11 +106,12 @@ public record HopperPlan(
   }
 
   static HopperPlan of(KernelSpec spec) {
-    boolean normalized = spec.operation() == Operation.NORMALIZED_FORWARD;
-    return of(spec.headDim(), spec.elementType(), spec.precision(), normalized);
+    return of(spec.operation(), spec.headDim(), spec.elementType(), spec.precision());
   }
 
-  static HopperPlan of(int headDim, ElementType element, Precision precision, boolean normalized) {
+  static HopperPlan of(Operation operation, int headDim, ElementType element, Precision precision) {
+    boolean sums = isSums(operation);
+    boolean normalized = operation.normalizes();
     boolean converted = element == ElementType.F32;
     int products = precision.products();
     if (products == 3 && headDim > MAX_SPLIT_HEAD_DIM) {
@@ -113,14 +123,16 @@ public record HopperPlan(
               MAX_SPLIT_HEAD_DIM,
               headDim));
     }
-    int threads = (converted || normalized ? 4 : 3) * WARPGROUP;
-    Roles roles = roles(headDim, converted, normalized, products);
+    int threads = ((sums ? 2 : 3) + (converted || normalized ? 1 : 0)) * WARPGROUP;
+    Roles roles =
+        sums
+            ? sumRoles(headDim, converted || normalized)
+            : roles(headDim, converted, normalized, products);
     if (roles.sum() > REGISTER_FILE / WARPGROUP) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
-    List<Buffers> choices = products == 3 ? SPLIT : converted ? CONVERTED : NATIVE;
-    for (Buffers choice : choices) {
-      List<SharedRegion> map = map(headDim, element, products, choice);
+    for (Buffers choice : choices(converted, products, sums)) {
+      List<SharedRegion> map = map(headDim, element, products, choice, sums);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
         return new HopperPlan(
@@ -148,14 +160,39 @@ public record HopperPlan(
             precision.id()));
   }
 
+  private static List<Buffers> choices(boolean converted, int products, boolean sums) {
+    if (products == 3) {
+      return sums ? SUMS_SPLIT : SPLIT;
+    }
+    if (converted) {
+      return sums ? SUMS_CONVERTED : CONVERTED;
+    }
+    return sums ? SUMS_NATIVE : NATIVE;
+  }
+
+  /** Whether S, z and u of the items are all that is wanted. */
+  static boolean isSums(Operation operation) {
+    return operation == Operation.STATE_SUMS || operation == Operation.NORMALIZED_STATE_SUMS;
+  }
+
   /** Whether the registers and the shared memory suffice. */
   static boolean exists(int headDim, ElementType element, Precision precision) {
     try {
-      of(headDim, element, precision, true);
+      of(Operation.NORMALIZED_FORWARD, headDim, element, precision);
       return true;
     } catch (IllegalArgumentException refused) {
       return false;
     }
+  }
+
+  /**
+   * The same of sums, which have no role of scores; all that a thread starts with where it does.
+   */
+  private static Roles sumRoles(int headDim, boolean rows) {
+    if (!rows) {
+      return new Roles(MOST_REGISTERS, 0, MOST_REGISTERS, 0);
+    }
+    return headDim > 128 ? new Roles(104, 0, 232, 168) : new Roles(168, 0, 168, 168);
   }
 
   /** What each role needs without spilling; the measurements chose among those that suffice. */
@@ -175,7 +212,7 @@ public record HopperPlan(
 
   /** Registers of every thread before the roles share them out anew. */
   int launchRegisters() {
-    return REGISTER_FILE / threads / REGISTER_STEP * REGISTER_STEP;
+    return Math.min(MOST_REGISTERS, REGISTER_FILE / threads / REGISTER_STEP * REGISTER_STEP);
   }
 
   private static int boxes(int headDim) {
@@ -183,7 +220,7 @@ public record HopperPlan(
   }
 
   private static List<SharedRegion> map(
-      int headDim, ElementType element, int products, Buffers buffers) {
+      int headDim, ElementType element, int products, Buffers buffers, boolean sums) {
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
@@ -196,7 +233,9 @@ public record HopperPlan(
     for (int stage = 0; stage < buffers.stages; stage++) {
       String prefix = "stage " + stage + ": ";
       add(map, prefix + "keys and z [72 x 64] x " + boxes + pair, boxes * keyBox);
-      add(map, prefix + "queries [64 x 64] x " + boxes + pair, boxes * plainBox);
+      if (!sums) {
+        add(map, prefix + "queries [64 x 64] x " + boxes + pair, boxes * plainBox);
+      }
       add(map, prefix + "values [64 x 64]" + pair, plainBox);
     }
     for (int i = 0; i < buffers.outputs; i++) {
@@ -205,17 +244,21 @@ public record HopperPlan(
     for (int i = 0; i < buffers.weights; i++) {
       add(map, "weights " + i + " and ones [72 x 64]" + pair, keyBox);
     }
-    add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
+    if (buffers.weights > 0) {
+      add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
+    }
     add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
-    int barrierBytes = barriers(element, products, boxes, buffers) * Long.BYTES;
+    int barrierBytes = barriers(element, products, boxes, buffers, sums) * Long.BYTES;
     add(map, "barriers, then scales", barrierBytes + SCALE_BYTES);
     return map;
   }
 
-  private static int barriers(ElementType element, int products, int boxes, Buffers buffers) {
+  private static int barriers(
+      ElementType element, int products, int boxes, Buffers buffers, boolean sums) {
     int slotBarriers = 0;
     if (element == ElementType.F32) {
-      slotBarriers = products == 3 ? buffers.stages * (2 * boxes + 1) : 2 * buffers.slots;
+      slotBarriers =
+          products == 3 ? buffers.stages * ((sums ? 1 : 2) * boxes + 1) : 2 * buffers.slots;
     }
     return slotBarriers + 7 * buffers.stages + 2 * buffers.weights;
   }

@@ -67,9 +67,9 @@ final class HopperText {
     String text =
         String.format(
             Locale.ROOT,
-            "copies and sums (%d registers), scores (%d), state (%d)",
+            "copies and sums (%d registers), %sstate (%d)",
             roles.auxiliary(),
-            roles.score(),
+            roles.score() == 0 ? "" : String.format(Locale.ROOT, "scores (%d), ", roles.score()),
             roles.state());
     return roles.rows() == 0
         ? text
@@ -79,18 +79,22 @@ final class HopperText {
   private static String products(KernelSpec spec, HopperPlan plan) {
     ElementType operand = operand(spec);
     boolean split = plan.products() > 1;
+    boolean sums = HopperPlan.isSums(spec.operation());
     int weights = CHUNK + EXTRA;
     int scores = split ? weights + CHUNK : weights;
     List<Instruction> instructions = new ArrayList<>();
-    instructions.add(shared("scores", scores, scores / 2, operand, false, false));
-    if (split) {
-      instructions.add(shared("scores_of_lower_query", weights, scores / 2, operand, false, false));
-    }
-    instructions.add(
-        new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false));
-    instructions.add(shared("value_weights", weights, weights / 2, operand, true, false));
-    if (split) {
-      instructions.add(shared("value_lower_weights", CHUNK, weights / 2, operand, true, false));
+    if (!sums) {
+      instructions.add(shared("scores", scores, scores / 2, operand, false, false));
+      if (split) {
+        instructions.add(
+            shared("scores_of_lower_query", weights, scores / 2, operand, false, false));
+      }
+      instructions.add(
+          new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false));
+      instructions.add(shared("value_weights", weights, weights / 2, operand, true, false));
+      if (split) {
+        instructions.add(shared("value_lower_weights", CHUNK, weights / 2, operand, true, false));
+      }
     }
     int part = Math.min(spec.headDim(), PART);
     instructions.add(shared("value_key", part, part / 2, operand, true, true));
@@ -122,7 +126,7 @@ final class HopperText {
         + launch
         + " at the start\nstruct Registers {\n"
         + role("auxiliary", roles.auxiliary(), launch)
-        + role("score", roles.score(), launch)
+        + (roles.score() == 0 ? "" : role("score", roles.score(), launch))
         + role("state", roles.state(), launch)
         + (roles.rows() == 0 ? "" : role("rows", roles.rows(), launch))
         + "};\n\n";
@@ -151,6 +155,7 @@ final class HopperText {
           using Half = linattn::hopper::%4$s;
           static constexpr int kProducts = %5$d;
           static constexpr bool kNormalize = %13$b;
+          static constexpr bool kSums = %14$b;
           static constexpr int kStages = %6$d;
           static constexpr int kSlots = %7$d;
           static constexpr int kWeightBuffers = %8$d;
@@ -182,7 +187,8 @@ final class HopperText {
         plan.threads(),
         plan.sharedBytes(),
         plan.stateRegisters(),
-        spec.operation() == Operation.NORMALIZED_FORWARD);
+        spec.operation().normalizes(),
+        HopperPlan.isSums(spec.operation()));
   }
 
   private static String tag(ElementType element) {

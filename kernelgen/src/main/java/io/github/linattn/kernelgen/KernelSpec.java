@@ -77,7 +77,7 @@ public record KernelSpec(
         requireChunkedHeadDim(operation, technique, headDim);
         requireWgmma(technique, architectures);
         if (technique == Technique.WGMMA) {
-          HopperPlan.of(headDim, elementType, precision, operation == Operation.NORMALIZED_FORWARD);
+          HopperPlan.of(operation, headDim, elementType, precision);
         } else if (operation == Operation.FORWARD) {
           TilePlan.forward(headDim, elementType, precision);
         }
@@ -176,7 +176,9 @@ public record KernelSpec(
         switch (operation) {
           case FORWARD -> technique != Technique.SIMT;
           case NORMALIZED_FORWARD -> technique == Technique.WGMMA; // others ask at run time
-          case STATE_SUMS, STATE_OUTPUTS -> technique == Technique.MMA;
+          case STATE_SUMS -> technique != Technique.SIMT;
+          case NORMALIZED_STATE_SUMS -> technique == Technique.WGMMA;
+          case STATE_OUTPUTS -> technique == Technique.MMA;
           case STATE_SCAN -> technique == Technique.SIMT && elementType == ElementType.F32;
           case DECODE, RECURRENCE -> technique == Technique.SIMT;
           default -> false;
@@ -195,7 +197,7 @@ public record KernelSpec(
   }
 
   private static void requireChunkedHeadDim(Operation operation, Technique technique, int headDim) {
-    if (operation == Operation.FORWARD || operation == Operation.NORMALIZED_FORWARD) {
+    if (operation == Operation.FORWARD || technique == Technique.WGMMA) {
       requireHeadDim(headDim);
       if (headDim > MAX_CHUNKED_HEAD_DIM) {
         throw new IllegalArgumentException(

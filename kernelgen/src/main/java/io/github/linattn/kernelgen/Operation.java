@@ -45,6 +45,9 @@ public enum Operation {
   /** S = sum of k v^T, z and u of each item. */
   STATE_SUMS("state_sums", false),
 
+  /** The sums with rows of k divided by their length first. */
+  NORMALIZED_STATE_SUMS("normalized_state_sums", false),
+
   /** The sums of items to the states before them, and the final state. */
   STATE_SCAN("state_scan", false),
 
@@ -68,6 +71,11 @@ public enum Operation {
   /** The name in symbols and manifests. */
   public String id() {
     return id;
+  }
+
+  /** Whether its kernel normalises always; other kernels of the family chunked ask at run time. */
+  public boolean normalizes() {
+    return this == NORMALIZED_FORWARD || this == NORMALIZED_STATE_SUMS;
   }
 
   /** Whether it walks the tokens of a head in order. */

@@ -48,6 +48,7 @@ final class ChunkedCall {
   private final CudaQueue queue;
   private final LaunchScratch[] scratch = new LaunchScratch[MOST_LAUNCHES];
   private final MemorySegment hopper;
+  private final MemorySegment hopperSums;
   private final MemorySegment main;
   private final MemorySegment sums;
   private final MemorySegment scan;
@@ -67,6 +68,7 @@ final class ChunkedCall {
       scratch[i] = new LaunchScratch(owner);
     }
     this.hopper = owner.allocate(ChunkedStructs.HOPPER);
+    this.hopperSums = owner.allocate(ChunkedStructs.HOPPER);
     this.main = owner.allocate(ChunkedStructs.CHUNKED);
     this.sums = owner.allocate(ChunkedStructs.CHUNKED);
     this.scan = owner.allocate(ChunkedStructs.STATE_SCAN);
@@ -187,13 +189,14 @@ final class ChunkedCall {
   private PreparedLaunch prepare(Step step, LoadedKernel kernel, ForwardCall forward) {
     MemorySegment arguments =
         switch (step.kernel().operation()) {
-          case STATE_SUMS -> sums;
+          case STATE_SUMS, NORMALIZED_STATE_SUMS -> sums;
           case STATE_SCAN -> scan;
           default -> main;
         };
     if (step.kernel().technique() == Technique.WGMMA) {
-      fillHopper(forward, step.kernel().elementType());
-      arguments = hopper;
+      MemorySegment withMaps = arguments.equals(sums) ? hopperSums : hopper;
+      fillHopper(withMaps, arguments, forward, step.kernel().elementType());
+      arguments = withMaps;
     }
     return queue
         .device()
@@ -283,6 +286,7 @@ final class ChunkedCall {
     MemorySegment.copy(main, 0, sums, 0, main.byteSize());
     State before = State.at(states, shape, cut.items());
     before.set(sums, "_out");
+    ofKeyValueHeads(sums, shape);
     before.set(main, "_in");
     fillScan(cut, before, shape);
     if (initial != null) {
@@ -304,6 +308,7 @@ final class ChunkedCall {
     }
     State before = State.at(states, shape, cut.items());
     before.set(sums, "_out");
+    ofKeyValueHeads(sums, shape);
     fillScan(cut, before, shape);
     State total = State.at(before.end(), shape, cut.sequences());
     total.setScan(scan, "_out");
@@ -315,6 +320,15 @@ final class ChunkedCall {
     setLong(main, "items", outputItems(outputs));
     total.set(main, "_in");
     listed = false;
+  }
+
+  /** Sums know no query heads. */
+  private static void ofKeyValueHeads(MemorySegment sums, AttentionShape shape) {
+    setInt(sums, "heads", shape.keyValueHeads());
+    setInt(sums, "group", 1);
+    setLong(sums, "a_per_head", 0);
+    setLong(sums, "b_per_head", 0);
+    setLong(sums, "marks", 0);
   }
 
   private void fillScan(Cut cut, State items, AttentionShape shape) {
@@ -329,20 +343,21 @@ final class ChunkedCall {
     scan.set(JAVA_INT, scanOffset("value_dim"), shape.valueDim());
   }
 
-  private void fillHopper(ForwardCall forward, ElementType element) {
+  private void fillHopper(
+      MemorySegment struct, MemorySegment chunked, ForwardCall forward, ElementType element) {
     AttentionInput input = forward.input();
-    MemorySegment.copy(main, 0, hopper, HOPPER_CHUNKED, main.byteSize());
-    TensorMapWriter writer = queue.tensorMaps();
-    setMap(writer, "query", input.q(), element);
-    setMap(writer, "key", input.k(), element);
-    setMap(writer, "value", input.v(), element);
-    setMap(writer, "out", forward.output(), element);
+    MemorySegment.copy(chunked, 0, struct, HOPPER_CHUNKED, chunked.byteSize());
+    setMap(struct, "query", input.q(), element);
+    setMap(struct, "key", input.k(), element);
+    setMap(struct, "value", input.v(), element);
+    setMap(struct, "out", forward.output(), element);
   }
 
-  private void setMap(TensorMapWriter writer, String member, Tensor tensor, ElementType element) {
+  private void setMap(MemorySegment struct, String member, Tensor tensor, ElementType element) {
     int bytes = element.bytes();
     long width = tensor.shape().extent(3);
-    writer
+    queue
+        .tensorMaps()
         .extents(
             width, tensor.shape().extent(2), tensor.shape().extent(1), tensor.shape().extent(0))
         .byteStrides(
@@ -351,7 +366,7 @@ final class ChunkedCall {
             byteStride(tensor, 0, width * bytes))
         .box(BOX_BYTES / bytes, BOX_ROWS, 1, 1)
         .write(
-            hopper.asSlice(
+            struct.asSlice(
                 ChunkedStructs.offset(ChunkedStructs.HOPPER, member), TensorMapWriter.BYTES),
             switch (element) {
               case F32 -> TensorMapWriter.Element.F32;

@@ -382,8 +382,24 @@ final class Planner {
   }
 
   private Optional<Step> sums(Question question, Cut cut) {
-    return built
-        .find(Operation.STATE_SUMS, Technique.MMA, 0, question.element(), question.warpPrecision())
+    Optional<KernelEntry> wgmma =
+        question.tensorMaps
+            ? built.find(
+                question.normalize ? Operation.NORMALIZED_STATE_SUMS : Operation.STATE_SUMS,
+                Technique.WGMMA,
+                question.shape.keyDim(),
+                question.element(),
+                question.precision())
+            : Optional.empty();
+    return wgmma
+        .or(
+            () ->
+                built.find(
+                    Operation.STATE_SUMS,
+                    Technique.MMA,
+                    0,
+                    question.element(),
+                    question.warpPrecision()))
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.items()));
   }
 

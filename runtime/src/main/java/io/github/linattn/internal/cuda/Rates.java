@@ -37,7 +37,7 @@ final class Rates {
             ? exact ? 2.8 : kernel.elementType() == ElementType.F32 ? 1.64 : 1.0
             : exact ? 9 : kernel.elementType() == ElementType.F32 ? 4.5 : 2.5;
     return switch (operation) {
-      case STATE_SUMS -> forward / 3;
+      case STATE_SUMS, NORMALIZED_STATE_SUMS -> forward / 3;
       case STATE_OUTPUTS -> forward / 2;
       default -> forward;
     };
