@@ -12,7 +12,7 @@ final class BenchReport {
   static List<String> head(BenchMachine machine) {
     return List.of(
         Text.format(
-            "%s %s, driver %s, CUDA Runtime %s, Java %s, linattn %s, family %s, %s",
+            "%s %s, driver %s, CUDA Runtime %s, Java %s, %s, family %s, %s",
             machine.gpu(),
             machine.architecture(),
             machine.driver(),
@@ -114,10 +114,13 @@ final class BenchReport {
   static String planner(List<BenchResult> results) {
     List<BenchResult> choices =
         results.stream().filter(result -> !result.others().isEmpty()).toList();
+    if (choices.isEmpty()) {
+      return "planner: no case left it a choice";
+    }
     long near = choices.stream().filter(BenchResult::isNearBest).count();
     double worst = choices.stream().mapToDouble(BenchResult::overBest).max().orElse(1);
     return Text.format(
         "planner: within 10 %% of the best plan in %d of %d cases (%.0f %%), at worst %.2f of it",
-        near, choices.size(), choices.isEmpty() ? 100.0 : 100.0 * near / choices.size(), worst);
+        near, choices.size(), 100.0 * near / choices.size(), worst);
   }
 }

@@ -1,0 +1,77 @@
+package io.github.linattn.test.fault;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.cli.Main;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.file.Path;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/**
+ * Breaks when {@code linattn bench forward} fails on the way over CUDA, or believes outputs that no
+ * kernel has written. Kernels do not compute here.
+ */
+final class BenchForwardTest {
+  @TempDir private static Path folder;
+
+  @BeforeAll
+  static void load() {
+    CudartDouble.load().reset();
+    FakeKernels.install(folder.resolve("kernels"));
+  }
+
+  @AfterAll
+  static void remove() {
+    FakeKernels.remove();
+  }
+
+  private static String failed(String... options) {
+    String[] args = new String[options.length + 2];
+    args[0] = "bench";
+    args[1] = "forward";
+    System.arraycopy(options, 0, args, 2, options.length);
+    var out = new ByteArrayOutputStream();
+    var err = new ByteArrayOutputStream();
+    int status =
+        Main.run(args, new PrintStream(out, true, UTF_8), new PrintStream(err, true, UTF_8));
+    assertThat(status).as(err.toString(UTF_8)).isEqualTo(1);
+    assertThat(err.toString(UTF_8)).doesNotContain("unexpected");
+    return out.toString(UTF_8);
+  }
+
+  @Test
+  void outputsThatNoKernelWroteAreWrong() throws IOException {
+    Path json = folder.resolve("bench.json");
+    String table =
+        failed("--batch=1", "--heads=2", "--tokens=1100", "--all-plans", "--json=" + json);
+    assertThat(table)
+        .contains("NaN  FAILED, bound 1.2e-02")
+        .contains("wgmma WRONG", "wgmma:576 WRONG", "mma WRONG", "mma:576 WRONG")
+        .contains("host, bf16, ")
+        .contains("in 1 of 1 cases");
+    assertThat(json)
+        .content()
+        .contains(
+            "\"graph\": true", "\"error\": null", "\"right\": false", "\"name\": \"mma:576\"");
+  }
+
+  @Test
+  void queriesOfAllTokensGoTheSameWay() {
+    assertThat(failed("--batch=1", "--heads=2", "--tokens=300", "--non-causal", "--all-plans"))
+        .contains("not causal", "FAILED", "no case left it a choice");
+  }
+
+  @Test
+  void whatIsNotBuiltIsLeftOut() {
+    assertThat(failed("--batch=1", "--heads=1", "--tokens=64", "--head-dim=48"))
+        .contains("left out: no CUDA kernel for a forward of BF16 with head dimension 48");
+    assertThat(failed("--batch=1", "--heads=1", "--tokens=64", "--family=paper"))
+        .contains("left out: not built for the GPU");
+  }
+}
