@@ -165,6 +165,7 @@ struct Spec {
   using Half = linattn::hopper::F16;
   static constexpr int kProducts = 3;
   static constexpr bool kNormalize = false;
+  static constexpr bool kSums = false;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 2;

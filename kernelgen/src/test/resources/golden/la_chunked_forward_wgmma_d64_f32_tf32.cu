@@ -122,6 +122,7 @@ struct Spec {
   using Half = linattn::hopper::F16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
+  static constexpr bool kSums = false;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 8;
   static constexpr int kWeightBuffers = 2;

@@ -124,6 +124,7 @@ struct Spec {
   using Half = linattn::hopper::Bf16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
+  static constexpr bool kSums = false;
   static constexpr int kStages = 4;
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 2;

@@ -95,15 +95,14 @@ public final class Catalogue {
     }
     Set<Architecture> portable = portable(architectures);
     for (Numbers numbers : NUMBERS) {
-      if (HOPPER_FORWARD
-          && architectures.contains(Architecture.SM_90A)
+      if (architectures.contains(Architecture.SM_90A)
           && HopperPlan.exists(headDim, numbers.element, numbers.precision)) {
         Set<Architecture> hopper = EnumSet.of(Architecture.SM_90A);
         for (Operation operation : HOPPER_OPERATIONS) {
           specs.add(chunked(operation, Technique.WGMMA, headDim, numbers, hopper));
         }
       }
-      if (MMA_FORWARD && !portable.isEmpty() && mmaFits(headDim, numbers)) {
+      if (!portable.isEmpty() && mmaFits(headDim, numbers)) {
         specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, portable));
       }
     }
@@ -120,16 +119,11 @@ public final class Catalogue {
     };
   }
 
-  // Which device headers there are.
-  private static final boolean HOPPER_FORWARD = true;
-  private static final boolean MMA_FORWARD = true;
-  private static final boolean STATE_KERNELS = true;
-
   /** The kernels of the family {@code chunked} that serve every head dimension. */
   public static List<KernelSpec> anyHeadDim(Set<Architecture> architectures) {
     List<KernelSpec> specs = new ArrayList<>();
     Set<Architecture> portable = portable(architectures);
-    if (portable.isEmpty() || !STATE_KERNELS) {
+    if (portable.isEmpty()) {
       return specs;
     }
     for (Numbers numbers : NUMBERS) {

@@ -12,7 +12,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 class KernelSpecTest {
-  private static final int WGMMA = 2 * (4 * 5 + 2 * 3);
+  private static final int WGMMA = 4 * (4 * 5 + 2 * 3);
   private static final int MMA = 4 * 6 - 2;
   private static final int STATES = 2 * 4 + 2 * 3 + 1;
 

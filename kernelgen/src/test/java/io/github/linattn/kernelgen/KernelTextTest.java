@@ -26,6 +26,13 @@ class KernelTextTest {
         hopper(64, ElementType.F32, Precision.TF32),
         hopper(128, ElementType.F32, Precision.ACCURATE),
         KernelSpec.chunked(
+            Operation.NORMALIZED_STATE_SUMS,
+            Technique.WGMMA,
+            192,
+            ElementType.BF16,
+            Precision.NATIVE,
+            EnumSet.of(Architecture.SM_90A)),
+        KernelSpec.chunked(
             Operation.FORWARD,
             Technique.MMA,
             96,
