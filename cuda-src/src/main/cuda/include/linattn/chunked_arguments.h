@@ -118,7 +118,7 @@ struct Span {
 
 // Turns the sums of each item into the state before it: state[i] = initial + sum of the items of its
 // sequence before i, in order; the total goes to the final state. In place. A sequence without items
-// passes its initial state on.
+// passes its initial state on. Without state_out and spans the last sum is not read.
 //
 // offset  bytes  member
 //      0      8  state          S [kv heads, num_items, Dk, Dv], sums on entry, states on return

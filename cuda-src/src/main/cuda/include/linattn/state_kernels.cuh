@@ -433,6 +433,8 @@ __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
     span = args.spans[sequence];
   }
   const int64_t end_offset = (block.head * args.num_sequences + sequence) * extent + element;
+  // The last sum is in the final state alone; where nobody wants that, it has not been computed.
+  const int num_sums = out_gmem != nullptr || args.spans != nullptr ? span.num_items : span.num_items - 1;
   RunningSum sum(in_gmem == nullptr ? 0.0f : in_gmem[end_offset]);
   if (sums_gmem != nullptr) {
     float* item_gmem = sums_gmem + (block.head * args.num_items + span.first) * extent + element;
@@ -440,7 +442,7 @@ __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
       float term_frag[kBatch];
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        term_frag[k] = i + k < span.num_items ? item_gmem[static_cast<int64_t>(k) * extent] : 0.0f;
+        term_frag[k] = i + k < num_sums ? item_gmem[static_cast<int64_t>(k) * extent] : 0.0f;
       }
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {

@@ -287,6 +287,7 @@ final class ChunkedCall {
     State before = State.at(states, shape, cut.items());
     before.set(sums, "_out");
     ofKeyValueHeads(sums, shape);
+    setInt(sums, "num_items", cut.summedItems(forward.finalState() != null));
     before.set(main, "_in");
     fillScan(cut, before, shape);
     if (initial != null) {

@@ -273,7 +273,8 @@ final class Planner {
   /** Sums of segments, the states before them, a forward of each. */
   private Optional<ForwardPlan> segmented(Question question, KernelEntry forward, int segment) {
     Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
-    Optional<Step> sums = sums(question, cut);
+    int summed = cut.summedItems(question.finalState);
+    Optional<Step> sums = sums(question, summed);
     Optional<Step> scan = scan(question, cut);
     Optional<Step> step = step(forward, question, question.heads() * cut.items());
     Optional<Step> recurrence = recurrence(question, cut);
@@ -283,7 +284,7 @@ final class Planner {
     long stateBytes = question.stateBytes() * question.keyValueHeads() * cut.items();
     double first =
         Math.max(
-            (question.keyValueBytes() + stateBytes) / Rates.BYTES_PER_MICRO,
+            (question.keyValueBytes() + stateBytes) * summed / cut.items() / Rates.BYTES_PER_MICRO,
             work(question, sums.get().kernel(), sums.get(), cut));
     double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO;
     double third =
@@ -336,7 +337,7 @@ final class Planner {
     long perOutput = blocks(question, new Cut(tokens, null, 0));
     Cut outputs =
         new Cut(tokens, question.packing, segmentFor(perOutput, tokens, LEAST_OUTPUT_SEGMENT));
-    Optional<Step> sums = sums(question, cut);
+    Optional<Step> sums = sums(question, cut.items());
     Optional<Step> scan = scan(question, cut);
     Optional<Step> answers =
         built
@@ -381,7 +382,7 @@ final class Planner {
     return (int) Math.min(Math.max(segment, least), most);
   }
 
-  private Optional<Step> sums(Question question, Cut cut) {
+  private Optional<Step> sums(Question question, int items) {
     Optional<KernelEntry> wgmma =
         question.tensorMaps
             ? built.find(
@@ -400,7 +401,7 @@ final class Planner {
                     0,
                     question.element(),
                     question.warpPrecision()))
-        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.items()));
+        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
   }
 
   private Optional<Step> scan(Question question, Cut cut) {

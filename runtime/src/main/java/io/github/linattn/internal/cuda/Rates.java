@@ -2,7 +2,6 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
-import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 
@@ -17,30 +16,66 @@ final class Rates {
   /** From one kernel of a stream to the next. */
   static final double LAUNCH_MICROS = 3;
 
+  /**
+   * One chunk of 64 tokens of a block of wgmma with D = 32, 64, 96, 128, 192 and 256, one product.
+   */
+  private static final double[] NATIVE = {0.79, 0.85, 0.95, 1.05, 1.31, 2.7};
+
+  /** The same of fp32 tensors. */
+  private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
+
+  /** The same with three products, up to D = 128. */
+  private static final double[] SPLIT = {1.9, 2.15, 2.6, 2.85};
+
+  private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
+
+  /** With rows of q and k divided by their length. */
+  private static final double NORMALIZED_SHARE = 1.6;
+
+  private static final double MMA_NATIVE = 2.5;
+  private static final double MMA_TF32 = 4.5;
+  private static final double MMA_ACCURATE = 9;
+
   private static final double REFERENCE_DIM = 128;
 
-  /** What a chunk costs whatever its width: barriers and the latency of each step. */
+  /** What a chunk by mma costs whatever its width: barriers and the latency of each step. */
   private static final double LEAST_SHARE = 0.5;
 
   private Rates() {}
 
   /** One chunk of 64 tokens of a block, the tensors being on their way. */
   static double chunkMicros(KernelEntry kernel, int keyDim) {
-    double share = Math.max(LEAST_SHARE, keyDim / REFERENCE_DIM);
-    return share * chunkMicros(kernel.operation(), kernel.technique(), kernel);
-  }
-
-  private static double chunkMicros(Operation operation, Technique technique, KernelEntry kernel) {
-    boolean exact = kernel.elementType() == ElementType.F32 && kernel.precision() != Precision.TF32;
     double forward =
-        technique == Technique.WGMMA
-            ? exact ? 2.8 : kernel.elementType() == ElementType.F32 ? 1.64 : 1.0
-            : exact ? 9 : kernel.elementType() == ElementType.F32 ? 4.5 : 2.5;
-    return switch (operation) {
+        kernel.technique() == Technique.WGMMA ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
+    return switch (kernel.operation()) {
       case STATE_SUMS, NORMALIZED_STATE_SUMS -> forward / 3;
       case STATE_OUTPUTS -> forward / 2;
       default -> forward;
     };
+  }
+
+  private static double wgmma(KernelEntry kernel, int keyDim) {
+    double[] micros =
+        switch (kernel.precision()) {
+          case DEFAULT, ACCURATE -> SPLIT;
+          case TF32 -> CONVERTED;
+          case NATIVE -> NATIVE;
+        };
+    int i = 0;
+    while (i < micros.length - 1 && DIMS[i] < keyDim) {
+      i++;
+    }
+    return kernel.operation().normalizes() ? NORMALIZED_SHARE * micros[i] : micros[i];
+  }
+
+  private static double mma(KernelEntry kernel, int keyDim) {
+    double micros =
+        switch (kernel.precision()) {
+          case DEFAULT, ACCURATE -> MMA_ACCURATE;
+          case TF32 -> MMA_TF32;
+          case NATIVE -> MMA_NATIVE;
+        };
+    return micros * Math.max(LEAST_SHARE, keyDim / REFERENCE_DIM);
   }
 
   /** From the start of a block to its first chunk. */

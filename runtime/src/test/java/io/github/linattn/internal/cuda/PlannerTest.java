@@ -45,12 +45,12 @@ class PlannerTest {
       int headDim,
       ElementType element,
       Precision precision) {
-    boolean forward = operation == Operation.FORWARD || operation == Operation.NORMALIZED_FORWARD;
-    if (forward && headDim != KEY_DIM || technique == Technique.WGMMA && !hopper) {
+    boolean wgmma = technique == Technique.WGMMA;
+    boolean ofOneHeadDim = wgmma || operation == Operation.FORWARD;
+    if (ofOneHeadDim && headDim != KEY_DIM || wgmma && !hopper) {
       return Optional.empty();
     }
-    Architecture architecture =
-        technique == Technique.WGMMA ? Architecture.SM_90A : Architecture.SM_90;
+    Architecture architecture = wgmma ? Architecture.SM_90A : Architecture.SM_90;
     KernelSpec spec =
         KernelSpec.chunked(
             operation, technique, headDim, element, precision, EnumSet.of(architecture));
