@@ -1,0 +1,212 @@
+// What the roles of a block share: its item, the places in shared memory, the unit of its sums.
+#pragma once
+
+#include "linattn/chunk_items.cuh"
+#include "linattn/chunked_arguments.h"
+#include "linattn/hopper.cuh"
+#include "linattn/hopper_plan.cuh"
+#include "linattn/reduce.cuh"
+
+namespace linattn {
+namespace hopper {
+
+struct HopperArguments {
+  TensorMap query;
+  TensorMap key;
+  TensorMap value;
+  TensorMap out;
+  ChunkedArguments chunked;
+};
+
+// The block's item.
+struct ItemWork {
+  int tile;
+  int start;
+  int tokens;
+  int batch;
+  int head;
+  int kv_head;
+  float a;
+  float b;
+  float count;  // before its first token
+
+  __device__ __forceinline__ explicit ItemWork(const ValueTile<kValueColumns>& block)
+      : tile(block.block.tile_idx),
+        start(block.item.start),
+        tokens(block.item.tokens),
+        batch(block.head.batch_idx),
+        head(block.head.head_idx),
+        kv_head(block.head.kv_head_idx),
+        a(block.head.a),
+        b(block.head.b),
+        count(static_cast<float>(block.item.count)) {}
+};
+
+// Operands of fp16 are multiplied by powers of two that keep them in its range. They follow the largest
+// elements of the item's first chunk. Where S grows faster than that shows in an output that is not finite.
+// One word each in shared memory.
+enum Scale {
+  kQueryScale,    // of the elements of q, k, v
+  kKeyScale,
+  kValueScale,
+  kScoreScale,    // q.k of the tensors = this * q.k of the operands
+  kOutputScale,   // v of the tensors = this * v of the operands
+  kWeightBound,   // of |a + b q.k|
+  kStateBound,    // of |b| |S| for each token in it, in units of a weight
+  kPlainTokens,   // up to this count S is its own operand
+  kNumScales
+};
+
+// An element of which only the size matters.
+template <int kBytes>
+struct alignas(kBytes) Untyped {
+  unsigned char bytes[kBytes];
+};
+
+constexpr float kMaxHalf = 32768.0f;  // half of the range of fp16
+
+__device__ __forceinline__ int exponent_of(float positive) {
+  return static_cast<int>(__float_as_uint(positive) >> 23) - 127;
+}
+
+__device__ __forceinline__ float power_of_two(int exponent) {
+  return __uint_as_float(static_cast<uint32_t>(min(max(exponent, -126), 127) + 127) << 23);
+}
+
+// A unit and what follows from it.
+struct Unit {
+  float value;
+  float inverse;
+  float slope;  // b times the unit, in front of q.k of the operands and of S
+};
+
+// What the roles share.
+template <class Plan>
+struct Block {
+  const HopperArguments& args;
+  const ItemWork& work;
+  uint32_t base;  // of the shared memory, aligned
+  int num_chunks;
+
+  __device__ __forceinline__ uint32_t scale_address(Scale scale) const {
+    return base + Plan::kScalesOffset + scale * 4;
+  }
+  // 1 where operands need no scaling.
+  __device__ __forceinline__ float scale(Scale scale) const {
+    return Plan::kScaled ? load_float(scale_address(scale)) : 1.0f;
+  }
+
+  __device__ __forceinline__ uint32_t barrier(int first, int index = 0) const {
+    return base + Plan::kBarriersOffset + 8 * (first + index);
+  }
+  __device__ __forceinline__ uint32_t stage(int index) const {
+    return base + Plan::kStagesOffset + index * Plan::kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t key(int stage_idx, int box) const {
+    return stage(stage_idx) + Plan::kKeyOffset + box * Plan::kKeyBox;
+  }
+  __device__ __forceinline__ uint32_t query(int stage_idx, int box) const {
+    return stage(stage_idx) + Plan::kQueryOffset + box * Plan::kQueryBox;
+  }
+  __device__ __forceinline__ uint32_t value(int stage_idx) const { return stage(stage_idx) + Plan::kValueOffset; }
+  __device__ __forceinline__ uint32_t weights(int buffer) const {
+    return base + Plan::kWeightsOffset + buffer * Plan::kWeightBytes;
+  }
+  // Factors of the columns of O^T: of the product, then of u.
+  __device__ __forceinline__ uint32_t columns(int buffer) const {
+    return base + Plan::kColumnsOffset + buffer * 2 * Plan::kChunk * 4;
+  }
+  // |q| of the rows of a stage, where rows are normalised.
+  __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
+    return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
+  }
+  __device__ __forceinline__ int rows(int chunk) const {
+    return min(Plan::kChunk, work.tokens - chunk * Plan::kChunk);
+  }
+
+  // With fp32 tensors, Q and K are converted before V.
+  __device__ __forceinline__ uint32_t key_full(int stage_idx) const { return barrier(Plan::kKeyFull, stage_idx); }
+  __device__ __forceinline__ uint32_t query_full(int stage_idx) const {
+    return barrier(Plan::kApart ? Plan::kQueryFull : Plan::kKeyFull, stage_idx);
+  }
+  __device__ __forceinline__ uint32_t value_full(int stage_idx) const {
+    return barrier(Plan::kApart || Plan::kConverted ? Plan::kValueFull : Plan::kKeyFull, stage_idx);
+  }
+  __device__ __forceinline__ uint32_t key_empty(int stage_idx) const { return barrier(Plan::kKeyEmpty, stage_idx); }
+  __device__ __forceinline__ uint32_t query_empty(int stage_idx) const {
+    return barrier(Plan::kApart ? Plan::kQueryEmpty : Plan::kKeyEmpty, stage_idx);
+  }
+  __device__ __forceinline__ uint32_t value_empty(int stage_idx) const {
+    return barrier(Plan::kApart ? Plan::kValueEmpty : Plan::kKeyEmpty, stage_idx);
+  }
+
+  // The unit of O: W and b S are multiplied by it, and g with them. It is 1/b, so that S is its own operand;
+  // without b the product of S is thrown away.
+  __device__ __forceinline__ Unit first_unit() const {
+    const float slope = work.b * scale(kScoreScale);
+    return slope == 0.0f ? Unit{1.0f, 1.0f, 0.0f} : Unit{1.0f / slope, slope, 1.0f};
+  }
+  // The sum of k v over n tokens is at most n times the roots of their mean squares: up to this count fp16
+  // holds S of fp16 tensors as it is.
+  __device__ __forceinline__ float plain_tokens() const { return Plan::kFollows ? scale(kPlainTokens) : 0.0f; }
+  // Beyond, the unit shrinks with the count after the chunk, `tokens`.
+  __device__ __forceinline__ void follow(float tokens, float plain, Unit& unit) const {
+    if (Plan::kFollows && tokens > plain) {
+      const float bound = fmaxf(scale(kWeightBound), scale(kStateBound) * tokens);
+      const int exponent = exponent_of(kMaxHalf) - 1 - exponent_of(bound);
+      const float value = power_of_two(exponent);
+      unit = Unit{value, power_of_two(-exponent), work.b * value};
+    }
+  }
+  // The unit of z: the mean of rows is no larger than the largest.
+  __device__ __forceinline__ static int key_sum_exponent(float tokens) {
+    return Plan::kScaled ? exponent_of(tokens) + 1 : 0;
+  }
+};
+
+__device__ __forceinline__ void arrive_once_a_warp(uint32_t barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) {
+    barrier_arrive(barrier);
+  }
+}
+
+// Splits x into an upper half and what it leaves.
+template <class Half>
+__device__ __forceinline__ void split(float low, float high, uint32_t& upper, uint32_t& lower) {
+  upper = Half::pack(low, high);
+  lower = Half::pack(low - Half::low(upper), high - Half::high(upper));
+}
+
+// Where the block's columns of the states are; null where there is none. Computed where it is used, so
+// that the addresses hold no registers in between.
+struct StateAddress {
+  const float* state_in;
+  const float* key_sum_in;
+  const float* value_sum_in;
+  float* state_out;
+  float* key_sum_out;
+  float* value_sum_out;
+
+  __device__ __forceinline__ explicit StateAddress(const ChunkedArguments& args) {
+    const ValueTile<kValueColumns> block(args, block_number());
+    const bool reads = args.state_in != nullptr;
+    state_in = reads ? args.state_in + block.state_offset(args) : nullptr;
+    key_sum_in = reads ? args.key_sum_in + block.key_sum_offset(args) : nullptr;
+    value_sum_in = reads ? args.value_sum_in + block.value_sum_offset(args) : nullptr;
+    const bool writes = args.state_out != nullptr && block.head.writes_state(args);
+    state_out = writes ? args.state_out + block.state_offset(args) : nullptr;
+    key_sum_out = writes ? args.key_sum_out + block.key_sum_offset(args) : nullptr;
+    value_sum_out = writes ? args.value_sum_out + block.value_sum_offset(args) : nullptr;
+  }
+
+  // Anew each time, unlike blockIdx.
+  __device__ __forceinline__ static int64_t block_number() {
+    uint32_t number;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
+    return number;
+  }
+};
+
+}  // namespace hopper
+}  // namespace linattn

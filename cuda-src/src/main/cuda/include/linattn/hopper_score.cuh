@@ -1,0 +1,164 @@
+// The score role.
+#pragma once
+
+#include "linattn/hopper_block.cuh"
+
+namespace linattn {
+namespace hopper {
+
+// W of a chunk, g and the factors of the outputs. Returns NaN if a g was not finite, else 0.
+template <class Plan>
+__device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_group, int lane) {
+  using Half = typename Plan::Half;
+  using Products = typename Plan::Products;
+  const ItemWork& work = block.work;
+  const int t = lane & 3;
+  const int row = warp_in_group * 16 + (lane >> 2);
+  const uint32_t matrix_row =
+      swizzled(0, 0) + static_cast<uint32_t>((warp_in_group * 16 + (lane & 15)) * kRowBytes);
+  const int matrix_swizzle = lane & 7;
+  const int matrix_unit = lane >> 4;
+  const bool writes_g = t == 0 && work.tile == 0;
+  const TensorView& normalizer = block.args.chunked.normalizer;
+  float* g_gmem = row_address<float>(normalizer, work.batch, work.head, work.start + row);
+  float scores_frag[Plan::Products::kScoreRegisters];
+  RingPosition<Plan::kStages> at;
+  RingPosition<Plan::kWeightBuffers> weights_at;
+  float count = work.count;
+  const float plain_tokens = block.plain_tokens();
+  Unit unit = block.first_unit();
+  float marks = 0.0f;
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    barrier_wait(block.query_full(at.index), at.parity);
+    if constexpr (Plan::kApart) {
+      barrier_wait(block.key_full(at.index), at.parity);
+    }
+    barrier_wait(block.barrier(Plan::kReady, at.index), at.parity);
+    pin(scores_frag);
+    products_fence();
+    const uint64_t query = operand(block.query(at.index, 0));
+    const uint64_t key = operand(block.key(at.index, 0));
+#pragma unroll
+    for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
+      const int query_step = step / 4 * Plan::kQueryBox + step % 4 * 32;
+      const uint64_t key_at = further(key, step / 4 * Plan::kKeyBox + step % 4 * 32);
+      Products::scores(scores_frag, further(query, query_step), key_at, step > 0);
+      if constexpr (Plan::kSplit) {
+        Products::scores_of_lower_query(scores_frag, further(query, query_step + Plan::kLower), key_at, 1);
+      }
+    }
+    products_commit();
+    // Everything is in the unit of O; with normalised rows times |q| as well. Formed under the products.
+    block.follow(count + Plan::kChunk, plain_tokens, unit);
+    const float slope = unit.slope;
+    const float key_sum_scale = slope * power_of_two(block.key_sum_exponent(count + 1.0f));
+    float first_length = 1.0f;
+    float second_length = 1.0f;
+    if constexpr (Plan::kNormalize) {
+      const float query_scale = block.scale(kScoreScale);
+      first_length = load_float(block.lengths(at.index) + row * 4) * query_scale;
+      second_length = load_float(block.lengths(at.index) + row * 4 + 32) * query_scale;
+    }
+    const float first_offset = work.a * unit.value * first_length;
+    const float second_offset = work.a * unit.value * second_length;
+    const float first_before = first_offset * count;
+    const float second_before = second_offset * count;
+    products_wait<0>();
+    pin(scores_frag);
+    if (lane == 0) {
+      barrier_arrive(block.key_empty(at.index));
+      if constexpr (Plan::kApart) {
+        barrier_arrive(block.query_empty(at.index));
+      }
+    }
+    if constexpr (Plan::kSplit) {  // upper query times lower key stands behind the columns of z
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        scores_frag[i] += scores_frag[36 + i];
+      }
+    }
+    float first_g = (scores_frag[32] + scores_frag[33]) * key_sum_scale;
+    float second_g = (scores_frag[34] + scores_frag[35]) * key_sum_scale;
+    uint32_t upper_frag[16];
+    uint32_t lower_frag[Plan::kSplit ? 16 : 1];
+#pragma unroll
+    for (int block8 = 0; block8 < 8; ++block8) {
+      if (block8 < 2 * warp_in_group + 2) {
+        const int column = 8 * block8 + 2 * t;
+        float w0 = fmaf(slope, scores_frag[4 * block8], first_offset);
+        float w1 = fmaf(slope, scores_frag[4 * block8 + 1], first_offset);
+        float w2 = fmaf(slope, scores_frag[4 * block8 + 2], second_offset);
+        float w3 = fmaf(slope, scores_frag[4 * block8 + 3], second_offset);
+        if (block8 >= 2 * warp_in_group) {
+          w0 = column <= row ? w0 : 0.0f;
+          w1 = column + 1 <= row ? w1 : 0.0f;
+          w2 = column <= row + 8 ? w2 : 0.0f;
+          w3 = column + 1 <= row + 8 ? w3 : 0.0f;
+        }
+        first_g += w0 + w1;
+        second_g += w2 + w3;
+        if constexpr (Plan::kSplit) {
+          split<Half>(w0, w1, upper_frag[2 * block8], lower_frag[2 * block8]);
+          split<Half>(w2, w3, upper_frag[2 * block8 + 1], lower_frag[2 * block8 + 1]);
+        } else {
+          upper_frag[2 * block8] = Half::pack(w0, w1);
+          upper_frag[2 * block8 + 1] = Half::pack(w2, w3);
+        }
+      } else {
+        upper_frag[2 * block8] = upper_frag[2 * block8 + 1] = 0;
+        if constexpr (Plan::kSplit) {
+          lower_frag[2 * block8] = lower_frag[2 * block8 + 1] = 0;
+        }
+      }
+    }
+    barrier_wait(block.barrier(Plan::kWeightsEmpty, weights_at.index), weights_at.parity ^ 1);
+    const uint32_t weights = block.weights(weights_at.index) + matrix_row;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const uint32_t matrices = weights + (((2 * pair + matrix_unit) ^ matrix_swizzle) * kUnitBytes);
+      store_matrices(matrices, &upper_frag[4 * pair]);
+      if constexpr (Plan::kSplit) {
+        store_matrices(matrices + Plan::kLowerKey, &lower_frag[4 * pair]);
+      }
+    }
+    first_g = sum_lanes<4>(first_g) + first_before;  // while the weights are on their way
+    second_g = sum_lanes<4>(second_g) + second_before;
+    const int num_rows = block.rows(chunk);
+    if (t == 0) {
+      // Rows past the end divide nothing: their outputs are zero and mark nothing.
+      const float outputs = block.scale(kOutputScale);
+      const float first_factor = row < num_rows ? reciprocal(first_g) * outputs : 0.0f;
+      const float second_factor = row + 8 < num_rows ? reciprocal(second_g) * outputs : 0.0f;
+      const uint32_t columns = block.columns(weights_at.index) + row * 4;
+      store_float(columns, first_factor);
+      store_float(columns + 32, second_factor);
+      if constexpr (Plan::kNormalize) {
+        store_float(columns + 256, first_factor * first_offset);
+        store_float(columns + 256 + 32, second_factor * second_offset);
+      }
+      marks = fmaf(row < num_rows ? first_g : 0.0f, 0.0f, marks);
+      marks = fmaf(row + 8 < num_rows ? second_g : 0.0f, 0.0f, marks);
+    }
+    publish_to_async_proxy();
+    __syncwarp();
+    if (t == 0) {
+      barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index));
+    }
+    if (writes_g) {
+      if (row < num_rows) {
+        g_gmem[0] = first_g * unit.inverse * reciprocal(first_length);
+      }
+      if (row + 8 < num_rows) {
+        g_gmem[8 * normalizer.token_stride] = second_g * unit.inverse * reciprocal(second_length);
+      }
+    }
+    g_gmem += Plan::kChunk * normalizer.token_stride;
+    count += Plan::kChunk;
+    at.advance();
+    weights_at.advance();
+  }
+  return marks;
+}
+
+}  // namespace hopper
+}  // namespace linattn

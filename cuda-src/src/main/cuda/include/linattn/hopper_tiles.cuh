@@ -1,0 +1,377 @@
+// The roles that bring tiles: the producer, which starts copies, and the warps of the rows, which convert
+// fp32 and normalise.
+#pragma once
+
+#include "linattn/hopper_block.cuh"
+
+namespace linattn {
+namespace hopper {
+
+template <class Plan>
+__device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, RingPosition<Plan::kStages> at) {
+  const ItemWork& work = block.work;
+  const int token = work.start + chunk * Plan::kChunk;
+  barrier_wait(block.query_empty(at.index), at.parity ^ 1);
+  barrier_expect(block.query_full(at.index), (Plan::kApart ? Plan::kBoxes : Plan::kSlotsPerChunk) * Plan::kBoxBytes);
+#pragma unroll
+  for (int box = 0; box < Plan::kBoxes && !Plan::kSums; ++box) {
+    load_tile(block.query(at.index, box), &block.args.query,
+              {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index));
+  }
+  if constexpr (Plan::kApart) {
+    barrier_wait(block.key_empty(at.index), at.parity ^ 1);
+    barrier_expect(block.key_full(at.index), Plan::kBoxes * Plan::kBoxBytes);
+  }
+#pragma unroll
+  for (int box = 0; box < Plan::kBoxes; ++box) {
+    load_tile(block.key(at.index, box), &block.args.key,
+              {box * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.key_full(at.index));
+  }
+  if constexpr (Plan::kApart) {
+    barrier_wait(block.value_empty(at.index), at.parity ^ 1);
+    barrier_expect(block.value_full(at.index), Plan::kBoxBytes);
+  }
+  load_tile(block.value(at.index), &block.args.value,
+            {work.tile * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.value_full(at.index));
+}
+
+// 64 columns of fp32 in two boxes of 32.
+template <class Plan>
+__device__ __forceinline__ void load_slot(uint32_t upper, uint32_t lower, const TensorMap* map, int column,
+                                          int token, int head, int batch, uint32_t full) {
+  barrier_expect(full, Plan::kSlotBytes);
+  load_tile(upper, map, {column, token, head, batch}, full);
+  load_tile(lower, map, {column + 32, token, head, batch}, full);
+}
+
+template <class Plan>
+__device__ __forceinline__ void produce(const Block<Plan>& block) {
+  const ItemWork& work = block.work;
+  if constexpr (!Plan::kConverted) {
+    RingPosition<Plan::kStages> at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      load_chunk(block, chunk, at);
+      at.advance();
+    }
+  } else if constexpr (!Plan::kSplit) {
+    RingPosition<Plan::kSlots> at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const int token = work.start + chunk * Plan::kChunk;
+#pragma unroll
+      for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
+        const bool is_key = slot < Plan::kBoxes;
+        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
+        const TensorMap* map = is_key ? &block.args.key : is_value ? &block.args.value : &block.args.query;
+        const int column = (is_key ? slot : is_value ? work.tile : slot - Plan::kBoxes) * Plan::kBoxColumns;
+        const uint32_t target = block.base + Plan::kSlotsOffset + at.index * Plan::kSlotBytes;
+        barrier_wait(block.barrier(Plan::kSlotEmpty, at.index), at.parity ^ 1);
+        load_slot<Plan>(target, target + Plan::kBoxBytes, map, column, token,
+                        is_key || is_value ? work.kv_head : work.head, work.batch,
+                        block.barrier(Plan::kSlotFull, at.index));
+        at.advance();
+      }
+    }
+  } else {
+    RingPosition<Plan::kStages> at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const int token = work.start + chunk * Plan::kChunk;
+      const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index * Plan::kSlotsPerChunk);
+      if constexpr (!Plan::kSums) {
+        barrier_wait(block.query_empty(at.index), at.parity ^ 1);
+#pragma unroll
+        for (int box = 0; box < Plan::kBoxes; ++box) {
+          const uint32_t target = block.query(at.index, box);
+          load_slot<Plan>(target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
+                          work.head, work.batch, first_full + 8 * box);
+        }
+      }
+      barrier_wait(block.key_empty(at.index), at.parity ^ 1);
+#pragma unroll
+      for (int box = 0; box < Plan::kBoxes; ++box) {
+        const uint32_t target = block.key(at.index, box);
+        load_slot<Plan>(target, target + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
+                        work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1 - Plan::kBoxes + box));
+      }
+      barrier_wait(block.value_empty(at.index), at.parity ^ 1);
+      const uint32_t target = block.value(at.index);
+      load_slot<Plan>(target, target + Plan::kLower, &block.args.value, work.tile * Plan::kBoxColumns, token,
+                      work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1));
+      at.advance();
+    }
+  }
+}
+
+// Lengths of rows, each warp for 16 rows of q and k.
+template <class Plan>
+struct Normalizer {
+  using Half = typename Plan::Half;
+  static constexpr int kSteps = (Plan::kHeadDim + 15) / 16;
+  static constexpr int kChains = 2;  // of sums, because a product waits for the one before
+
+  const Block<Plan>& block;
+  int first_row;
+  int lane;
+
+  // 1 for a row of zeros. NaN where squares leave the range of fp32, or elements have lost digits below
+  // the range of fp16: the outputs then show it.
+  __device__ __forceinline__ static float usable(float squares) {
+    constexpr float kLeast = Plan::kConverted && Plan::kScaled ? 0x1p-16f : 0x1p-80f;
+    const bool in_range = squares >= kLeast && squares <= 0x1p120f;
+    return squares == 0.0f ? 1.0f : in_range ? squares : __int_as_float(0x7fffffff);
+  }
+
+  // Squared lengths: the diagonal of the products of the rows with themselves. Lane 4g + g/2 returns those
+  // of rows g and g + 8.
+  __device__ __forceinline__ float2 squared_lengths(uint32_t first_box, int box_bytes, int lower_distance) const {
+    float first_frag[kChains][4] = {};
+    float second_frag[kChains][4] = {};
+    const int row = first_row + (lane & 15);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int chain = step % kChains;
+      const uint32_t tile = first_box + (step / 4) * box_bytes + swizzled(row, (step % 4) * 2 + (lane >> 4));
+      uint32_t upper[4];
+      load_matrices(tile, upper);
+      Half::add_product(first_frag[chain], upper, upper[0], upper[2]);
+      Half::add_product(second_frag[chain], upper, upper[1], upper[3]);
+      if constexpr (Plan::kSplit) {
+        uint32_t lower[4];
+        load_matrices(tile + lower_distance, lower);
+        Half::add_product(first_frag[chain], upper, lower[0], lower[2]);
+        Half::add_product(second_frag[chain], upper, lower[1], lower[3]);
+        Half::add_product(first_frag[chain], lower, upper[0], upper[2]);
+        Half::add_product(second_frag[chain], lower, upper[1], upper[3]);
+        Half::add_product(first_frag[chain], lower, lower[0], lower[2]);
+        Half::add_product(second_frag[chain], lower, lower[1], lower[3]);
+      }
+    }
+    const bool odd = ((lane >> 2) & 1) != 0;
+    const float first = odd ? first_frag[0][1] + first_frag[1][1] : first_frag[0][0] + first_frag[1][0];
+    const float second = odd ? second_frag[0][3] + second_frag[1][3] : second_frag[0][2] + second_frag[1][2];
+    return make_float2(usable(first), usable(second));
+  }
+
+  // Multiplies 8 elements of a row of K.
+  __device__ __forceinline__ static void scale_unit(uint32_t address, float factor) {
+    const uint4 unit = load_unit(address);
+    uint32_t upper[4] = {unit.x, unit.y, unit.z, unit.w};
+    uint32_t lower[4] = {};
+    if constexpr (Plan::kSplit) {
+      const uint4 rest = load_unit(address + Plan::kLowerKey);
+      lower[0] = rest.x, lower[1] = rest.y, lower[2] = rest.z, lower[3] = rest.w;
+    }
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      if constexpr (Plan::kSplit) {
+        split<Half>((Half::low(upper[pair]) + Half::low(lower[pair])) * factor,
+                    (Half::high(upper[pair]) + Half::high(lower[pair])) * factor, upper[pair], lower[pair]);
+      } else {
+        upper[pair] = Half::pack(Half::low(upper[pair]) * factor, Half::high(upper[pair]) * factor);
+      }
+    }
+    store_unit(address, make_uint4(upper[0], upper[1], upper[2], upper[3]));
+    if constexpr (Plan::kSplit) {
+      store_unit(address + Plan::kLowerKey, make_uint4(lower[0], lower[1], lower[2], lower[3]));
+    }
+  }
+
+  // Keeps |q| of the rows and divides those of K by |k|; rows of K past the end become zero.
+  __device__ __forceinline__ void run(int stage_idx, int num_rows) const {
+    const int group = lane >> 2;
+    const int diagonal_lane = (lane & 28) + ((lane >> 3) & 3);  // of this lane's group
+    const float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
+    if constexpr (!Plan::kSums) {
+      const float2 query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
+      if (lane == diagonal_lane) {
+        store_float(block.lengths(stage_idx) + (first_row + group) * 4, sqrtf(query.x));
+        store_float(block.lengths(stage_idx) + (first_row + group + 8) * 4, sqrtf(query.y));
+      }
+    }
+    const float first_factor = __shfl_sync(kAllLanes, rsqrtf(key.x), diagonal_lane);
+    const float second_factor = __shfl_sync(kAllLanes, rsqrtf(key.y), diagonal_lane);
+    // The four lanes of a group now have the factors of rows g and g + 8, and share their units.
+    const int first = first_row + group;
+#pragma unroll
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int unit = 4 * i + (lane & 3);
+        const uint32_t address = block.key(stage_idx, box);
+        scale_or_clear(address + swizzled(first, unit), first_factor, first < num_rows);
+        scale_or_clear(address + swizzled(first + 8, unit), second_factor, first + 8 < num_rows);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void scale_or_clear(uint32_t address, float factor, bool within) {
+    if (within) {
+      scale_unit(address, factor);
+      return;
+    }
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    store_unit(address, zero);
+    if constexpr (Plan::kSplit) {
+      store_unit(address + Plan::kLowerKey, zero);
+    }
+  }
+};
+
+// Tiles that land as they are used: the rows wait for nothing but their normalizer.
+template <class Plan>
+__device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_group, int lane) {
+  const Normalizer<Plan> normalizer{block, warp_in_group * 16, lane};
+  RingPosition<Plan::kStages> at;
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    barrier_wait(block.key_full(at.index), at.parity);
+    if constexpr (Plan::kApart) {
+      barrier_wait(block.query_full(at.index), at.parity);
+    }
+    normalizer.run(at.index, block.rows(chunk));
+    publish_to_async_proxy();
+    barrier_arrive(block.barrier(Plan::kReady, at.index));
+    at.advance();
+  }
+}
+
+
+// One slot of fp32, two boxes of 32 columns, becomes a box of 64 columns of 16 bits; with three products
+// the lower halves become a second one, in the place of the fp32 boxes themselves. A warp converts 16 rows
+// and reads all of them before it writes.
+template <class Plan>
+struct Converter {
+  int lane;
+  uint32_t from_even;  // of a lane's two units of a box of fp32
+  uint32_t from_odd;
+  uint32_t to_first;  // its unit of the columns of the first and of the second box
+  uint32_t to_second;
+
+  __device__ __forceinline__ explicit Converter(int warp_in_group, int lane_idx) : lane(lane_idx) {
+    const int row = warp_in_group * 16 + (lane & 7);
+    const int unit = lane >> 3;
+    from_even = swizzled(row, 2 * unit);
+    from_odd = swizzled(row, 2 * unit + 1);
+    to_first = swizzled(row, unit);
+    to_second = swizzled(row, unit + 4);
+  }
+
+  __device__ __forceinline__ void load(uint32_t first, uint32_t second, uint4 (&raw_frag)[8]) const {
+#pragma unroll
+    for (int rows8 = 0; rows8 < 2; ++rows8) {
+      raw_frag[2 * rows8] = load_unit(first + rows8 * 1024 + from_even);
+      raw_frag[2 * rows8 + 1] = load_unit(first + rows8 * 1024 + from_odd);
+      raw_frag[4 + 2 * rows8] = load_unit(second + rows8 * 1024 + from_even);
+      raw_frag[4 + 2 * rows8 + 1] = load_unit(second + rows8 * 1024 + from_odd);
+    }
+  }
+
+  __device__ __forceinline__ void store(const uint4 (&raw_frag)[8], float scale, uint32_t upper,
+                                        uint32_t lower) const {
+    if (Plan::kScaled && scale != 1.0f) {
+      store_scaled<true>(raw_frag, scale, upper, lower);
+    } else {
+      store_scaled<false>(raw_frag, scale, upper, lower);
+    }
+  }
+
+  template <bool kMultiply>
+  __device__ __forceinline__ void store_scaled(const uint4 (&raw_frag)[8], float factor, uint32_t upper,
+                                               uint32_t lower) const {
+    using Half = typename Plan::Half;
+    const float scale = kMultiply ? factor : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 x = raw_frag[2 * i];
+      const uint4 y = raw_frag[2 * i + 1];
+      const uint32_t offset = (i & 1) * 1024 + (i < 2 ? to_first : to_second);
+      const float values[8] = {__uint_as_float(x.x) * scale, __uint_as_float(x.y) * scale,
+                               __uint_as_float(x.z) * scale, __uint_as_float(x.w) * scale,
+                               __uint_as_float(y.x) * scale, __uint_as_float(y.y) * scale,
+                               __uint_as_float(y.z) * scale, __uint_as_float(y.w) * scale};
+      uint32_t up[4];
+      uint32_t low[4];
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        if constexpr (Plan::kSplit) {
+          split<Half>(values[2 * pair], values[2 * pair + 1], up[pair], low[pair]);
+        } else {
+          up[pair] = Half::pack(values[2 * pair], values[2 * pair + 1]);
+        }
+      }
+      store_unit(upper + offset, make_uint4(up[0], up[1], up[2], up[3]));
+      if constexpr (Plan::kSplit) {
+        store_unit(lower + offset, make_uint4(low[0], low[1], low[2], low[3]));
+      }
+    }
+  }
+};
+
+template <class Plan>
+__device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_group, int lane) {
+  const Converter<Plan> converter(warp_in_group, lane);
+  const Normalizer<Plan> normalizer{block, warp_in_group * 16, lane};
+  const float query_scale = block.scale(kQueryScale);
+  const float key_scale = block.scale(kKeyScale);
+  const float value_scale = block.scale(kValueScale);
+  constexpr int kLastKey = Plan::kSlotsPerChunk - 2;  // of the keys, and of the queries
+  uint4 raw_frag[8];
+  RingPosition<Plan::kStages> at;
+  if constexpr (!Plan::kSplit) {
+    RingPosition<Plan::kSlots> slot_at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      barrier_wait(block.key_empty(at.index), at.parity ^ 1);
+#pragma unroll
+      for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
+        const bool is_key = slot < Plan::kBoxes;
+        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
+        const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index * Plan::kSlotBytes;
+        const uint32_t target = is_key     ? block.key(at.index, slot)
+                                : is_value ? block.value(at.index)
+                                           : block.query(at.index, slot - Plan::kBoxes);
+        barrier_wait(block.barrier(Plan::kSlotFull, slot_at.index), slot_at.parity);
+        converter.load(source, source + Plan::kBoxBytes, raw_frag);
+        converter.store(raw_frag, is_key ? key_scale : is_value ? value_scale : query_scale, target, target);
+        arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index), lane);
+        slot_at.advance();
+        if (slot == kLastKey && Plan::kNormalize) {
+          __syncwarp();
+          normalizer.run(at.index, block.rows(chunk));
+        }
+        if (slot == kLastKey || is_value) {
+          publish_to_async_proxy();
+          barrier_arrive(is_value ? block.value_full(at.index) : block.key_full(at.index));
+        }
+      }
+      at.advance();
+    }
+  } else {
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+#pragma unroll
+      for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
+        const bool is_query = slot < Plan::kBoxes && !Plan::kSums;
+        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
+        const uint32_t tile = is_query   ? block.query(at.index, slot)
+                              : is_value ? block.value(at.index)
+                                         : block.key(at.index, slot % Plan::kBoxes);
+        const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
+        barrier_wait(block.barrier(Plan::kSlotFull, at.index * Plan::kSlotsPerChunk + slot), at.parity);
+        converter.load(tile, lower, raw_frag);
+        __syncwarp();
+        converter.store(raw_frag, is_query ? query_scale : is_value ? value_scale : key_scale, tile, lower);
+        if (slot == kLastKey && Plan::kNormalize) {
+          __syncwarp();
+          normalizer.run(at.index, block.rows(chunk));
+        }
+        if (slot == Plan::kBoxes - 1 || slot == kLastKey || is_value) {
+          publish_to_async_proxy();
+          barrier_arrive(is_query   ? block.query_full(at.index)
+                         : is_value ? block.value_full(at.index)
+                                    : block.key_full(at.index));
+        }
+      }
+      at.advance();
+    }
+  }
+}
+
+}  // namespace hopper
+}  // namespace linattn
