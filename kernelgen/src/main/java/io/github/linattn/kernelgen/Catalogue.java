@@ -102,11 +102,30 @@ public final class Catalogue {
           specs.add(chunked(operation, Technique.WGMMA, headDim, numbers, hopper));
         }
       }
-      if (!portable.isEmpty() && mmaFits(headDim, numbers)) {
-        specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, portable));
+      Set<Architecture> mma = mmaArchitectures(headDim, numbers, portable);
+      if (!mma.isEmpty() && mmaFits(headDim, numbers)) {
+        specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, mma));
       }
     }
     return specs;
+  }
+
+  /** Blackwell lacks the registers of the widest: its driver compiles their PTX. */
+  private static Set<Architecture> mmaArchitectures(
+      int headDim, Numbers numbers, Set<Architecture> portable) {
+    boolean wide =
+        switch (numbers.precision) {
+          case ACCURATE -> headDim >= 192;
+          case TF32 -> headDim >= 256;
+          default -> false;
+        };
+    if (!wide) {
+      return portable;
+    }
+    Set<Architecture> rest = EnumSet.noneOf(Architecture.class);
+    rest.addAll(portable);
+    rest.removeAll(EnumSet.of(Architecture.SM_100, Architecture.SM_120));
+    return rest;
   }
 
   /** Whether the forward by mma does without spilling; accurate serves the precision default. */

@@ -109,6 +109,18 @@ class KernelSpecTest {
     assertThat(specs.stream().map(KernelSpec::symbol)).doesNotHaveDuplicates();
   }
 
+  @Test
+  void theWidestForwardsByMmaAreLeftToPtxWhereTheyWouldSpill() {
+    assertThat(Catalogue.defaults(Catalogue.allArchitectures()))
+        .filteredOn(spec -> spec.symbol().equals("la_chunked_forward_mma_d192_f32_accurate"))
+        .singleElement()
+        .satisfies(
+            spec ->
+                assertThat(spec.architectures())
+                    .contains(Architecture.SM_80, Architecture.SM_89, Architecture.PTX)
+                    .doesNotContain(Architecture.SM_100, Architecture.SM_120));
+  }
+
   private static KernelSpec spec(Operation operation, int headDim, int slices) {
     return KernelSpec.paper(operation, headDim, slices, EnumSet.of(Architecture.SM_90));
   }
