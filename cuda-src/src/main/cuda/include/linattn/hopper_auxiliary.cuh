@@ -6,9 +6,9 @@
 namespace linattn {
 namespace hopper {
 
-// z of the columns of one box: the lane in column group g = lane / 4 and t = lane % 4 has columns 8g + 2t
+// The sum of the rows of one box, z or u: the lane in column group g = lane / 4 and t = lane % 4 has columns 8g + 2t
 // and 8g + 2t + 1.
-struct KeySum {
+struct RowSum {
   float low = 0.0f;
   float high = 0.0f;
 };
@@ -25,7 +25,7 @@ struct Auxiliary {
   const Block<Plan>& block;
   int warp;  // 0 to kWarps - 1
   int lane;
-  KeySum sums[kBoxesOfWarp];
+  RowSum sums[kBoxesOfWarp];
 
   __device__ __forceinline__ Auxiliary(const Block<Plan>& shared, int aux_warp, int lane_idx)
       : block(shared), warp(aux_warp), lane(lane_idx) {}
@@ -108,17 +108,18 @@ struct Auxiliary {
     }
   }
 
-  __device__ __forceinline__ void add_by_products(uint32_t tile, KeySum& sum) const {
+  __device__ __forceinline__ void add_by_products(uint32_t tile, RowSum& sum) const {
     float partial_frag[4][4] = {};
 #pragma unroll 4
     for (int group = 0; group < 8; ++group) {
       const uint32_t ones = (lane >> 2) == group ? Half::kOnes : 0u;
+      const uint32_t ones_frag[4] = {ones, 0u, ones, 0u};
 #pragma unroll
       for (int rows32 = 0; rows32 < 2; ++rows32) {
         uint32_t keys_frag[4];
         load_matrices_transposed(tile + swizzled(rows32 * 32 + lane, group), keys_frag);
-        Half::add_rows(partial_frag[2 * rows32], ones, keys_frag[0], keys_frag[1]);
-        Half::add_rows(partial_frag[2 * rows32 + 1], ones, keys_frag[2], keys_frag[3]);
+        Half::add_product(partial_frag[2 * rows32], ones_frag, keys_frag[0], keys_frag[1]);
+        Half::add_product(partial_frag[2 * rows32 + 1], ones_frag, keys_frag[2], keys_frag[3]);
       }
     }
     sum.low += (partial_frag[0][0] + partial_frag[1][0]) + (partial_frag[2][0] + partial_frag[3][0]);
@@ -126,7 +127,7 @@ struct Auxiliary {
   }
 
   // The tensor cores are the limit with three products, so these sums leave them alone.
-  __device__ __forceinline__ void add_by_words(uint32_t tile, int lower_distance, KeySum& sum) const {
+  __device__ __forceinline__ void add_by_words(uint32_t tile, int lower_distance, RowSum& sum) const {
     float low[4] = {};
     float high[4] = {};
 #pragma unroll 1

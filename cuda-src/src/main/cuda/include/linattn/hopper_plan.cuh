@@ -43,15 +43,6 @@ struct Operand<Bf16> {
     return marks;
   }
 
-  // d += a b for a of 16 x 16, of which only the rows of lanes with a != 0 are not zero, and b of 16 x 8.
-  __device__ __forceinline__ static void add_rows(float (&d)[4], uint32_t a, uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %4, %5}, {%6, %7}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a), "r"(0), "r"(b0), "r"(b1));
-  }
-
   // d += a b for a of 16 x 16 and b of 16 x 8.
   __device__ __forceinline__ static void add_product(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                      uint32_t b1) {
@@ -83,14 +74,6 @@ struct Operand<F16> {
   __device__ __forceinline__ static uint32_t mark(uint32_t pair, uint32_t marks) {
     asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(marks) : "r"(pair), "r"(0));
     return marks;
-  }
-
-  __device__ __forceinline__ static void add_rows(float (&d)[4], uint32_t a, uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %4, %5}, {%6, %7}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a), "r"(0), "r"(b0), "r"(b1));
   }
 
   // d += a b for a of 16 x 16 and b of 16 x 8.
