@@ -22,7 +22,7 @@ final class BenchReport {
             machine.family(),
             machine.time()),
         "Device time of a forward, median of 11 samples (least to most); floor: a copy within the"
-            + " GPU that moves as many bytes.",
+            + " GPU that moves as many bytes, from a graph or queued plainly, whichever is faster.",
         Text.format(
             ROW,
             "shape",

@@ -203,6 +203,7 @@ class BenchForwardCommandTest {
         .contains(
             "\"forward\": {\"median\": 0.176000, \"calls\": 1, \"graph\": true, \"samples\":"
                 + " [0.190000, 0.176000, 0.175000]}")
+        .contains("\"floor\": {\"median\": 0.160000, \"calls\": 1, \"graph\": true")
         .contains("\"ratio\": 1.10000, \"error\": null, \"bound\": 0.0120000, \"right\": false")
         .contains("\"plans\": [{\"name\": \"mma\", \"estimatedMicros\": 300.000")
         .endsWith(

@@ -1,0 +1,91 @@
+package io.github.linattn.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+
+import io.github.linattn.Event;
+import io.github.linattn.Graph;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Breaks when the floor is not the faster of the two ways to copy. */
+class DeviceTimerTest {
+
+  @ParameterizedTest
+  @CsvSource({"0.1, 0.2, false", "0.2, 0.1, true", "0.1, 0.1, true", "3, 0.1, false"})
+  void theFasterWayCounts(double plainMillis, double graphMillis, boolean graph) {
+    var clock = new Clock(plainMillis, graphMillis);
+    DeviceTimes times = new DeviceTimer(clock, 2).fastest(set -> clock.work());
+    assertThat(times.graph()).isEqualTo(graph);
+    assertThat(times.median()).isCloseTo(graph ? graphMillis : plainMillis, within(1e-9));
+  }
+
+  /** A device on which a call takes as long as was said, in a graph and out of one. */
+  private static final class Clock implements Stream {
+    private final double plainMillis;
+    private final double graphMillis;
+    private double now;
+    private double inGraph;
+    private boolean capturing;
+
+    Clock(double plainMillis, double graphMillis) {
+      this.plainMillis = plainMillis;
+      this.graphMillis = graphMillis;
+    }
+
+    void work() {
+      now += capturing ? 0 : plainMillis;
+      inGraph += capturing ? graphMillis : 0;
+    }
+
+    @Override
+    public Graph capture(Runnable work) {
+      inGraph = 0;
+      capturing = true;
+      work.run();
+      capturing = false;
+      double millis = inGraph;
+      return new Graph() {
+        @Override
+        public void launch() {
+          now += millis;
+        }
+
+        @Override
+        public void close() {}
+      };
+    }
+
+    @Override
+    public Event record() {
+      return new Mark(now);
+    }
+
+    @Override
+    public void synchronize() {}
+
+    @Override
+    public void waitFor(Event event) {}
+
+    @Override
+    public void copy(Tensor source, Tensor target) {}
+
+    @Override
+    public void close() {}
+  }
+
+  private record Mark(double millis) implements Event {
+    @Override
+    public double millisSince(Event earlier) {
+      return millis - ((Mark) earlier).millis;
+    }
+
+    @Override
+    public void synchronize() {}
+
+    @Override
+    public void close() {}
+  }
+}
