@@ -64,7 +64,7 @@ final class GpuReachTest {
       Tensor gaps = wide.sliced(3, 0, 64);
       assertThatThrownBy(() -> attention.forward(gaps, gaps, gaps))
           .isInstanceOf(UnsupportedOperationException.class)
-          .hasMessageContaining("q with a stride along axis 1 that is no multiple of 16 bytes");
+          .hasMessageContaining("q with a stride along axis 2 that is no multiple of 16 bytes");
       long address = wide.segment().address() + Float.BYTES;
       try (Tensor shifted = gpu.wrapDeviceMemory(address, DType.F32, EXTENTS)) {
         assertThatThrownBy(() -> attention.forward(shifted, shifted, shifted))
