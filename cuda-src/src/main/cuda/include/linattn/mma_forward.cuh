@@ -14,10 +14,14 @@
 
 namespace linattn {
 
-constexpr int kScoreBarrier = 1;  // 0 is __syncthreads
+// Barriers that threads may reach at several places; at barrier 0, that of __syncthreads, all are at one.
+constexpr int kScoreBarrier = 1;
+constexpr int kRoleBarrier = 2;
 
-// __syncthreads, but the roles may wait at places of their own.
-__device__ __forceinline__ void synchronize_roles() { asm volatile("bar.sync 0;\n" ::: "memory"); }
+template <int kBarrier, int kThreads>
+__device__ __forceinline__ void wait_for_threads() {
+  asm volatile("bar.sync %0, %1;\n" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
 
 // Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64]}, 2 x W [C x C], and in floats 2 x z [D],
 // partial sums of z [kSumParts x D], q.z [C], |q| [C], sums of W's rows [kGroups x C],
@@ -153,7 +157,7 @@ struct ScoreRole {
   RunningSum key_sum_frag[Plan::kColumnsPerThread];
 
   __device__ __forceinline__ static void synchronize() {
-    asm volatile("bar.sync %0, %1;\n" ::"n"(kScoreBarrier), "n"(Plan::kScoreThreads) : "memory");
+    wait_for_threads<kScoreBarrier, Plan::kScoreThreads>();
   }
 
   __device__ __forceinline__ void load(const ChunkedArguments& args, const ValueTile<kValueColumns>& tile,
@@ -793,13 +797,13 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
   const auto enter = [&](int chunk) {
     if constexpr (Plan::kStages > 2) {
       wait_for_groups<Plan::kStages - 3>();
-      synchronize_roles();
+      wait_for_threads<kRoleBarrier, Plan::kThreads>();
       start_chunk(chunk + Plan::kStages - 1);
     } else {
-      synchronize_roles();
+      wait_for_threads<kRoleBarrier, Plan::kThreads>();
       start_chunk(chunk + 1);
       wait_for_copies();
-      synchronize_roles();
+      wait_for_threads<kRoleBarrier, Plan::kThreads>();
     }
   };
   // invariant: iteration c forms W of chunk c + 1 and the outputs of chunk c. Each role has a loop of its own:
