@@ -9,15 +9,27 @@ final class CheckCases {
   private static final int[] TOKENS = {1, 2, 63, 64, 65, 127, 1009};
   private static final int LONG = 4097;
 
+  /** Chunks of 64 tokens, the last with 10. */
+  private static final int SIX_CHUNKS = 330;
+
   private CheckCases() {}
 
-  /** A few problems: one for each head dimension that is shipped, one for each capability. */
+  /**
+   * A few problems: one for each head dimension that is shipped, one for each capability, and some
+   * of more chunks than a kernel has stages of shared memory, so that stages are used again.
+   */
   static List<CheckCase> quick() {
     List<CheckCase> cases = new ArrayList<>();
     for (int dim : new int[] {32, 64, 96, 128, 192, 256}) {
       cases.add(plain(1, 2, 65, dim));
     }
     cases.add(plain(1, 1, 1, 128));
+    for (int dim : new int[] {64, 128}) {
+      cases.add(plain(1, 2, SIX_CHUNKS, dim));
+      cases.add(named("normalised", AttentionShape.of(1, 2, SIX_CHUNKS, dim)).normalized());
+    }
+    cases.add(plain(1, 2, SIX_CHUNKS, 256));
+    cases.add(named("non-causal", AttentionShape.of(1, 2, SIX_CHUNKS, 128)).nonCausal());
     cases.addAll(features(64, 70));
     return cases;
   }

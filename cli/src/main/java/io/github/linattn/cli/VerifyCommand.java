@@ -3,9 +3,10 @@ package io.github.linattn.cli;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Callable;
-import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.Option;
@@ -42,7 +43,9 @@ final class VerifyCommand implements Callable<Integer> {
 
   private int passed;
   private int failed;
-  private int refused;
+
+  /** How often each refusal was met. */
+  private final Map<String, Integer> refusals = new LinkedHashMap<>();
 
   VerifyCommand(Console console) {
     this.console = console;
@@ -123,30 +126,37 @@ final class VerifyCommand implements Callable<Integer> {
 
   private void check(
       CheckCase problem, ReferenceCheck check, Backend backend, Precision precision) {
-    @Nullable Errors errors = null;
-    String verdict;
+    Errors errors;
     try {
       errors = check.run(backend, precision);
-      boolean ok = errors.within(precision);
-      passed += ok ? 1 : 0;
-      failed += ok ? 0 : 1;
-      verdict = ok ? "ok" : "FAILED";
     } catch (UnsupportedOperationException no) {
-      refused++;
-      verdict = "not on " + backend.name() + ": " + Text.firstClause(no);
+      refusals.merge(refusal(backend, precision, no), 1, Integer::sum);
+      return;
     }
+    boolean ok = errors.within(precision);
+    passed += ok ? 1 : 0;
+    failed += ok ? 0 : 1;
     console.result(
         ROW,
         problem.name(),
         backend.name(),
         Text.id(precision.dtype()),
         Text.id(precision.mode()),
-        (errors == null ? new Errors() : errors).columns(),
+        errors.columns(),
         Quantity.O.bound(precision.dtype(), precision.mode()),
-        verdict);
+        ok ? "ok" : "FAILED");
+  }
+
+  /** What is refused and the cure; without the type, since most refusals are those of any type. */
+  private static String refusal(
+      Backend backend, Precision precision, UnsupportedOperationException no) {
+    String reason = Text.message(no).replace(" of " + precision.dtype(), "");
+    return "not on " + backend.name() + ": " + reason;
   }
 
   private int verdict() {
+    refusals.forEach((refusal, count) -> console.result("%d rows %s", count, refusal));
+    int refused = refusals.values().stream().mapToInt(count -> count).sum();
     String others = refused == 0 ? "" : ", " + refused + " not done by the backend";
     console.result("%d passed, %d failed%s", passed, failed, others);
     if (failed == 0 && passed > 0) {

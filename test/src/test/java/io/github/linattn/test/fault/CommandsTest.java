@@ -8,16 +8,18 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 /**
- * Breaks when {@code linattn bench forward} fails on the way over CUDA, or believes outputs that no
- * kernel has written. Kernels do not compute here.
+ * Breaks when a command fails on the way over CUDA, or believes outputs that no kernel has written.
+ * Kernels do not compute here.
  */
-final class BenchForwardTest {
+final class CommandsTest {
   @TempDir private static Path folder;
 
   @BeforeAll
@@ -31,11 +33,7 @@ final class BenchForwardTest {
     FakeKernels.remove();
   }
 
-  private static String failed(String... options) {
-    String[] args = new String[options.length + 2];
-    args[0] = "bench";
-    args[1] = "forward";
-    System.arraycopy(options, 0, args, 2, options.length);
+  private static String failed(String... args) {
     var out = new ByteArrayOutputStream();
     var err = new ByteArrayOutputStream();
     int status =
@@ -45,11 +43,17 @@ final class BenchForwardTest {
     return out.toString(UTF_8);
   }
 
+  private static String benchFailed(String... options) {
+    List<String> args = new ArrayList<>(List.of("bench", "forward"));
+    args.addAll(List.of(options));
+    return failed(args.toArray(String[]::new));
+  }
+
   @Test
   void outputsThatNoKernelWroteAreWrong() throws IOException {
     Path json = folder.resolve("bench.json");
     String table =
-        failed("--batch=1", "--heads=2", "--tokens=1100", "--all-plans", "--json=" + json);
+        benchFailed("--batch=1", "--heads=2", "--tokens=1100", "--all-plans", "--json=" + json);
     assertThat(table)
         .contains("NaN  FAILED, bound 1.2e-02")
         .contains("wgmma WRONG", "wgmma:576 WRONG", "mma WRONG", "mma:576 WRONG")
@@ -63,15 +67,23 @@ final class BenchForwardTest {
 
   @Test
   void queriesOfAllTokensGoTheSameWay() {
-    assertThat(failed("--batch=1", "--heads=2", "--tokens=300", "--non-causal", "--all-plans"))
+    assertThat(benchFailed("--batch=1", "--heads=2", "--tokens=300", "--non-causal", "--all-plans"))
         .contains("not causal", "FAILED", "no case left it a choice");
   }
 
   @Test
   void whatIsNotBuiltIsLeftOut() {
-    assertThat(failed("--batch=1", "--heads=1", "--tokens=64", "--head-dim=48"))
+    assertThat(benchFailed("--batch=1", "--heads=1", "--tokens=64", "--head-dim=48"))
         .contains("left out: no CUDA kernel for a forward of BF16 with head dimension 48");
-    assertThat(failed("--batch=1", "--heads=1", "--tokens=64", "--family=paper"))
+    assertThat(benchFailed("--batch=1", "--heads=1", "--tokens=64", "--family=paper"))
         .contains("left out: not built for the GPU");
+  }
+
+  @Test
+  void verifyTellsOnceWhatIsNotBuilt() {
+    assertThat(failed("verify", "--backend=cuda"))
+        .contains("FAILED", " not done by the backend")
+        .contains("5 rows not on cuda:0: no CUDA kernel for a forward with head dimension 16;")
+        .containsOnlyOnce("'linattn generate --head-dim 16 --out DIR'");
   }
 }
