@@ -1,26 +1,38 @@
 package io.github.linattn.cli;
 
+import static io.github.linattn.cli.BenchData.Kind.NORMAL;
+
 import io.github.linattn.AttentionShape;
 
 /**
  * One forward to time.
  *
  * @param decode whether it is a decode step from and to a state, in place
+ * @param data what the inputs are
  */
 record BenchCase(
-    AttentionShape shape, Precision precision, boolean causal, boolean normalize, boolean decode) {
+    AttentionShape shape,
+    Precision precision,
+    boolean causal,
+    boolean normalize,
+    boolean decode,
+    BenchData.Kind data) {
 
   static BenchCase of(AttentionShape shape, Precision precision) {
-    return new BenchCase(shape, precision, true, false, false);
+    return new BenchCase(shape, precision, true, false, false, NORMAL);
   }
 
   static BenchCase decode(AttentionShape shape, Precision precision) {
-    return new BenchCase(shape, precision, true, false, true);
+    return new BenchCase(shape, precision, true, false, true, NORMAL);
   }
 
   /** With these switches; a decode step stays causal. */
   BenchCase with(boolean newCausal, boolean newNormalize) {
-    return new BenchCase(shape, precision, newCausal || decode, newNormalize, decode);
+    return new BenchCase(shape, precision, newCausal || decode, newNormalize, decode, data);
+  }
+
+  BenchCase with(BenchData.Kind newData) {
+    return new BenchCase(shape, precision, causal, normalize, decode, newData);
   }
 
   /** The extents, those that follow from others left out. */
@@ -34,7 +46,10 @@ record BenchCase(
     if (shape.valueDim() != shape.keyDim()) {
       name.append(Text.format(" Dv=%d", shape.valueDim()));
     }
-    return name + (causal ? "" : " full") + (normalize ? " unit" : "");
+    return name
+        + (causal ? "" : " full")
+        + (normalize ? " unit" : "")
+        + (data == NORMAL ? "" : " " + Text.id(data));
   }
 
   private long elements() {

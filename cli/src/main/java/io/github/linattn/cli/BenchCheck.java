@@ -120,24 +120,23 @@ final class BenchCheck {
   }
 
   /**
-   * Largest relative error of o and g; NaN if an output still holds one.
+   * Relative errors of o and g; NaN if an output still holds one.
    *
    * @param sets of outputs, all of the same inputs
    */
-  double error(List<BenchTensors> sets) {
-    double error = 0;
-    for (Part part : parts) {
-      error = worse(error, error(part, sets));
-    }
-    return worse(error, leftOut(sets.getLast()));
+  Errors errors(List<BenchTensors> sets) {
+    var errors = new Errors();
+    parts.forEach(part -> compare(part, sets, errors));
+    findLeftOut(sets.getLast(), errors);
+    return errors;
   }
 
   /**
-   * Largest relative error of a decode step from the state of {@link BenchData}.
+   * Relative errors of a decode step from the state of {@link BenchData}.
    *
    * @param countBefore tokens that the state counted before the step
    */
-  double errorOfStep(BenchTensors set, long countBefore) {
+  Errors errorsOfStep(BenchTensors set, long countBefore) {
     int count = heads.length;
     var initial =
         new Reference.State(
@@ -146,8 +145,10 @@ final class BenchCheck {
             repeated(data.u(), count),
             new long[] {countBefore});
     Reference.Result step = solve(0, 1, initial);
-    double error = error(new Part(0, 1, step.o(), step.g()), List.of(set));
-    return worse(error, leftOut(set));
+    var errors = new Errors();
+    compare(new Part(0, 1, step.o(), step.g()), List.of(set), errors);
+    findLeftOut(set, errors);
+    return errors;
   }
 
   private static double[] repeated(float[] values, int count) {
@@ -158,7 +159,7 @@ final class BenchCheck {
     return all;
   }
 
-  private double error(Part part, List<BenchTensors> sets) {
+  private void compare(Part part, List<BenchTensors> sets, Errors errors) {
     int width = shape.valueDim();
     float[] o = new float[part.o.length];
     float[] g = new float[part.g.length];
@@ -168,7 +169,8 @@ final class BenchCheck {
       read(set.o(), row * width, part.tokens * width, o, i);
       read(set.g(), row, part.tokens, g, i);
     }
-    return worse(Reference.error(part.o, o), Reference.error(part.g, g));
+    errors.put(Quantity.O, Reference.error(part.o, o));
+    errors.put(Quantity.G, Reference.error(part.g, g));
   }
 
   private static void read(Tensor tensor, long start, int count, float[] target, int index) {
@@ -176,14 +178,10 @@ final class BenchCheck {
     System.arraycopy(values, 0, target, index * count, count);
   }
 
-  /** The larger; NaN if one is. */
-  static double worse(double x, double y) {
-    return Math.max(x, y);
-  }
-
-  /** NaN if pieces of o and g, from the first to the last, hold one; else 0. */
-  private static double leftOut(BenchTensors set) {
-    return holdsNaN(set.o()) || holdsNaN(set.g()) ? Double.NaN : 0;
+  /** The error is NaN where pieces of an output, from the first to the last, hold one. */
+  private static void findLeftOut(BenchTensors set, Errors errors) {
+    errors.put(Quantity.O, holdsNaN(set.o()) ? Double.NaN : 0);
+    errors.put(Quantity.G, holdsNaN(set.g()) ? Double.NaN : 0);
   }
 
   private static boolean holdsNaN(Tensor tensor) {

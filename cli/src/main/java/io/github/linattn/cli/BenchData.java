@@ -15,6 +15,13 @@ import java.util.random.RandomGeneratorFactory;
  * heads begin at different rows and the sums over a long sequence are known from a short one.
  */
 final class BenchData {
+  /** How numbers are drawn. */
+  enum Kind {
+    NORMAL,
+    /** Their absolute values: no sum cancels, so that rounding to one side adds up. */
+    POSITIVE
+  }
+
   /** Rows until they repeat. */
   static final int PERIOD = 1021;
 
@@ -36,19 +43,22 @@ final class BenchData {
     DType dtype = problem.precision().dtype();
     RandomGenerator random = RandomGeneratorFactory.of("L64X128MixRandom").create(seed);
     double scale = Math.sqrt(PRODUCT_DEVIATION / Math.sqrt(shape.keyDim()));
-    this.q = normal(random, PERIOD * shape.keyDim(), scale, dtype);
-    this.k = normal(random, PERIOD * shape.keyDim(), scale, dtype);
-    this.v = normal(random, PERIOD * shape.valueDim(), 1, dtype);
+    Kind kind = problem.data();
+    this.q = numbers(kind, random, PERIOD * shape.keyDim(), scale, dtype);
+    this.k = numbers(kind, random, PERIOD * shape.keyDim(), scale, dtype);
+    this.v = numbers(kind, random, PERIOD * shape.valueDim(), 1, dtype);
     int held = problem.decode() ? 1 : 0;
-    this.s = normal(random, held * shape.keyDim() * shape.valueDim(), 1, DType.F32);
-    this.z = normal(random, held * shape.keyDim(), 1, DType.F32);
-    this.u = normal(random, held * shape.valueDim(), 1, DType.F32);
+    this.s = numbers(kind, random, held * shape.keyDim() * shape.valueDim(), 1, DType.F32);
+    this.z = numbers(kind, random, held * shape.keyDim(), 1, DType.F32);
+    this.u = numbers(kind, random, held * shape.valueDim(), 1, DType.F32);
   }
 
-  private static float[] normal(RandomGenerator random, int count, double scale, DType dtype) {
+  private static float[] numbers(
+      Kind kind, RandomGenerator random, int count, double scale, DType dtype) {
     float[] values = new float[count];
     for (int i = 0; i < count; i++) {
-      values[i] = dtype.round((float) (scale * random.nextGaussian()));
+      float value = dtype.round((float) (scale * random.nextGaussian()));
+      values[i] = kind == Kind.POSITIVE ? Math.abs(value) : value;
     }
     return values;
   }

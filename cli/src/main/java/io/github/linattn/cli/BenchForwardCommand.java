@@ -42,8 +42,8 @@ final class BenchForwardCommand implements Callable<Integer> {
       paramLabel = "NAME",
       converter = BenchPreset.Converter.class,
       description =
-          "shapes that are often wanted: targets, head-dims, tokens, heads, or grid (implies"
-              + " --all-plans)")
+          "shapes that are often wanted: targets, head-dims, tokens, heads, grid (implies"
+              + " --all-plans), or accuracy (up to 2^20 tokens, both kinds of data)")
   private @Nullable BenchPreset preset;
 
   @Option(
@@ -100,6 +100,15 @@ final class BenchForwardCommand implements Callable<Integer> {
 
   @Option(names = "--normalize", description = "divide rows of q and k by their length first")
   private boolean normalize;
+
+  @Option(
+      names = "--data",
+      paramLabel = "DATA",
+      converter = Spelling.OfData.class,
+      description =
+          "normal (if left out and the preset has no other), or positive: their absolute values,"
+              + " whose sums show what is rounded to one side")
+  private BenchData.@Nullable Kind data;
 
   @Option(
       names = "--all-plans",
@@ -161,7 +170,12 @@ final class BenchForwardCommand implements Callable<Integer> {
     if (cases.isEmpty()) {
       throw CommandFailure.misuse("the preset has no case of this type and mode");
     }
-    return cases.stream().map(each -> each.with(!nonCausal, normalize)).toList();
+    BenchData.Kind asked = data;
+    return cases.stream()
+        .map(each -> each.with(!nonCausal, normalize))
+        .map(each -> asked == null ? each : each.with(asked))
+        .distinct() // a preset may have both kinds of data
+        .toList();
   }
 
   private void requireNoExtents() {

@@ -42,6 +42,7 @@ final class BenchJson {
         .raw("causal", String.valueOf(problem.causal()))
         .raw("normalize", String.valueOf(problem.normalize()))
         .raw("decode", String.valueOf(problem.decode()))
+        .put("data", Text.id(problem.data()))
         .put("bytes", problem.traffic())
         .put("plan", result.plan())
         .put("reason", result.reason())
@@ -51,7 +52,8 @@ final class BenchJson {
         .raw("forward", of(result.forward()))
         .raw("floor", of(result.floor()))
         .put("ratio", result.ratio())
-        .put("error", result.error())
+        .put("errorOfO", result.errors().of(Quantity.O))
+        .put("errorOfG", result.errors().of(Quantity.G))
         .put("bound", result.bound())
         .raw("right", String.valueOf(result.right()))
         .raw(

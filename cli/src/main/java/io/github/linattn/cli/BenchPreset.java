@@ -20,7 +20,9 @@ enum BenchPreset {
   /** From one head to more than a GPU has multiprocessors. */
   HEADS,
   /** Few and many heads, short and long, narrow and wide: what the planner has to tell apart. */
-  GRID;
+  GRID,
+  /** From short to long with both kinds of data, for the errors: sums of many terms, two heads. */
+  ACCURACY;
 
   private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
   private static final int[] SHIPPED = {32, 64, 96, 128, 192, 256};
@@ -67,6 +69,18 @@ enum BenchPreset {
           }
         }
       }
+      case ACCURACY -> {
+        for (BenchData.Kind data : BenchData.Kind.values()) {
+          for (int dim : new int[] {128, 64}) {
+            for (int tokens : new int[] {1024, 16_384, 131_072, 1_048_576}) {
+              for (Precision precision : or(precisions, ALL)) {
+                AttentionShape shape = AttentionShape.of(1, 2, tokens, dim);
+                cases.add(BenchCase.of(shape, precision).with(data));
+              }
+            }
+          }
+        }
+      }
     }
     return cases;
   }
@@ -105,9 +119,10 @@ enum BenchPreset {
         case "tokens" -> TOKENS;
         case "heads" -> HEADS;
         case "grid" -> GRID;
+        case "accuracy" -> ACCURACY;
         default ->
             throw new TypeConversionException(
-                "it is targets, head-dims, tokens, heads or grid, not '" + text + "'");
+                "it is targets, head-dims, tokens, heads, grid or accuracy, not '" + text + "'");
       };
     }
   }

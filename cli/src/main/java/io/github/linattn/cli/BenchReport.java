@@ -5,7 +5,7 @@ import java.util.List;
 
 /** The benchmark's results as lines of a table. */
 final class BenchReport {
-  private static final String ROW = "%-34s %-5s %-9s %-22s %10s %23s %10s %6s  %7s  %s";
+  private static final String ROW = "%-34s %-5s %-9s %-22s %10s %23s %10s %6s  %7s %7s %7s  %s";
 
   private BenchReport() {}
 
@@ -22,7 +22,8 @@ final class BenchReport {
             machine.family(),
             machine.time()),
         "Device time of a forward, median of 11 samples (least to most); floor: a copy within the"
-            + " GPU that moves as many bytes, from a graph or queued plainly, whichever is faster.",
+            + " GPU that moves as many bytes, from a graph or queued plainly, whichever is faster;"
+            + " o, g: relative errors against the double reference.",
         Text.format(
             ROW,
             "shape",
@@ -33,7 +34,9 @@ final class BenchReport {
             "spread",
             "floor ms",
             "ratio",
-            "error",
+            "o",
+            "g",
+            "bound",
             "ok"));
   }
 
@@ -52,7 +55,9 @@ final class BenchReport {
             "(" + millis(forward.least()) + " to " + millis(forward.most()) + ")",
             millis(result.floor().median()),
             Text.format("%.2f", result.ratio()),
-            Text.format("%.1e", result.error()),
+            error(result.errors().of(Quantity.O)),
+            error(result.errors().of(Quantity.G)),
+            error(result.bound()),
             verdict(result)));
     if (!result.others().isEmpty()) {
       rows.add(others(result));
@@ -62,7 +67,7 @@ final class BenchReport {
 
   private static String verdict(BenchResult result) {
     if (!result.right()) {
-      return Text.format("FAILED, bound %.1e", result.bound());
+      return "FAILED";
     }
     String waited = result.forward().mayHaveWaited() ? ", may have waited for the host" : "";
     return (result.exceedsCache() ? "ok" : "ok, partly in L2") + waited;
@@ -74,7 +79,7 @@ final class BenchReport {
       DeviceTimes times = other.times();
       names.add(
           times == null
-              ? Text.format("%s WRONG (%.1e)", other.name(), other.error())
+              ? other.name() + " WRONG (" + error(other.error()) + ")"
               : other.name() + " " + millis(times.median()));
     }
     return Text.format(
@@ -84,6 +89,10 @@ final class BenchReport {
 
   static String millis(double millis) {
     return Text.format("%.4f", millis);
+  }
+
+  private static String error(double error) {
+    return Text.format("%.1e", error);
   }
 
   /** A case that was not timed. */

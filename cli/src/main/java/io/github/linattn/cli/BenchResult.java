@@ -11,7 +11,7 @@ import org.jspecify.annotations.Nullable;
  * @param estimatedMicros what the planner expected
  * @param sets of tensors that the calls took in turn
  * @param exceedsCache whether the sets together are larger than any L2 cache
- * @param error largest relative error of o and g, NaN if an output was not written
+ * @param errors relative, of o and g; NaN if the output was not written
  * @param bound largest error allowed
  * @param others other plans, where they were asked for
  */
@@ -24,7 +24,7 @@ record BenchResult(
     boolean exceedsCache,
     DeviceTimes forward,
     DeviceTimes floor,
-    double error,
+    Errors errors,
     double bound,
     List<Other> others) {
 
@@ -49,7 +49,7 @@ record BenchResult(
 
   /** Whether every result is within the bound; a NaN is not. */
   boolean right() {
-    return error <= bound && others.stream().allMatch(other -> other.times != null);
+    return errors.largest() <= bound && others.stream().allMatch(other -> other.times != null);
   }
 
   /** The planner's choice over the best plan. */

@@ -63,7 +63,7 @@ final class BenchRun {
       stream.synchronize();
       var timed = new Timed(problem, sets, data, check);
       DeviceTimes forward = timed.time();
-      double error = timed.error();
+      Errors errors = timed.errors();
       return new BenchResult(
           problem,
           BenchPlans.word(problem, plan),
@@ -73,7 +73,7 @@ final class BenchRun {
           count * problem.footprint() >= BEYOND_CACHE,
           forward,
           floor,
-          error,
+          errors,
           bound(problem),
           allPlans ? others(timed) : List.of());
     } finally {
@@ -125,7 +125,7 @@ final class BenchRun {
             try {
               Plan.Pass plan = plan(timed.problem);
               DeviceTimes times = timed.time();
-              double error = timed.error();
+              double error = timed.errors().largest();
               boolean right = error <= bound(timed.problem);
               others.add(
                   new BenchResult.Other(name, plan.estimatedMicros(), error, right ? times : null));
@@ -161,12 +161,12 @@ final class BenchRun {
       }
     }
 
-    double error() {
-      return problem.decode() ? errorOfStep() : check.error(sets);
+    Errors errors() {
+      return problem.decode() ? errorsOfStep() : check.errors(sets);
     }
 
     /** Steps have moved the state on; one more, from a state that is known. */
-    private double errorOfStep() {
+    private Errors errorsOfStep() {
       BenchTensors set = sets.getLast();
       try (Stream stream = gpu.newStream()) {
         set.fillState(stream, data);
@@ -175,7 +175,7 @@ final class BenchRun {
         long count = set.stateCount();
         set.run(operator(problem).on(gpu, stream));
         stream.synchronize();
-        return check.errorOfStep(set, count);
+        return check.errorsOfStep(set, count);
       }
     }
   }

@@ -2,6 +2,7 @@ package io.github.linattn.cli;
 
 import java.util.EnumMap;
 import java.util.Map;
+import java.util.Objects;
 
 /** Relative errors of one run; a quantity that the run does not have is absent. */
 record Errors(Map<Quantity, Double> values) {
@@ -10,8 +11,18 @@ record Errors(Map<Quantity, Double> values) {
     this(new EnumMap<>(Quantity.class));
   }
 
+  /** Notes an error; of several the largest, NaN if one is. */
   void put(Quantity quantity, double error) {
-    values.put(quantity, error);
+    values.merge(quantity, error, Math::max);
+  }
+
+  double of(Quantity quantity) {
+    return Objects.requireNonNull(values.get(quantity));
+  }
+
+  /** NaN if one is. */
+  double largest() {
+    return values.values().stream().reduce(0.0, Math::max);
   }
 
   /** Whether every error is within its bound; a NaN is not. */

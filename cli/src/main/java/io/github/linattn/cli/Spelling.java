@@ -32,6 +32,14 @@ final class Spelling {
     }
   }
 
+  /** normal, positive. */
+  static final class OfData implements ITypeConverter<BenchData.Kind> {
+    @Override
+    public BenchData.Kind convert(String text) {
+      return parse(BenchData.Kind.class, text);
+    }
+  }
+
   /** accurate, default, tf32. */
   static final class OfMode implements ITypeConverter<Mode> {
     @Override

@@ -108,6 +108,13 @@ class BenchForwardCommandTest {
         .startsWith("B=1 H=1 N=10000 D=128 bf16 default")
         .endsWith("B=1 H=256 N=10000 D=128 bf16 default");
     assertThat(cases("--preset=grid", "--dtype=f16")).hasSize(60);
+    assertThat(cases("--preset=accuracy"))
+        .hasSize(2 * 2 * 4 * 5)
+        .startsWith("B=1 H=2 N=1024 D=128 bf16 default")
+        .endsWith("B=1 H=2 N=1048576 D=64 positive f32 accurate");
+    assertThat(cases("--preset=accuracy", "--dtype=f16", "--data=positive"))
+        .hasSize(2 * 4)
+        .allMatch(name -> name.endsWith(" positive f16 default"));
   }
 
   @ParameterizedTest
@@ -120,6 +127,7 @@ class BenchForwardCommandTest {
         "--heads=6 --kv-heads=4 | evenly",
         "--dtype=f64 | f32",
         "--preset=all | head-dims",
+        "--data=negative | normal, positive",
         "--family=other | chunked or paper",
         "--family=paper --all-plans | one plan"
       })
@@ -153,6 +161,9 @@ class BenchForwardCommandTest {
   }
 
   private static BenchResult result(double error, BenchResult.Other... others) {
+    var errors = new Errors();
+    errors.put(Quantity.O, error);
+    errors.put(Quantity.G, 1e-7);
     return new BenchResult(
         BenchCase.of(AttentionShape.of(4, 16, 10_000, 128), BF16),
         "one pass, wgmma",
@@ -162,7 +173,7 @@ class BenchForwardCommandTest {
         true,
         times(1, 0.19, 0.176, 0.175),
         times(1, 0.16, 0.17, 0.15),
-        error,
+        errors,
         1.2e-2,
         List.of(others));
   }
@@ -172,9 +183,9 @@ class BenchForwardCommandTest {
     assertThat(BenchReport.rows(result(2e-3)))
         .containsExactly(
             "B=4 H=16 N=10000 D=128             bf16  default   one pass, wgmma            0.1760"
-                + "      (0.1750 to 0.1900)     0.1600   1.10  2.0e-03  ok");
+                + "      (0.1750 to 0.1900)     0.1600   1.10  2.0e-03 1.0e-07 1.2e-02  ok");
     assertThat(BenchReport.rows(result(Double.NaN)).getFirst())
-        .endsWith("     NaN  FAILED, bound 1.2e-02");
+        .endsWith("     NaN 1.0e-07 1.2e-02  FAILED");
     assertThat(result(Double.NaN).right()).isFalse();
     assertThat(BenchReport.head(MACHINE)).hasSize(3);
   }
@@ -199,12 +210,14 @@ class BenchForwardCommandTest {
         result(Double.NaN, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3)));
     assertThat(BenchJson.text(MACHINE, List.of(result), List.of(host)))
         .startsWith("{\"time\": \"2026-11-21T00:00:00Z\", \"gpu\": \"GPU \\\"A\\\"\"")
-        .contains("\"tokens\": 10000, \"keyDim\": 128")
+        .contains("\"tokens\": 10000, \"keyDim\": 128", "\"data\": \"normal\"")
         .contains(
             "\"forward\": {\"median\": 0.176000, \"calls\": 1, \"graph\": true, \"samples\":"
                 + " [0.190000, 0.176000, 0.175000]}")
         .contains("\"floor\": {\"median\": 0.160000, \"calls\": 1, \"graph\": true")
-        .contains("\"ratio\": 1.10000, \"error\": null, \"bound\": 0.0120000, \"right\": false")
+        .contains(
+            "\"ratio\": 1.10000, \"errorOfO\": null, \"errorOfG\": 1.00000e-07,"
+                + " \"bound\": 0.0120000, \"right\": false")
         .contains("\"plans\": [{\"name\": \"mma\", \"estimatedMicros\": 300.000")
         .endsWith(
             "\"host\": [\n  {\"dtype\": \"bf16\", \"micros\": 6.25000, \"heapBytes\": 0.00000}]}\n");
@@ -264,11 +277,12 @@ class BenchForwardCommandTest {
             whole,
             whole.with(false, true),
             BenchCase.of(grouped, exact),
+            BenchCase.of(grouped, exact).with(BenchData.Kind.POSITIVE),
             BenchCase.of(grouped, exact).with(false, false),
             BenchCase.of(grouped, exact).with(true, true),
             BenchCase.decode(AttentionShape.of(1, 4, 1, 32), exact))) {
       BenchResult result = onCpu(each);
-      assertThat(result.error()).as(each.name()).isBetween(1e-9, 2e-6);
+      assertThat(result.errors().largest()).as(each.name()).isBetween(1e-9, 2e-6);
       assertThat(result.right()).isTrue();
       assertThat(result.forward().millis()).hasSize(11);
       assertThat(result.ratio()).isPositive();
@@ -286,14 +300,26 @@ class BenchForwardCommandTest {
       var check = new BenchCheck(problem, data);
       set.fill(stream, data);
       set.poison(stream);
-      assertThat(check.error(List.of(set))).isNaN();
+      assertThat(check.errors(List.of(set)).largest()).isNaN();
       set.run(LinearAttention.builder().on(cpu));
-      assertThat(check.error(List.of(set))).isLessThan(1.2e-2);
+      assertThat(check.errors(List.of(set)).largest()).isLessThan(1.2e-2);
       set.o().sliced(2, 1999, 1).copyFrom(new float[16]);
-      assertThat(check.error(List.of(set))).isGreaterThan(1e-3);
+      assertThat(check.errors(List.of(set)).largest()).isGreaterThan(1e-3);
       set.g().sliced(2, 1000, 1).copyFrom(new float[] {Float.NaN});
-      assertThat(check.error(List.of(set))).isNaN();
+      assertThat(check.errors(List.of(set)).largest()).isNaN();
     }
+  }
+
+  @Test
+  void positiveDataAreNormalWithoutSigns() {
+    BenchCase problem = BenchCase.of(AttentionShape.of(1, 1, 1, 16), BF16);
+    float[] positive = new BenchData(problem.with(BenchData.Kind.POSITIVE), 7).v();
+    float[] normal = new BenchData(problem, 7).v();
+    assertThat(normal).isNotEqualTo(positive);
+    for (int i = 0; i < normal.length; i++) {
+      normal[i] = Math.abs(normal[i]);
+    }
+    assertThat(normal).isEqualTo(positive);
   }
 
   @Test

@@ -55,14 +55,14 @@ final class CommandsTest {
     String table =
         benchFailed("--batch=1", "--heads=2", "--tokens=1100", "--all-plans", "--json=" + json);
     assertThat(table)
-        .contains("NaN  FAILED, bound 1.2e-02")
+        .contains("NaN     NaN 1.2e-02  FAILED")
         .contains("wgmma WRONG", "wgmma:576 WRONG", "mma WRONG", "mma:576 WRONG")
         .contains("host, bf16, ")
         .contains("in 1 of 1 cases");
     assertThat(json)
         .content()
         .contains(
-            "\"graph\": true", "\"error\": null", "\"right\": false", "\"name\": \"mma:576\"");
+            "\"graph\": true", "\"errorOfO\": null", "\"right\": false", "\"name\": \"mma:576\"");
   }
 
   @Test
