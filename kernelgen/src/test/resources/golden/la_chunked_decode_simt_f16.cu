@@ -2,18 +2,18 @@
 //
 // operation  decode, family chunked, simt, f16 native
 // key dim    any
-// block      256 threads, at least 2 to a multiprocessor
-// grid       heads x items x tiles of 32 value columns
-// shared     4112 bytes for Dk = 256; per_group:256
+// block      128 threads, at least 4 to a multiprocessor
+// grid       key/value heads x items x up to 8 blocks for their tiles of 32 value columns
+// shared     3648 bytes for Dk = 256; per_group:144
 #include "linattn/decode.cuh"
 
 namespace {
-using Plan = linattn::DecodePlan<__half>;
-static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
-static_assert(Plan::shared_bytes(256, 1) == 4112, "the header and the resource plan disagree on the map");
+using Plan = linattn::DecodePlan<__half, /*kColumns=*/32, /*kThreads=*/128>;
+static_assert(Plan::kThreads == 128, "the header and the resource plan disagree on threads");
+static_assert(Plan::shared_bytes(256, 1) == 3648, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(128, 4)
     la_chunked_decode_simt_f16(const __grid_constant__ linattn::ChunkedArguments arguments) {
   linattn::decode<Plan>(arguments);
 }

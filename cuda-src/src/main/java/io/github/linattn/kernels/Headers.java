@@ -22,6 +22,7 @@ final class Headers {
     "linattn/chunk_rows.cuh",
     "linattn/chunked_arguments.h",
     "linattn/decode.cuh",
+    "linattn/dependent_launch.cuh",
     "linattn/hopper.cuh",
     "linattn/hopper_auxiliary.cuh",
     "linattn/hopper_block.cuh",

@@ -4,6 +4,8 @@ import java.util.Locale;
 
 /** How many blocks one launch takes; the grid is one-dimensional. */
 public sealed interface GridRule {
+  /** What every GPU with clusters can run. */
+  int MOST_CLUSTER_BLOCKS = 8;
 
   /** A block per tile of value columns of a head; head-major: block = head x tiles + tile. */
   record PerHead(int tiles) implements GridRule {
@@ -80,6 +82,36 @@ public sealed interface GridRule {
     }
   }
 
+  /**
+   * A cluster per item of a head, whose blocks take tiles of {@code columns} value columns in turn;
+   * one block that takes them all where there are no clusters.
+   */
+  record PerSharedTiles(int columns) implements GridRule {
+    public PerSharedTiles {
+      requirePositive("columns", columns);
+    }
+
+    @Override
+    public long blocks(long items, int keyDim, int valueDim) {
+      return Math.multiplyExact(items, (long) cluster(valueDim));
+    }
+
+    @Override
+    public int cluster(int valueDim) {
+      return Math.min(Math.ceilDiv(valueDim, columns), MOST_CLUSTER_BLOCKS);
+    }
+
+    @Override
+    public GridRule withoutClusters() {
+      return new PerHead(1);
+    }
+
+    @Override
+    public String text() {
+      return String.format(Locale.ROOT, "per_shared_tiles:%d", columns);
+    }
+  }
+
   /** A block per {@code size} x {@code size} part of the state of each item of a key/value head. */
   record PerStateTile(int size) implements GridRule {
     public PerStateTile {
@@ -132,6 +164,11 @@ public sealed interface GridRule {
     return 1;
   }
 
+  /** The rule of a launch on a GPU, or with code, that has no clusters. */
+  default GridRule withoutClusters() {
+    return this;
+  }
+
   /** The form in the manifest, such as {@code per_head:4}. */
   String text();
 
@@ -152,6 +189,8 @@ public sealed interface GridRule {
           return new PerValueTile(Integer.parseInt(parts[1]));
         case "per_cluster":
           return new PerCluster(Integer.parseInt(parts[1]));
+        case "per_shared_tiles":
+          return new PerSharedTiles(Integer.parseInt(parts[1]));
         case "per_state_tile":
           return new PerStateTile(Integer.parseInt(parts[1]));
         case "per_state_elements":

@@ -83,6 +83,15 @@ public record KernelEntry(
     return architectures.stream().anyMatch(architecture -> architecture.runsOn(capability));
   }
 
+  /**
+   * Whether a GPU of this compute capability runs machine code of it that has what came with sm_90:
+   * clusters, and waiting for earlier kernels. PTX for any architecture has not.
+   */
+  public boolean hasSm90Features(int capability) {
+    return capability >= 90
+        && architectures.stream().anyMatch(a -> a.isMachineCode() && a.runsOn(capability));
+  }
+
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
     return gridRule instanceof GridRule.PerHead perHead ? perHead.tiles() : 1;

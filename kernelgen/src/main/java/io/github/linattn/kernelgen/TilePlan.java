@@ -30,6 +30,11 @@ public record TilePlan(
   /** Words of columns that a thread sums. */
   private static final int SUM_WORDS = 1;
 
+  /** Of a tile of a state. */
+  static final int DECODE_COLUMNS = 32;
+
+  static final int DECODE_THREADS = 128;
+
   private static final int RECURRENCE_COLUMNS = 32;
   private static final int RECURRENCE_THREADS = 128;
   private static final int RECURRENCE_TOKENS = 4;
@@ -57,11 +62,11 @@ public record TilePlan(
               THREADS, 1, new SharedRule.Fixed(0), 1, new GridRule.PerStateElements(THREADS));
       case DECODE ->
           new TilePlan(
-              THREADS,
-              2,
-              new SharedRule.PerGroup(THREADS / WARP * RECURRENCE_COLUMNS),
+              DECODE_THREADS,
+              4,
+              new SharedRule.PerGroup(DECODE_THREADS / WARP * (DECODE_COLUMNS + 4)),
               0,
-              new GridRule.PerValueTile(RECURRENCE_COLUMNS));
+              new GridRule.PerSharedTiles(DECODE_COLUMNS));
       case RECURRENCE ->
           new TilePlan(
               RECURRENCE_THREADS,

@@ -88,7 +88,13 @@ final class TileText {
       case STATE_OUTPUTS ->
           String.format(Locale.ROOT, "StateOutputsPlan<%s, /*kAccurate=*/%b>", element, accurate);
       case STATE_SCAN -> "StateScanPlan";
-      case DECODE -> "DecodePlan<" + element + ">";
+      case DECODE ->
+          String.format(
+              Locale.ROOT,
+              "DecodePlan<%s, /*kColumns=*/%d, /*kThreads=*/%d>",
+              element,
+              TilePlan.DECODE_COLUMNS,
+              TilePlan.DECODE_THREADS);
       case RECURRENCE -> "RecurrencePlan<" + element + ">";
       default -> throw new IllegalArgumentException("no tiles for " + spec.operation());
     };
@@ -119,6 +125,12 @@ final class TileText {
           "key/value heads x sequences x " + some.elements() + " elements of the state";
       case GridRule.PerValueTile tile ->
           "heads x items x tiles of " + tile.columns() + " value columns";
+      case GridRule.PerSharedTiles tiles ->
+          "key/value heads x items x up to "
+              + GridRule.MOST_CLUSTER_BLOCKS
+              + " blocks for their tiles of "
+              + tiles.columns()
+              + " value columns";
       default -> rule.text();
     };
   }

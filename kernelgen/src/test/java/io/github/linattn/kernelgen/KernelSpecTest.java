@@ -87,12 +87,19 @@ class KernelSpecTest {
     assertThat(cluster.cluster(130)).isEqualTo(3);
     assertThat(new GridRule.PerValueTile(64).blocks(10, 128, 130)).isEqualTo(30);
     assertThat(new GridRule.PerValueTile(64).cluster(130)).isEqualTo(1);
+    GridRule shared = new GridRule.PerSharedTiles(32);
+    assertThat(shared.blocks(10, 128, 130)).isEqualTo(50);
+    assertThat(shared.cluster(130)).isEqualTo(5);
+    assertThat(shared.cluster(512)).isEqualTo(8);
+    assertThat(shared.withoutClusters().blocks(10, 128, 130)).isEqualTo(10);
+    assertThat(cluster.withoutClusters()).isEqualTo(cluster);
     assertThat(new GridRule.PerStateTile(64).blocks(2, 96, 130)).isEqualTo(12);
     assertThat(new GridRule.PerStateElements(256).blocks(2, 16, 16)).isEqualTo(4);
     for (GridRule rule :
         List.of(
             cluster,
             new GridRule.PerValueTile(32),
+            shared,
             new GridRule.PerStateTile(64),
             new GridRule.PerStateElements(256))) {
       assertThat(GridRule.parse(rule.text())).isEqualTo(rule);

@@ -16,7 +16,6 @@ import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
-import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Operation;
@@ -254,12 +253,14 @@ final class ChunkedCall {
       setLong(main, "marks", marks);
     }
     AttentionState last = forward.finalState();
-    if (last != null && last == initial) {
-      boolean all = plan.kind() != Kind.DECODE; // decode reads S and u where it writes them
-      long s = all ? copied(last.s(), copy) : address(last.s());
-      long u = all ? copied(last.u(), copy + last.s().byteSpan()) : address(last.u());
-      long before = all ? last.s().byteSpan() + last.u().byteSpan() : 0;
-      setState(main, "_in", s, copied(last.z(), copy + before), u);
+    if (last != null && last == initial && plan.copyBytes() > 0) {
+      long z = copy + last.s().byteSpan();
+      setState(
+          main,
+          "_in",
+          copied(last.s(), copy),
+          copied(last.z(), z),
+          copied(last.u(), z + last.z().byteSpan()));
     } else if (initial != null) {
       setState(main, "_in", initial);
     }

@@ -75,7 +75,8 @@ public final class CudaEngine implements Engine {
     this.kernels = new Kernels(device, arena, sources);
     int multiprocessors =
         device.cuda().attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, device.ordinal());
-    this.planner = new Planner(multiprocessors, kernels.sharedBytes(), kernels::find);
+    this.planner =
+        new Planner(multiprocessors, kernels.sharedBytes(), device.capability(), kernels::find);
     this.paperOnly = isPaperOnly();
     if (device.cuda().attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION, device.ordinal()) == 1) {
       device.enter().keepFreedMemory(device.ordinal());

@@ -7,6 +7,7 @@ import io.github.linattn.Sequences;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
@@ -36,6 +37,7 @@ final class Planner {
 
   private final int multiprocessors;
   private final int sharedBytes;
+  private final int capability;
   private final Built built;
 
   /** Which kernels there are for the device. */
@@ -130,10 +132,12 @@ final class Planner {
    * For one device.
    *
    * @param sharedBytes most shared memory that a block may ask for
+   * @param capability compute capability, such as 90
    */
-  Planner(int multiprocessors, int sharedBytes, Built built) {
+  Planner(int multiprocessors, int sharedBytes, int capability, Built built) {
     this.multiprocessors = multiprocessors;
     this.sharedBytes = sharedBytes;
+    this.capability = capability;
     this.built = built;
   }
 
@@ -312,7 +316,6 @@ final class Planner {
         .map(
             step -> {
               long states = question.stateBytes() * question.keyValueHeads();
-              long sums = (long) question.shape.keyDim() * Float.BYTES * question.keyValueHeads();
               return new ForwardPlan(
                   Kind.DECODE,
                   List.of(step),
@@ -320,7 +323,7 @@ final class Planner {
                   null,
                   0,
                   0,
-                  question.inPlace ? sums : 0,
+                  0,
                   2.0 * states / Rates.BYTES_PER_MICRO + Rates.LAUNCH_MICROS,
                   "one token: its state is read and written once");
             });
@@ -420,12 +423,16 @@ final class Planner {
   /** A launch; empty where a block or the grid would be larger than the device allows. */
   private Optional<Step> step(KernelEntry kernel, Question question, long count) {
     AttentionShape shape = question.shape;
-    long blocks = kernel.gridRule().blocks(count, shape.keyDim(), shape.valueDim());
+    GridRule grid = kernel.gridRule();
+    if (!kernel.hasSm90Features(capability)) {
+      grid = grid.withoutClusters();
+    }
+    long blocks = grid.blocks(count, shape.keyDim(), shape.valueDim());
     int shared = kernel.shared().bytes(shape.keyDim(), shape.headsPerKeyValueHead());
     if (blocks > Integer.MAX_VALUE || shared > sharedBytes) {
       return Optional.empty();
     }
-    int cluster = kernel.gridRule().cluster(shape.valueDim());
+    int cluster = grid.cluster(shape.valueDim());
     return Optional.of(new Step(kernel, (int) blocks, cluster, shared));
   }
 

@@ -18,6 +18,7 @@ import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.TreeMap;
 import org.junit.jupiter.api.Test;
 
@@ -34,6 +35,7 @@ class PlannerTest {
     return new Planner(
         MULTIPROCESSORS,
         SHARED_BYTES,
+        hopper ? 90 : 80,
         (operation, technique, headDim, element, precision) ->
             built(hopper, operation, technique, headDim, element, precision));
   }
@@ -50,10 +52,10 @@ class PlannerTest {
     if (ofOneHeadDim && headDim != KEY_DIM || wgmma && !hopper) {
       return Optional.empty();
     }
-    Architecture architecture = wgmma ? Architecture.SM_90A : Architecture.SM_90;
+    Set<Architecture> architectures =
+        wgmma ? EnumSet.of(Architecture.SM_90A) : EnumSet.of(Architecture.SM_90, Architecture.PTX);
     KernelSpec spec =
-        KernelSpec.chunked(
-            operation, technique, headDim, element, precision, EnumSet.of(architecture));
+        KernelSpec.chunked(operation, technique, headDim, element, precision, architectures);
     return Optional.of(KernelEntry.of(spec, new TreeMap<>()));
   }
 
@@ -139,9 +141,22 @@ class PlannerTest {
     ForwardPlan plan = plan(withState(shape, true));
     assertThat(plan.kind()).isEqualTo(Kind.DECODE);
     assertThat(plan.steps()).hasSize(1);
-    assertThat(plan.steps().getFirst().blocks()).isEqualTo(2 * 4 * 2);
-    assertThat(plan.copyBytes()).as("z, which every block reads").isEqualTo(2 * 4 * KEY_DIM * 4);
-    assertThat(plan(withState(shape, false)).copyBytes()).isZero();
+    ForwardPlan.Step step = plan.steps().getFirst();
+    assertThat(step.cluster()).as("tiles of 32 of 64 value columns").isEqualTo(2);
+    assertThat(step.blocks()).isEqualTo(2 * 4 * 2);
+    assertThat(plan.workspaceBytes()).as("a state in place is not copied").isZero();
+    AttentionShape wide = new AttentionShape(1, 2, 2, 1, KEY_DIM, 512);
+    assertThat(plan(withState(wide, true)).steps().getFirst().blocks()).isEqualTo(2 * 8);
+  }
+
+  @Test
+  void oneTokenIsDecodedByABlockOfEachHeadWhereThereAreNoClusters() {
+    AttentionShape shape = new AttentionShape(2, 8, 4, 1, KEY_DIM, 64);
+    ForwardPlan plan = planner(false).plan(withState(shape, true)).orElseThrow();
+    ForwardPlan.Step step = plan.steps().getFirst();
+    assertThat(step.cluster()).isEqualTo(1);
+    assertThat(step.blocks()).isEqualTo(2 * 4);
+    assertThat(plan.workspaceBytes()).isZero();
   }
 
   @Test

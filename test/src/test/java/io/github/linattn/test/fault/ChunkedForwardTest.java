@@ -185,7 +185,10 @@ final class ChunkedForwardTest {
         assertThat(cudart.launchKernel(i)).isEqualTo("la_chunked_decode_simt_bf16");
         assertThat(number(decode, "initial_count")).isEqualTo(i);
         assertThat(number(decode, "state_in")).isEqualTo(number(decode, "state_out"));
-        assertThat(number(decode, "key_sum_in")).isNotEqualTo(number(decode, "key_sum_out"));
+        assertThat(number(decode, "key_sum_in")).isEqualTo(number(decode, "key_sum_out"));
+        assertThat(number(decode, "value_sum_in")).isEqualTo(number(decode, "value_sum_out"));
+        assertThat(cudart.launchBlocks(i)).isEqualTo(2 * 4 * 4);
+        assertThat(cudart.launchCluster(i)).isEqualTo(4);
       }
       assertThat(state.count(0)).isEqualTo(3);
     }

@@ -61,7 +61,7 @@ final class FakeKernels {
   private static KernelEntry entry(
       Operation operation, Technique technique, ElementType element, Precision precision) {
     Architecture architecture =
-        technique == Technique.WGMMA ? Architecture.SM_90A : Architecture.PTX;
+        technique == Technique.WGMMA ? Architecture.SM_90A : Architecture.SM_90;
     int headDim = operation == Operation.FORWARD ? HEAD_DIM : 0;
     KernelSpec spec =
         KernelSpec.chunked(
