@@ -57,12 +57,12 @@ typedef struct {
   const Kernel *kernel;
   int32_t grid[3], block[3];
   int64_t shared_bytes, stream;
-  int32_t cluster;
+  int32_t cluster, early;
   _Alignas(64) unsigned char arguments[MAX_ARGUMENT_BYTES];
 } Launch;
 
 typedef struct { unsigned x, y, z; } Dim3;
-typedef struct { int id; char padding[4]; union { Dim3 cluster; char bytes[64]; } value; } LaunchAttribute;
+typedef struct { int id; char padding[4]; union { Dim3 cluster; int early; char bytes[64]; } value; } LaunchAttribute;
 typedef struct { Dim3 grid, block; size_t shared_bytes; void *stream;
                  const LaunchAttribute *attributes; unsigned num_attributes; } LaunchConfig;
 typedef struct { int type, device; void *device_pointer, *host_pointer; long reserved[8]; } PointerAttributes;
@@ -280,9 +280,12 @@ static int launch(const LaunchConfig *c, const Kernel *k, void **arguments) {
   if (kernel_ok(k) || stream_ok(c->stream)) return INVALID_HANDLE;
   if (c->block.x > 1024 || (c->shared_bytes > 49152 && c->shared_bytes > (size_t)k->max_dynamic_shared)) return note(INVALID_VALUE);
   unsigned cluster = 1;
+  int early = 0;
   for (unsigned i = 0; i < c->num_attributes; i++) {
-    if (c->attributes[i].id != 4 || c->attributes[i].value.cluster.y != 1) return note(INVALID_VALUE);
-    cluster = c->attributes[i].value.cluster.x;
+    const LaunchAttribute *a = &c->attributes[i];
+    if (a->id == 4 && a->value.cluster.y == 1) cluster = a->value.cluster.x;
+    else if (a->id == 6 && major >= 9) early = a->value.early;
+    else return note(INVALID_VALUE);
   }
   if (!cluster || cluster > 8 || c->grid.x % cluster) return note(INVALID_VALUE);
   if (c->stream && c->stream == capturing) {
@@ -291,7 +294,7 @@ static int launch(const LaunchConfig *c, const Kernel *k, void **arguments) {
   }
   if (num_launches < MAX_LAUNCHES) {
     Launch *l = &launches[num_launches];
-    *l = (Launch){k, {c->grid.x, c->grid.y, c->grid.z}, {c->block.x, c->block.y, c->block.z}, c->shared_bytes, (intptr_t)c->stream, cluster, {0}};
+    *l = (Launch){k, {c->grid.x, c->grid.y, c->grid.z}, {c->block.x, c->block.y, c->block.z}, c->shared_bytes, (intptr_t)c->stream, cluster, early, {0}};
     memcpy(l->arguments, arguments[0], argument_bytes);
   }
   num_launches++;
@@ -429,4 +432,5 @@ API const int32_t *double_launch_dimensions(long index) { return launches[index]
 API int64_t double_launch_shared_bytes(long index) { return launches[index].shared_bytes; }
 API int64_t double_launch_stream(long index) { return launches[index].stream; }
 API int64_t double_launch_cluster(long index) { return launches[index].cluster; }
+API int64_t double_launch_early(long index) { return launches[index].early; }
 API const unsigned char *double_launch_arguments(long index) { return launches[index].arguments; }

@@ -101,7 +101,7 @@ int main() {
   MEMBER(ChunkedArguments, normalize);
   MEMBER(ChunkedArguments, a);
   MEMBER(ChunkedArguments, b);
-  MEMBER(ChunkedArguments, reserved);
+  MEMBER(ChunkedArguments, batches);
   SIZE(Span);
   MEMBER(Span, first);
   MEMBER(Span, num_items);

@@ -3,7 +3,7 @@
 // operation  recurrence, family chunked, simt, f32 accurate
 // key dim    any
 // block      128 threads, at least 2 to a multiprocessor
-// grid       heads x items x tiles of 32 value columns
+// grid       at most heads x items x tiles of 32 value columns
 // shared     76880 bytes for Dk = 256; per_state:32:4:4:101376
 #include "linattn/recurrence.cuh"
 

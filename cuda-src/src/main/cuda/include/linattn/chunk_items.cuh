@@ -7,7 +7,7 @@
 namespace linattn {
 
 constexpr int kValueColumns = 64;       // value columns of a block of a forward, hence of a mark
-constexpr int kRecurrenceColumns = 32;  // of a block of the recurrence and of decode
+constexpr int kRecurrenceColumns = 32;  // of a tile of the recurrence
 
 // Item `item_idx`, from the list or computed.
 __device__ __forceinline__ Item load_item(const ChunkedArguments& args, int item_idx) {
@@ -36,10 +36,12 @@ struct Head {
   float a;
   float b;
 
+  // Every number of a block fits 31 bits, and so does a head's; divisions of 64 bits would take longer than
+  // all else before the first load.
   __device__ __forceinline__ Head(const ChunkedArguments& args, int64_t index_of) : index(index_of) {
     const int kv_heads = args.heads / args.group;
-    batch_idx = static_cast<int>(index / args.heads);
-    head_idx = static_cast<int>(index % args.heads);
+    batch_idx = static_cast<int>(static_cast<uint32_t>(index) / args.heads);
+    head_idx = static_cast<int>(static_cast<uint32_t>(index) % args.heads);
     kv_head_idx = head_idx / args.group;
     kv_index = static_cast<int64_t>(batch_idx) * kv_heads + kv_head_idx;
     a = args.a_per_head == nullptr ? args.a : args.a_per_head[head_idx];
@@ -72,8 +74,8 @@ struct BlockIndex {
   int tile_idx;
 
   __device__ __forceinline__ BlockIndex(int64_t block, int num_items, int num_tiles)
-      : tile_idx(static_cast<int>(block % num_tiles)) {
-    const int64_t item_of_head = block / num_tiles;
+      : tile_idx(static_cast<int>(static_cast<uint32_t>(block) % num_tiles)) {
+    const uint32_t item_of_head = static_cast<uint32_t>(block) / num_tiles;
     head = item_of_head / num_items;
     item_idx = static_cast<int>(item_of_head % num_items);
   }

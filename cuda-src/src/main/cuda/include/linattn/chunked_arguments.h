@@ -74,7 +74,7 @@ struct Item {
 //    280      4  normalize      1: rows of q and k are divided by their length first
 //    284      4  a
 //    288      4  b
-//    292      4  reserved       0
+//    292      4  batches        batch rows
 struct ChunkedArguments {
   TensorView query;
   TensorView key;
@@ -103,7 +103,7 @@ struct ChunkedArguments {
   int32_t normalize;
   float a;
   float b;
-  int32_t reserved;
+  int32_t batches;
 };
 
 // The items of one sequence, for state_scan.

@@ -10,6 +10,7 @@
 
 #include "linattn/chunk_items.cuh"
 #include "linattn/chunk_rows.cuh"
+#include "linattn/dependent_launch.cuh"
 #include "linattn/mma.cuh"
 
 namespace linattn {
@@ -762,6 +763,8 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
   using Element = typename Plan::Element;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
 
+  let_later_kernels_start();
+
   const ForwardMemory<Plan> memory(chunk_smem);
   const ValueTile<kValueColumns> tile(args);
   const int thread = static_cast<int>(threadIdx.x);
@@ -788,6 +791,7 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
     }
     commit_copies();
   };
+  wait_for_earlier_kernels();
 #pragma unroll 1
   for (int chunk = 0; chunk < Plan::kStages - 2; ++chunk) {
     start_chunk(chunk);

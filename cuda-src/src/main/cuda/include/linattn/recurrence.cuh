@@ -4,10 +4,11 @@
 
 #include "linattn/chunk_items.cuh"
 #include "linattn/chunk_rows.cuh"
+#include "linattn/dependent_launch.cuh"
 
 namespace linattn {
 
-// A block has 32 value columns of an item of a head: thread (column, slice) = (thread % 32, thread / 32) has
+// A tile is 32 value columns of an item of a head, and a block walks tiles: thread (column, slice) = (thread % 32, thread / 32) has
 // key columns slice, slice + 4, ... of a column of S. Key columns: any, to 512. Shared memory, in floats:
 //   S [Dk x 32], the rounding errors of S [Dk x 32] where they fit, q and k [T x Dk] each with Dk rounded up
 //   to 4, v [T x 32], u [T x 32], partial sums [4 x T x 32], q.z by warps [4 x T], g [T].
@@ -77,22 +78,13 @@ __device__ __forceinline__ void scan_tokens(float* linear_smem, float* recent_sm
 }
 
 template <class Plan>
-__device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
+__device__ __forceinline__ void recurrence_tile(const ChunkedArguments& args, int64_t tile_number) {
   using Element = typename Plan::Element;
   constexpr int kTokens = Plan::kTokens;
   constexpr int kColumns = Plan::kColumns;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
 
-  const ValueTile<kColumns> tile(args);
-  if (args.marks != nullptr) {
-    constexpr int kTilesPerMark = kValueColumns / kColumns;
-    const int64_t item = tile.block.head * args.num_items + tile.block.item_idx;
-    const int64_t first_mark = item * ceil_div(args.value_dim, kValueColumns);
-    if (args.marks[first_mark + tile.block.tile_idx / kTilesPerMark] == 0) {
-      return;
-    }
-  }
-
+  const ValueTile<kColumns> tile(args, tile_number);
   const int key_dim = args.key_dim;
   const int stride = Plan::row_stride(key_dim);
   float* const linear_smem = reinterpret_cast<float*>(chunk_smem);
@@ -266,6 +258,37 @@ __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
       const int m = thread + i * Plan::kThreads;
       if (m < key_dim) {
         args.key_sum_out[tile.key_sum_offset(args) + m] = key_sum_frag[i].total();
+      }
+    }
+  }
+}
+
+// tile = (head * num_items + item) * ceil(Dv / 32) + value tile, heads counted over all batch rows; it is left
+// alone where the forward did not mark it. The tiles of a block are gridDim.x apart.
+template <class Plan>
+__device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
+  let_later_kernels_start();
+  const uint32_t tiles = ceil_div(args.value_dim, Plan::kColumns);
+  const uint32_t marks_per_item = ceil_div(args.value_dim, kValueColumns);
+  const int64_t num_tiles = static_cast<int64_t>(args.batches) * args.heads * args.num_items * tiles;
+  const auto is_marked = [&](int64_t tile_number) {
+    const uint32_t number = static_cast<uint32_t>(tile_number);  // a grid could have it
+    constexpr uint32_t kTilesPerMark = kValueColumns / Plan::kColumns;
+    return args.marks == nullptr ||
+           args.marks[static_cast<int64_t>(number / tiles) * marks_per_item + number % tiles / kTilesPerMark] != 0;
+  };
+  wait_for_earlier_kernels();
+
+  const int64_t step = gridDim.x;
+  for (int64_t first = blockIdx.x; first < num_tiles; first += Plan::kThreads * step) {
+    // Mostly nothing is marked: a thread for each tile finds that out at once.
+    const int64_t own = first + threadIdx.x * step;
+    if (__syncthreads_or(own < num_tiles && is_marked(own)) == 0) {
+      continue;
+    }
+    for (int i = 0; i < Plan::kThreads && first + i * step < num_tiles; ++i) {
+      if (is_marked(first + i * step)) {
+        recurrence_tile<Plan>(args, first + i * step);
       }
     }
   }

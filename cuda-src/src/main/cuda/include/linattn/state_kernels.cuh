@@ -4,6 +4,7 @@
 
 #include "linattn/chunk_items.cuh"
 #include "linattn/chunk_rows.cuh"
+#include "linattn/dependent_launch.cuh"
 #include "linattn/mma.cuh"
 
 namespace linattn {
@@ -217,6 +218,7 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
   using KeyLayout = typename Plan::KeyLayout;
   using ValueLayout = typename Plan::ValueLayout;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
+  let_later_kernels_start();
 
   const int value_tiles = ceil_div(args.value_dim, Plan::kValueTile);
   const BlockIndex block(blockIdx.x, args.num_items, Plan::tiles(args.key_dim, args.value_dim));
@@ -270,6 +272,7 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
     }
   }
 
+  wait_for_earlier_kernels();
 #pragma unroll 1
   for (int chunk = 0; chunk < Plan::kStages - 1; ++chunk) {
     start_chunk(chunk);
@@ -402,6 +405,7 @@ struct StateScanPlan {
 template <class Plan>
 __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
   constexpr int kBatch = 4;  // loads under way
+  let_later_kernels_start();
   const BlockIndex block(blockIdx.x, args.num_sequences, Plan::tiles(args.key_dim, args.value_dim));
   const int sequence = block.item_idx;
   int element = block.tile_idx * Plan::kThreads + static_cast<int>(threadIdx.x);
@@ -409,6 +413,7 @@ __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
   const float* in_gmem = args.state_in;
   float* out_gmem = args.state_out;
   int extent = args.key_dim * args.value_dim;
+  wait_for_earlier_kernels();
   if (element >= extent) {
     element -= extent;
     extent = args.key_dim;
@@ -497,7 +502,9 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
   using StateOperand = Operands<StateElement, Plan::kKind>;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
 
+  let_later_kernels_start();
   const ValueTile<kValueColumns> tile(args);
+  wait_for_earlier_kernels();
   const int num_depths = ceil_div(args.key_dim, Plan::kDepth);
   const int num_chunks = ceil_div(tile.item.tokens, Plan::kTokens);
   if (num_chunks == 0) {

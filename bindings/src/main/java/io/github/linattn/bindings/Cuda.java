@@ -561,6 +561,7 @@ public final class Cuda {
         1,
         blockThreads,
         dynamicSharedBytes,
+        LaunchOrder.IN_TURN,
         stream.handle(),
         Handles.host(argumentStruct, 0, bytes));
     CudaStatus.check(
@@ -584,6 +585,7 @@ public final class Cuda {
       int clusterX,
       int blockThreads,
       long dynamicSharedBytes,
+      LaunchOrder order,
       CudaStream stream,
       MemorySegment argumentStruct) {
     requireDimensions(gridX, 1, blockThreads, dynamicSharedBytes);
@@ -592,7 +594,15 @@ public final class Cuda {
           "a cluster has 1 to 8 blocks and divides the grid: " + clusterX + " of " + gridX);
     }
     return new PreparedLaunch(
-        scratch, kernel, gridX, clusterX, blockThreads, dynamicSharedBytes, stream, argumentStruct);
+        scratch,
+        kernel,
+        gridX,
+        clusterX,
+        blockThreads,
+        dynamicSharedBytes,
+        order,
+        stream,
+        argumentStruct);
   }
 
   /** Starts a prepared launch and returns; takes no memory of its own. */

@@ -22,19 +22,19 @@ public final class LaunchScratch {
   private static final long ATTRIBUTE_BYTES = 72;
   private static final long ATTRIBUTE_VALUE = 8;
 
+  private static final long MOST_ATTRIBUTES = 2;
+
   private final MemorySegment config;
   private final MemorySegment arguments;
-  private final MemorySegment cluster;
+  private final MemorySegment attributes;
 
   public LaunchScratch(Arena owner) {
     config = cudaLaunchConfig_st.allocate(owner);
     arguments = owner.allocate(ADDRESS);
-    cluster = owner.allocate(ATTRIBUTE_BYTES, Long.BYTES);
-    cluster.set(JAVA_INT, 0, cudart.cudaLaunchAttributeClusterDimension());
-    setDimensions(cluster, ATTRIBUTE_VALUE, 1, 1);
+    attributes = owner.allocate(MOST_ATTRIBUTES * ATTRIBUTE_BYTES, Long.BYTES);
     setDimensions(config, GRID, 1, 1);
     setDimensions(config, BLOCK, 1, 1);
-    cudaLaunchConfig_st.attrs(config, cluster);
+    cudaLaunchConfig_st.attrs(config, attributes);
     cudaLaunchConfig_st.numAttrs(config, 0);
   }
 
@@ -45,16 +45,32 @@ public final class LaunchScratch {
       int clusterX,
       int blockThreads,
       long dynamicSharedBytes,
+      LaunchOrder order,
       MemorySegment stream,
       MemorySegment argumentStruct) {
     Handles.usable(config, "launch scratch");
     setDimensions(config, GRID, gridX, gridY);
     setDimensions(config, BLOCK, blockThreads, 1);
-    setDimensions(cluster, ATTRIBUTE_VALUE, clusterX, 1);
-    cudaLaunchConfig_st.numAttrs(config, clusterX == 1 ? 0 : 1);
+    int count = 0;
+    if (clusterX > 1) {
+      long value = addAttribute(count++, cudart.cudaLaunchAttributeClusterDimension());
+      setDimensions(attributes, value, clusterX, 1);
+    }
+    if (order == LaunchOrder.EARLY) {
+      int early = cudart.cudaLaunchAttributeProgrammaticStreamSerialization();
+      attributes.set(JAVA_INT, addAttribute(count++, early), 1);
+    }
+    cudaLaunchConfig_st.numAttrs(config, count);
     cudaLaunchConfig_st.dynamicSmemBytes(config, dynamicSharedBytes);
     cudaLaunchConfig_st.stream(config, stream);
     arguments.set(ADDRESS, 0, argumentStruct);
+  }
+
+  /** Offset of the value of the attribute of this index. */
+  private long addAttribute(int index, int id) {
+    long offset = index * ATTRIBUTE_BYTES;
+    attributes.set(JAVA_INT, offset, id);
+    return offset + ATTRIBUTE_VALUE;
   }
 
   private static void setDimensions(MemorySegment struct, long offset, int x, int y) {

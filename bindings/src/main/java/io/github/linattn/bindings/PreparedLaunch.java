@@ -20,6 +20,7 @@ public final class PreparedLaunch {
       int clusterX,
       int blockThreads,
       long dynamicSharedBytes,
+      LaunchOrder order,
       CudaStream stream,
       MemorySegment argumentStruct) {
     this.scratch = scratch;
@@ -27,7 +28,14 @@ public final class PreparedLaunch {
     this.stream = stream;
     this.argumentStruct = Handles.host(argumentStruct, 0, argumentStruct.byteSize());
     scratch.fill(
-        gridX, 1, clusterX, blockThreads, dynamicSharedBytes, stream.handle(), this.argumentStruct);
+        gridX,
+        1,
+        clusterX,
+        blockThreads,
+        dynamicSharedBytes,
+        order,
+        stream.handle(),
+        this.argumentStruct);
   }
 
   /** The configuration, once more known to be open, and so are stream and arguments. */

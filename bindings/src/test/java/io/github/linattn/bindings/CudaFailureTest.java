@@ -172,7 +172,16 @@ class CudaFailureTest {
     CudaModule image = cuda.loadImage(arena, arena.allocateFrom("image"));
     CudaKernel kernel = cuda.kernel(image, "la_forward");
     PreparedLaunch launch =
-        cuda.prepare(new LaunchScratch(arena), kernel, 6, 2, 384, 1000, stream, arguments);
+        cuda.prepare(
+            new LaunchScratch(arena),
+            kernel,
+            6,
+            2,
+            384,
+            1000,
+            LaunchOrder.EARLY,
+            stream,
+            arguments);
     cuda.launch(launch);
     cuda.beginCapture(stream);
     cuda.launch(launch);

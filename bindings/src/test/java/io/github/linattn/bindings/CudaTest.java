@@ -94,6 +94,18 @@ class CudaTest {
     }
   }
 
+  private PreparedLaunch prepare(
+      Arena arena,
+      CudaKernel kernel,
+      int gridX,
+      int clusterX,
+      LaunchOrder order,
+      CudaStream stream,
+      MemorySegment arguments) {
+    return cuda.prepare(
+        new LaunchScratch(arena), kernel, gridX, clusterX, 384, 1000, order, stream, arguments);
+  }
+
   @Test
   void preparedLaunchesAndCopiesAreRepeated() {
     cudart.argumentBytes(8);
@@ -101,23 +113,31 @@ class CudaTest {
       CudaStream stream = cuda.createStream(arena);
       CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
       MemorySegment arguments = arena.allocate(JAVA_LONG);
-      PreparedLaunch pairs =
-          cuda.prepare(new LaunchScratch(arena), kernel, 6, 2, 384, 1000, stream, arguments);
-      PreparedLaunch single =
-          cuda.prepare(new LaunchScratch(arena), kernel, 7, 1, 128, 0, stream, arguments);
+      PreparedLaunch pairs = prepare(arena, kernel, 6, 2, LaunchOrder.EARLY, stream, arguments);
+      PreparedLaunch single = prepare(arena, kernel, 7, 1, LaunchOrder.IN_TURN, stream, arguments);
+      PreparedLaunch early = prepare(arena, kernel, 7, 1, LaunchOrder.EARLY, stream, arguments);
+      PreparedLaunch together =
+          prepare(arena, kernel, 6, 3, LaunchOrder.IN_TURN, stream, arguments);
       cuda.launch(pairs);
       arguments.set(JAVA_LONG, 0, 5);
       cuda.launch(single);
       cuda.launch(pairs);
+      cuda.launch(early);
+      cuda.launch(together);
       assertThat(cudart.launchDimensions(2)).containsExactly(6, 1, 1, 384, 1, 1);
       assertThat(cudart.launchCluster(0)).isEqualTo(2);
+      assertThat(cudart.launchedEarly(0)).isTrue();
       assertThat(cudart.launchCluster(1)).isEqualTo(1);
+      assertThat(cudart.launchedEarly(1)).isFalse();
+      assertThat(cudart.launchCluster(3)).isEqualTo(1);
+      assertThat(cudart.launchedEarly(3)).isTrue();
+      assertThat(cudart.launchCluster(4)).isEqualTo(3);
+      assertThat(cudart.launchedEarly(4)).isFalse();
       assertThat(cudart.launchStream(1)).isEqualTo(stream.address());
       MemoryLayout layout = MemoryLayout.structLayout(JAVA_LONG);
       assertThat(cudart.launchArguments(0, layout).get(JAVA_LONG, 0)).isZero();
       assertThat(cudart.launchArguments(2, layout).get(JAVA_LONG, 0)).isEqualTo(5);
-      assertThatThrownBy(
-              () -> cuda.prepare(new LaunchScratch(arena), kernel, 7, 2, 384, 0, stream, arguments))
+      assertThatThrownBy(() -> prepare(arena, kernel, 7, 2, LaunchOrder.EARLY, stream, arguments))
           .isInstanceOf(IllegalArgumentException.class)
           .hasMessageContaining("divides the grid: 2 of 7");
 
@@ -138,8 +158,7 @@ class CudaTest {
       CudaStream stream = cuda.createStream(arena);
       CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
       MemorySegment arguments = arena.allocate(JAVA_LONG);
-      PreparedLaunch launch =
-          cuda.prepare(new LaunchScratch(arena), kernel, 1, 1, 32, 0, stream, arguments);
+      PreparedLaunch launch = prepare(arena, kernel, 1, 1, LaunchOrder.IN_TURN, stream, arguments);
       cuda.beginCapture(stream);
       cuda.launch(launch);
       cuda.launch(launch);

@@ -119,6 +119,11 @@ final class CudartDouble {
     return number("double_launch_cluster", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index);
   }
 
+  /** Whether a launch may start while the kernel before it runs. */
+  boolean launchedEarly(long index) {
+    return number("double_launch_early", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index) != 0;
+  }
+
   long launchStream(long index) {
     return number("double_launch_stream", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index);
   }

@@ -83,6 +83,26 @@ public sealed interface GridRule {
   }
 
   /**
+   * As {@link PerValueTile}, or fewer blocks, which walk the tiles: for kernels that mostly find
+   * nothing to do.
+   */
+  record WalkedTiles(int columns) implements GridRule {
+    public WalkedTiles {
+      requirePositive("columns", columns);
+    }
+
+    @Override
+    public long blocks(long items, int keyDim, int valueDim) {
+      return new PerValueTile(columns).blocks(items, keyDim, valueDim);
+    }
+
+    @Override
+    public String text() {
+      return String.format(Locale.ROOT, "walked_tiles:%d", columns);
+    }
+  }
+
+  /**
    * A cluster per item of a head, whose blocks take tiles of {@code columns} value columns in turn;
    * one block that takes them all where there are no clusters.
    */
@@ -189,6 +209,8 @@ public sealed interface GridRule {
           return new PerValueTile(Integer.parseInt(parts[1]));
         case "per_cluster":
           return new PerCluster(Integer.parseInt(parts[1]));
+        case "walked_tiles":
+          return new WalkedTiles(Integer.parseInt(parts[1]));
         case "per_shared_tiles":
           return new PerSharedTiles(Integer.parseInt(parts[1]));
         case "per_state_tile":

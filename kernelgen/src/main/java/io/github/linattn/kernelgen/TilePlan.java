@@ -77,7 +77,7 @@ public record TilePlan(
                   RECURRENCE_THREADS / RECURRENCE_COLUMNS,
                   MAX_SHARED_BYTES),
               0,
-              new GridRule.PerValueTile(RECURRENCE_COLUMNS));
+              new GridRule.WalkedTiles(RECURRENCE_COLUMNS));
       default -> throw new IllegalArgumentException("no tiles for " + spec.operation());
     };
   }

@@ -125,6 +125,8 @@ final class TileText {
           "key/value heads x sequences x " + some.elements() + " elements of the state";
       case GridRule.PerValueTile tile ->
           "heads x items x tiles of " + tile.columns() + " value columns";
+      case GridRule.WalkedTiles tile ->
+          "at most heads x items x tiles of " + tile.columns() + " value columns";
       case GridRule.PerSharedTiles tiles ->
           "key/value heads x items x up to "
               + GridRule.MOST_CLUSTER_BLOCKS

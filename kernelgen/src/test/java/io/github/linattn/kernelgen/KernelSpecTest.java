@@ -87,6 +87,7 @@ class KernelSpecTest {
     assertThat(cluster.cluster(130)).isEqualTo(3);
     assertThat(new GridRule.PerValueTile(64).blocks(10, 128, 130)).isEqualTo(30);
     assertThat(new GridRule.PerValueTile(64).cluster(130)).isEqualTo(1);
+    assertThat(new GridRule.WalkedTiles(32).blocks(10, 128, 130)).isEqualTo(50);
     GridRule shared = new GridRule.PerSharedTiles(32);
     assertThat(shared.blocks(10, 128, 130)).isEqualTo(50);
     assertThat(shared.cluster(130)).isEqualTo(5);
@@ -100,6 +101,7 @@ class KernelSpecTest {
             cluster,
             new GridRule.PerValueTile(32),
             shared,
+            new GridRule.WalkedTiles(32),
             new GridRule.PerStateTile(64),
             new GridRule.PerStateElements(256))) {
       assertThat(GridRule.parse(rule.text())).isEqualTo(rule);

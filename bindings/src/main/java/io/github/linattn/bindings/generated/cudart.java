@@ -498,6 +498,16 @@ public class cudart {
     public static int cudaLaunchAttributeClusterDimension() {
         return cudaLaunchAttributeClusterDimension;
     }
+    private static final int cudaLaunchAttributeProgrammaticStreamSerialization = (int)6L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaLaunchAttributeID.cudaLaunchAttributeProgrammaticStreamSerialization = 6
+     * }
+     */
+    public static int cudaLaunchAttributeProgrammaticStreamSerialization() {
+        return cudaLaunchAttributeProgrammaticStreamSerialization;
+    }
 
     private static class cudaDeviceSynchronize {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(

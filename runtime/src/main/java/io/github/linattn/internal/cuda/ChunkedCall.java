@@ -10,6 +10,7 @@ import io.github.linattn.AttentionState;
 import io.github.linattn.Sequences;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
+import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
@@ -207,6 +208,7 @@ final class ChunkedCall {
             step.cluster(),
             step.kernel().threads(),
             step.sharedBytes(),
+            step.startsEarly() ? LaunchOrder.EARLY : LaunchOrder.IN_TURN,
             queue.stream(),
             arguments);
   }
@@ -231,6 +233,7 @@ final class ChunkedCall {
     setInt(struct, "key_dim", shape.keyDim());
     setInt(struct, "value_dim", shape.valueDim());
     setInt(struct, "normalize", operator.normalize() ? 1 : 0);
+    setInt(struct, "batches", shape.batch());
     struct.set(JAVA_FLOAT, offset("a"), operator.isUniform() ? operator.a(0) : 0);
     struct.set(JAVA_FLOAT, offset("b"), operator.isUniform() ? operator.b(0) : 0);
   }

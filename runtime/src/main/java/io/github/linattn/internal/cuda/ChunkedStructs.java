@@ -67,7 +67,7 @@ public final class ChunkedStructs {
           JAVA_INT.withName("normalize"),
           JAVA_FLOAT.withName("a"),
           JAVA_FLOAT.withName("b"),
-          JAVA_INT.withName("reserved"));
+          JAVA_INT.withName("batches"));
 
   /** {@code linattn::StateScanArguments}. */
   public static final StructLayout STATE_SCAN =

@@ -50,8 +50,9 @@ record ForwardPlan(
    * @param blocks of the grid
    * @param cluster blocks that run together
    * @param sharedBytes dynamic shared memory of a block
+   * @param startsEarly whether it waits for earlier kernels itself
    */
-  record Step(KernelEntry kernel, int blocks, int cluster, int sharedBytes) {
+  record Step(KernelEntry kernel, int blocks, int cluster, int sharedBytes, boolean startsEarly) {
     @Override
     public String toString() {
       return "%s: %d blocks%s"

@@ -35,6 +35,9 @@ final class Planner {
   /** Columns of a tile of the forward, hence of a mark. */
   private static final int COLUMNS = 64;
 
+  /** Blocks of a multiprocessor that walk tiles: enough to work, few to find nothing to do. */
+  private static final int WALKERS = 2;
+
   private final int multiprocessors;
   private final int sharedBytes;
   private final int capability;
@@ -423,17 +426,19 @@ final class Planner {
   /** A launch; empty where a block or the grid would be larger than the device allows. */
   private Optional<Step> step(KernelEntry kernel, Question question, long count) {
     AttentionShape shape = question.shape;
-    GridRule grid = kernel.gridRule();
-    if (!kernel.hasSm90Features(capability)) {
-      grid = grid.withoutClusters();
-    }
+    boolean sm90 = kernel.hasSm90Features(capability);
+    GridRule grid = sm90 ? kernel.gridRule() : kernel.gridRule().withoutClusters();
     long blocks = grid.blocks(count, shape.keyDim(), shape.valueDim());
     int shared = kernel.shared().bytes(shape.keyDim(), shape.headsPerKeyValueHead());
     if (blocks > Integer.MAX_VALUE || shared > sharedBytes) {
       return Optional.empty();
     }
+    if (grid instanceof GridRule.WalkedTiles) {
+      blocks = Math.min(blocks, (long) WALKERS * multiprocessors);
+    }
     int cluster = grid.cluster(shape.valueDim());
-    return Optional.of(new Step(kernel, (int) blocks, cluster, shared));
+    boolean waits = sm90 && kernel.technique() != Technique.WGMMA; // which does not wait yet
+    return Optional.of(new Step(kernel, (int) blocks, cluster, shared, waits));
   }
 
   /** Micros until the last block is done, if memory were no limit. */

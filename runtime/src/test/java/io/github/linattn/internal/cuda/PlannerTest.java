@@ -91,6 +91,7 @@ class PlannerTest {
     assertThat(forward.cluster()).isEqualTo(2);
     assertThat(plan.steps().get(1).kernel().operation()).isEqualTo(Operation.RECURRENCE);
     assertThat(plan.steps().get(1).blocks()).isEqualTo(256);
+    assertThat(plan.steps().get(1).startsEarly()).isTrue();
     assertThat(plan.markBytes()).isEqualTo(128 * 4);
     assertThat(plan.workspaceBytes()).isEqualTo(128 * 4);
     assertThat(plan.micros()).isBetween(160.0, 200.0);
@@ -111,6 +112,8 @@ class PlannerTest {
     assertThat(4 * 2 * plan.cut().items()).isBetween(MULTIPROCESSORS / 2, 8 * MULTIPROCESSORS);
     long state = 4L * (KEY_DIM * KEY_DIM + 2 * KEY_DIM);
     assertThat(plan.stateBytes()).isEqualTo(4 * plan.cut().items() * state);
+    ForwardPlan.Step recurrence = plan.steps().getLast();
+    assertThat(recurrence.blocks()).isEqualTo(Math.min(16 * plan.cut().items(), 264));
     assertThat(plan.reason()).contains("segments");
   }
 
@@ -155,6 +158,7 @@ class PlannerTest {
     ForwardPlan plan = planner(false).plan(withState(shape, true)).orElseThrow();
     ForwardPlan.Step step = plan.steps().getFirst();
     assertThat(step.cluster()).isEqualTo(1);
+    assertThat(step.startsEarly()).isFalse();
     assertThat(step.blocks()).isEqualTo(2 * 4);
     assertThat(plan.workspaceBytes()).isZero();
   }

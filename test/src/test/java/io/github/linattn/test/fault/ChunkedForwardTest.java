@@ -133,7 +133,8 @@ final class ChunkedForwardTest {
       assertThat(cudart.launchKernel(1)).isEqualTo("la_chunked_recurrence_simt_bf16");
       assertThat(cudart.launchBlocks(0)).isEqualTo(2 * 64 * 3);
       assertThat(cudart.launchCluster(0)).isEqualTo(3);
-      assertThat(cudart.launchBlocks(1)).isEqualTo(2 * 64 * 6);
+      assertThat(cudart.launchBlocks(1)).as("of 2 x 64 x 6 tiles").isEqualTo(2 * 132);
+      assertThat(cudart.launchedEarly(1)).isTrue();
       MemorySegment hopper = cudart.launchArguments(0, ChunkedStructs.HOPPER.byteSize());
       assertThat(hopper.asSlice(24, 40).toArray(JAVA_LONG)) // address, extents
           .containsExactly(f.q.segment().address(), D, 100, 64, 2);
@@ -149,6 +150,7 @@ final class ChunkedForwardTest {
       assertThat(number(exact, "items")).isZero();
       assertThat(count(exact, "group")).isEqualTo(2);
       assertThat(count(exact, "num_items")).isEqualTo(1);
+      assertThat(count(exact, "batches")).isEqualTo(2);
       assertThat(count(exact, "item_tokens")).isEqualTo(100);
       assertThat(count(exact, "value_dim")).isEqualTo(192);
     }
@@ -189,6 +191,7 @@ final class ChunkedForwardTest {
         assertThat(number(decode, "value_sum_in")).isEqualTo(number(decode, "value_sum_out"));
         assertThat(cudart.launchBlocks(i)).isEqualTo(2 * 4 * 4);
         assertThat(cudart.launchCluster(i)).isEqualTo(4);
+        assertThat(cudart.launchedEarly(i)).isTrue();
       }
       assertThat(state.count(0)).isEqualTo(3);
     }

@@ -76,6 +76,12 @@ final class CudartDouble {
         invoke("double_launch_cluster", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index);
   }
 
+  /** Whether a launch may start while the kernel before it runs. */
+  boolean launchedEarly(long index) {
+    return (long) invoke("double_launch_early", FunctionDescriptor.of(JAVA_LONG, JAVA_LONG), index)
+        != 0;
+  }
+
   MemorySegment launchArguments(long index, long bytes) {
     return pointer("double_launch_arguments", index).reinterpret(bytes);
   }
