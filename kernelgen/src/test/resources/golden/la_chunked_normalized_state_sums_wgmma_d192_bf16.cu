@@ -22,6 +22,7 @@
 //   206848   8192  stage 5: values [64 x 64]
 //   215040   1536  lengths of the rows of q [64]
 //   216576    416  barriers, then scales
+#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_forward.cuh"
 
 namespace {
@@ -101,5 +102,7 @@ static_assert(Plan::kStateRegisters == 96, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(384, 1)
     la_chunked_normalized_state_sums_wgmma_d192_bf16(const __grid_constant__ linattn::hopper::HopperArguments arguments) {
+  linattn::let_later_kernels_start();
+  linattn::wait_for_earlier_kernels();
   linattn::hopper::forward<Plan>(arguments);
 }

@@ -249,7 +249,7 @@ public final class KernelBuild {
     return names;
   }
 
-  /** Of everything the image depends on: text, the headers it includes, compiler, flags. */
+  /** Of everything that an image and its line depend on. */
   String digest(KernelSpec spec, String nvccVersion) {
     MessageDigest digest;
     try {
@@ -261,6 +261,7 @@ public final class KernelBuild {
     String source = KernelText.emit(spec);
     parts.add(source);
     included(source).forEach(name -> parts.addAll(List.of(name, headers.getOrDefault(name, ""))));
+    parts.add(Manifest.VERSION);
     parts.add(nvccVersion);
     parts.addAll(Nvcc.flags());
     spec.architectures().forEach(architecture -> parts.addAll(architecture.nvccArguments()));

@@ -25,7 +25,12 @@ public record Manifest(List<KernelEntry> entries) {
   /** Name of the file beside the images. */
   public static final String FILE = "manifest.tsv";
 
-  private static final String VERSION = "linattn-kernels 3";
+  /**
+   * The first line. It also stands for what the runtime expects of kernels: since 4 those of the
+   * family {@code chunked} wait for the kernels ahead of them.
+   */
+  public static final String VERSION = "linattn-kernels 4";
+
   private static final List<String> COLUMNS =
       List.of(
           "symbol",

@@ -437,8 +437,7 @@ final class Planner {
       blocks = Math.min(blocks, (long) WALKERS * multiprocessors);
     }
     int cluster = grid.cluster(shape.valueDim());
-    boolean waits = sm90 && kernel.technique() != Technique.WGMMA; // which does not wait yet
-    return Optional.of(new Step(kernel, (int) blocks, cluster, shared, waits));
+    return Optional.of(new Step(kernel, (int) blocks, cluster, shared, sm90));
   }
 
   /** Micros until the last block is done, if memory were no limit. */

@@ -89,6 +89,7 @@ class PlannerTest {
     assertThat(forward.kernel().symbol()).isEqualTo("la_chunked_forward_wgmma_d128_bf16");
     assertThat(forward.blocks()).isEqualTo(128);
     assertThat(forward.cluster()).isEqualTo(2);
+    assertThat(forward.startsEarly()).isTrue();
     assertThat(plan.steps().get(1).kernel().operation()).isEqualTo(Operation.RECURRENCE);
     assertThat(plan.steps().get(1).blocks()).isEqualTo(256);
     assertThat(plan.steps().get(1).startsEarly()).isTrue();

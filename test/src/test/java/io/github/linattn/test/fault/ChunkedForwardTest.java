@@ -133,6 +133,7 @@ final class ChunkedForwardTest {
       assertThat(cudart.launchKernel(1)).isEqualTo("la_chunked_recurrence_simt_bf16");
       assertThat(cudart.launchBlocks(0)).isEqualTo(2 * 64 * 3);
       assertThat(cudart.launchCluster(0)).isEqualTo(3);
+      assertThat(cudart.launchedEarly(0)).isTrue();
       assertThat(cudart.launchBlocks(1)).as("of 2 x 64 x 6 tiles").isEqualTo(2 * 132);
       assertThat(cudart.launchedEarly(1)).isTrue();
       MemorySegment hopper = cudart.launchArguments(0, ChunkedStructs.HOPPER.byteSize());
