@@ -68,16 +68,33 @@ __device__ __forceinline__ void cluster_sync() {
 
 // A place in a ring of kStages buffers and the parity of the phase that its barriers are in.
 template <int kStages>
-struct RingPosition {
-  int index = 0;
-  uint32_t parity = 0;
+class RingPosition {
+ public:
+  __device__ __forceinline__ int index() const { return place; }
+  __device__ __forceinline__ uint32_t parity() const { return phase; }
 
   __device__ __forceinline__ void advance() {
-    if (++index == kStages) {
-      index = 0;
-      parity ^= 1;
+    if (++place == kStages) {
+      place = 0;
+      phase ^= 1;
     }
   }
+
+ private:
+  int place = 0;
+  uint32_t phase = 0;
+};
+
+// Rings of two that move together share one register.
+template <>
+class RingPosition<2> {
+ public:
+  __device__ __forceinline__ int index() const { return steps & 1; }
+  __device__ __forceinline__ uint32_t parity() const { return static_cast<uint32_t>(steps) >> 1 & 1; }
+  __device__ __forceinline__ void advance() { ++steps; }
+
+ private:
+  int steps = 0;
 };
 
 template <int kRegisters>

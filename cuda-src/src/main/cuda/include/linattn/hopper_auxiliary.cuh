@@ -6,32 +6,46 @@
 namespace linattn {
 namespace hopper {
 
-// The sum of the rows of one box, z or u: the lane in column group g = lane / 4 and t = lane % 4 has columns 8g + 2t
-// and 8g + 2t + 1.
+// What a lane has of the sum of the rows of 32 columns, z or u: columns 8g + 2t and 8g + 2t + 1 for g = lane / 4 % 4
+// and t = lane % 4; lanes from 16 on sum the later half of the rows.
 struct RowSum {
   float low = 0.0f;
   float high = 0.0f;
+
+  __device__ __forceinline__ RowSum of_all_rows() const {
+    return {low + __shfl_xor_sync(kAllLanes, low, 16), high + __shfl_xor_sync(kAllLanes, high, 16)};
+  }
 };
 
 template <class Plan>
 struct Auxiliary {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
+  static constexpr int kColumns = 32;  // that a warp sums together
+  static constexpr int kKeySums = (Plan::kHeadDim + kColumns - 1) / kColumns;
   // Where sums are wanted, v is one more box.
-  static constexpr int kSummed = Plan::kBoxes + (Plan::kSums ? 1 : 0);
-  static constexpr int kBoxesOfWarp = (kSummed + kWarps - 1) / kWarps;
-  static constexpr int kBarrier = 2;
+  static constexpr int kSums = kKeySums + (Plan::kSums ? Plan::kBoxColumns / kColumns : 0);
+  static constexpr int kSumsOfWarp = (kSums + kWarps - 1) / kWarps;
+  static constexpr int kBarrier = 1 + Plan::kBeside;
   using Half = typename Plan::Half;
 
   const Block<Plan>& block;
   int warp;  // 0 to kWarps - 1
   int lane;
-  RowSum sums[kBoxesOfWarp];
+  RowSum sums[kSumsOfWarp];
 
   __device__ __forceinline__ Auxiliary(const Block<Plan>& shared, int aux_warp, int lane_idx)
       : block(shared), warp(aux_warp), lane(lane_idx) {}
 
-  __device__ __forceinline__ int column(int box) const {
-    return box * Plan::kBoxColumns + 8 * (lane >> 2) + 2 * (lane & 3);
+  // Sum i of this warp.
+  __device__ __forceinline__ int index(int i) const { return warp + i * kWarps; }
+  __device__ __forceinline__ static bool is_value(int sum) { return Plan::kSums && sum >= kKeySums; }
+  __device__ __forceinline__ bool has_first_rows() const { return lane < 16; }
+  // Of its box: the 16-byte unit of this lane's columns.
+  __device__ __forceinline__ int unit(int sum) const { return (sum & 1) * 4 + ((lane >> 2) & 3); }
+
+  // Of k or of v.
+  __device__ __forceinline__ int column(int sum) const {
+    return (is_value(sum) ? sum - kKeySums : sum) * kColumns + 8 * ((lane >> 2) & 3) + 2 * (lane & 3);
   }
 
   __device__ __forceinline__ float initial_scale() const {
@@ -39,12 +53,12 @@ struct Auxiliary {
   }
 
   __device__ __forceinline__ void start() {
-    const StateAddress state(block.args.chunked);
+    const StateAddress<Plan> state(block.args.chunked);
     const float* key_sum = state.key_sum_in;
 #pragma unroll
-    for (int i = 0; i < kBoxesOfWarp; ++i) {
-      const int first = column(warp + i * kWarps);
-      if (key_sum != nullptr && first < Plan::kHeadDim) {
+    for (int i = 0; i < kSumsOfWarp; ++i) {
+      const int first = column(index(i));
+      if (key_sum != nullptr && has_first_rows() && index(i) < kKeySums && first < Plan::kHeadDim) {
         sums[i].low = key_sum[first] * initial_scale();
         sums[i].high = key_sum[first + 1] * initial_scale();
       }
@@ -52,38 +66,41 @@ struct Auxiliary {
   }
 
   __device__ __forceinline__ void finish() const {
-    const StateAddress state(block.args.chunked);
+    const StateAddress<Plan> state(block.args.chunked);
     if (state.key_sum_out == nullptr) {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kBoxesOfWarp; ++i) {
-      const int box = warp + i * kWarps;
-      const bool is_value = Plan::kSums && box == Plan::kBoxes;
-      const int first = column(is_value ? 0 : box);
-      const int end = is_value ? block.args.chunked.value_dim - block.work.tile * Plan::kBoxColumns : Plan::kHeadDim;
-      if (box < kSummed && first < end && (is_value || block.work.tile == 0)) {
-        float* sum_gmem = (is_value ? state.value_sum_out : state.key_sum_out) + first;
-        const float scale = 1.0f / (is_value ? block.scale(kValueScale) : initial_scale());
-        sum_gmem[0] = sums[i].low * scale;
-        sum_gmem[1] = sums[i].high * scale;
+    for (int i = 0; i < kSumsOfWarp; ++i) {
+      const int sum = index(i);
+      const RowSum total = sums[i].of_all_rows();
+      const int end = is_value(sum) ? block.args.chunked.value_dim - block.work.first_column : Plan::kHeadDim;
+      const int first = column(sum);
+      if (has_first_rows() && sum < kSums && first < end && (is_value(sum) || block.work.tile == 0)) {
+        float* sum_gmem = (is_value(sum) ? state.value_sum_out : state.key_sum_out) + first;
+        const float scale = 1.0f / (is_value(sum) ? block.scale(kValueScale) : initial_scale());
+        sum_gmem[0] = total.low * scale;
+        sum_gmem[1] = total.high * scale;
       }
     }
   }
 
   // z in three parts of 16 bits, each a row behind the keys.
-  __device__ __forceinline__ void publish_sums(int stage_idx, float unit) const {
+  __device__ __forceinline__ void publish_sums(int stage_idx, float scale) const {
 #pragma unroll
-    for (int i = 0; i < kBoxesOfWarp; ++i) {
-      const int box = warp + i * kWarps;
-      if (box < Plan::kBoxes) {
-        float low = sums[i].low * unit;
-        float high = sums[i].high * unit;
-        const uint32_t rows = block.key(stage_idx, box) + Plan::kBoxBytes + (lane & 3) * 4;
+    for (int i = 0; i < kSumsOfWarp; ++i) {
+      const int sum = index(i);
+      if (sum < kKeySums) {
+        const RowSum total = sums[i].of_all_rows();
+        float low = total.low * scale;
+        float high = total.high * scale;
+        const uint32_t rows = block.key(stage_idx, sum / 2) + Plan::kBoxBytes + (lane & 3) * 4;
 #pragma unroll
         for (int part = 0; part < 3; ++part) {
           const uint32_t pair = Half::pack(low, high);
-          store_word(rows + swizzled(part, lane >> 2), pair);
+          if (has_first_rows()) {
+            store_word(rows + swizzled(part, unit(sum)), pair);
+          }
           low -= Half::low(pair);
           high -= Half::high(pair);
         }
@@ -91,56 +108,37 @@ struct Auxiliary {
     }
   }
 
-  // Adds the rows of a stage: a product with a matrix whose row j is one for the columns of group j.
   __device__ __forceinline__ void add_rows(int stage_idx) {
 #pragma unroll
-    for (int i = 0; i < kBoxesOfWarp; ++i) {
-      const int box = warp + i * kWarps;
-      if (box < kSummed) {
-        const bool is_value = Plan::kSums && box == Plan::kBoxes;
-        const uint32_t tile = is_value ? block.value(stage_idx) : block.key(stage_idx, box);
-        if constexpr (Plan::kSplit) {
-          add_by_words(tile, is_value ? Plan::kLower : Plan::kLowerKey, sums[i]);
-        } else {
-          add_by_products(tile, sums[i]);
-        }
+    for (int i = 0; i < kSumsOfWarp; ++i) {
+      const int sum = index(i);
+      if (sum < kSums) {
+        const uint32_t tile = is_value(sum) ? block.value(stage_idx) : block.key(stage_idx, sum / 2);
+        add_rows_of(tile, sum, is_value(sum) ? Plan::kLower : Plan::kLowerKey, sums[i]);
       }
     }
   }
 
-  __device__ __forceinline__ void add_by_products(uint32_t tile, RowSum& sum) const {
-    float partial_frag[4][4] = {};
-#pragma unroll 4
-    for (int group = 0; group < 8; ++group) {
-      const uint32_t ones = (lane >> 2) == group ? Half::kOnes : 0u;
-      const uint32_t ones_frag[4] = {ones, 0u, ones, 0u};
-#pragma unroll
-      for (int rows32 = 0; rows32 < 2; ++rows32) {
-        uint32_t keys_frag[4];
-        load_matrices_transposed(tile + swizzled(rows32 * 32 + lane, group), keys_frag);
-        Half::add_product(partial_frag[2 * rows32], ones_frag, keys_frag[0], keys_frag[1]);
-        Half::add_product(partial_frag[2 * rows32 + 1], ones_frag, keys_frag[2], keys_frag[3]);
-      }
-    }
-    sum.low += (partial_frag[0][0] + partial_frag[1][0]) + (partial_frag[2][0] + partial_frag[3][0]);
-    sum.high += (partial_frag[0][1] + partial_frag[1][1]) + (partial_frag[2][1] + partial_frag[3][1]);
-  }
-
-  // The tensor cores are the limit with three products, so these sums leave them alone.
-  __device__ __forceinline__ void add_by_words(uint32_t tile, int lower_distance, RowSum& sum) const {
+  // Lanes from 16 on take the rows r with r % 8 >= 4, so that no two lanes want the same bank.
+  __device__ __forceinline__ void add_rows_of(uint32_t tile, int sum_idx, int lower_distance, RowSum& sum) const {
     float low[4] = {};
     float high[4] = {};
-#pragma unroll 1
-    for (int first = 0; first < Plan::kChunk; first += 16) {
+    const int first_row = (lane >> 4) * 4;
+#pragma unroll(Plan::kSplit ? 1 : 2)
+    for (int first = 0; first < Plan::kChunk; first += 32) {
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
-        const uint32_t word = tile + first * kRowBytes + swizzled(j, lane >> 2) + (lane & 3) * 4;
+        const int row = first_row + j % 4;
+        const uint32_t word =
+            tile + (first + j / 4 * 8) * kRowBytes + swizzled(row, unit(sum_idx)) + (lane & 3) * 4;
         const uint32_t upper = load_word(word);
-        const uint32_t lower = load_word(word + lower_distance);
         low[j & 1] += Half::low(upper);
         high[j & 1] += Half::high(upper);
-        low[2 + (j & 1)] += Half::low(lower);
-        high[2 + (j & 1)] += Half::high(lower);
+        if constexpr (Plan::kSplit) {
+          const uint32_t lower = load_word(word + lower_distance);
+          low[2 + (j & 1)] += Half::low(lower);
+          high[2 + (j & 1)] += Half::high(lower);
+        }
       }
     }
     sum.low += (low[0] + low[1]) + (low[2] + low[3]);
@@ -155,7 +153,10 @@ struct Auxiliary {
       const uint32_t unit = swizzled(i >> 3, i & 7);
 #pragma unroll
       for (int half = 0; half < Plan::kHalves; ++half) {
-        store_unit(block.value(stage_idx) + half * Plan::kLower + unit, zero);
+#pragma unroll
+        for (int box = 0; box < Plan::kBeside; ++box) {
+          store_unit(block.value(stage_idx, box) + half * Plan::kLower + unit, zero);
+        }
         if constexpr (!Plan::kNormalize) {
 #pragma unroll
           for (int box = 0; box < Plan::kBoxes; ++box) {
@@ -166,38 +167,50 @@ struct Auxiliary {
     }
   }
 
+  // Sums the rows of a chunk that has come and gives it back.
+  __device__ __forceinline__ void sum_chunk(const RingPosition<Plan::kStages>& at) {
+    barrier_wait(block.key_full(at.index()), at.parity());
+    if (Plan::kNormalize && Plan::kAlwaysReady) {
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+    }
+    if constexpr (Plan::kSums) {
+      barrier_wait(block.value_full(at.index()), at.parity());
+    }
+    add_rows(at.index());
+    arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
+    if constexpr (Plan::kSums && Plan::kSplit) {
+      arrive_as_reader<Plan::kHasRows>(block.value_empty(at.index()), lane);
+    }
+  }
+
+  // z of the rows before a chunk, and what else its products wait for.
+  __device__ __forceinline__ void prepare(int chunk, const RingPosition<Plan::kStages>& at) const {
+    if constexpr (!Plan::kSums) {
+      const float tokens = block.work.count + static_cast<float>(chunk * Plan::kChunk);
+      barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
+      publish_sums(at.index(), power_of_two(-block.key_sum_exponent(tokens + 1.0f)));
+    }
+    const int num_rows = block.rows(chunk);
+    const bool has_tail = num_rows < Plan::kChunk;
+    if (has_tail) {
+      barrier_wait(block.key_full(at.index()), at.parity());
+      barrier_wait(block.value_full(at.index()), at.parity());
+      named_barrier(kBarrier, kWarps * kWarp);  // all have read what was there before
+      clear_tail(at.index(), num_rows);
+      named_barrier(kBarrier, kWarps * kWarp);
+    }
+    if (Plan::kAlwaysReady || has_tail) {
+      publish_to_async_proxy();
+      arrive_once_a_warp(block.barrier(Plan::kReady, at.index()), lane);
+    }
+  }
+
   __device__ __forceinline__ void run() {
     start();
     RingPosition<Plan::kStages> at;
-    float count = block.work.count;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const int num_rows = block.rows(chunk);
-      const bool has_tail = num_rows < Plan::kChunk;
-      barrier_wait(block.key_empty(at.index), at.parity ^ 1);
-      if constexpr (!Plan::kSums) {
-        publish_sums(at.index, power_of_two(-block.key_sum_exponent(count + 1.0f)));
-      }
-      if (has_tail) {
-        barrier_wait(block.key_full(at.index), at.parity);
-        barrier_wait(block.value_full(at.index), at.parity);
-        clear_tail(at.index, num_rows);
-        named_barrier(kBarrier, kWarps * kWarp);
-      }
-      publish_to_async_proxy();
-      arrive_once_a_warp(block.barrier(Plan::kReady, at.index), lane);
-      barrier_wait(block.key_full(at.index), at.parity);
-      if (Plan::kNormalize || has_tail) {
-        barrier_wait(block.barrier(Plan::kReady, at.index), at.parity);
-      }
-      if constexpr (Plan::kSums) {
-        barrier_wait(block.value_full(at.index), at.parity);
-      }
-      add_rows(at.index);
-      arrive_once_a_warp(block.key_empty(at.index), lane);
-      if constexpr (Plan::kSums && Plan::kSplit) {
-        arrive_once_a_warp(block.value_empty(at.index), lane);
-      }
-      count += Plan::kChunk;
+      prepare(chunk, at);
+      sum_chunk(at);
       at.advance();
     }
     finish();

@@ -18,9 +18,10 @@ struct HopperArguments {
   ChunkedArguments chunked;
 };
 
-// The block's item.
+// The block's item and its tile of value columns.
 struct ItemWork {
   int tile;
+  int first_column;
   int start;
   int tokens;
   int batch;
@@ -30,8 +31,10 @@ struct ItemWork {
   float b;
   float count;  // before its first token
 
-  __device__ __forceinline__ explicit ItemWork(const ValueTile<kValueColumns>& block)
+  template <int kColumns>
+  __device__ __forceinline__ explicit ItemWork(const ValueTile<kColumns>& block)
       : tile(block.block.tile_idx),
+        first_column(block.first_column),
         start(block.item.start),
         tokens(block.item.tokens),
         batch(block.head.batch_idx),
@@ -93,7 +96,8 @@ struct Block {
   }
   // 1 where operands need no scaling.
   __device__ __forceinline__ float scale(Scale scale) const {
-    return Plan::kScaled ? load_float(scale_address(scale)) : 1.0f;
+    const bool is_one = !Plan::kScaled || (Plan::kFollows && scale < kWeightBound);
+    return is_one ? 1.0f : load_float(scale_address(scale));
   }
 
   __device__ __forceinline__ uint32_t barrier(int first, int index = 0) const {
@@ -108,9 +112,14 @@ struct Block {
   __device__ __forceinline__ uint32_t query(int stage_idx, int box) const {
     return stage(stage_idx) + Plan::kQueryOffset + box * Plan::kQueryBox;
   }
-  __device__ __forceinline__ uint32_t value(int stage_idx) const { return stage(stage_idx) + Plan::kValueOffset; }
+  __device__ __forceinline__ uint32_t value(int stage_idx, int box = 0) const {
+    return stage(stage_idx) + Plan::kValueOffset + box * Plan::kQueryBox;
+  }
   __device__ __forceinline__ uint32_t weights(int buffer) const {
     return base + Plan::kWeightsOffset + buffer * Plan::kWeightBytes;
+  }
+  __device__ __forceinline__ uint32_t outputs(int buffer) const {
+    return base + Plan::kOutputsOffset + buffer * Plan::kOutputBytes;
   }
   // Factors of the columns of O^T: of the product, then of u.
   __device__ __forceinline__ uint32_t columns(int buffer) const {
@@ -171,6 +180,16 @@ __device__ __forceinline__ void arrive_once_a_warp(uint32_t barrier, int lane) {
   }
 }
 
+// Readers: every lane where a thread writes next, else one of the warp.
+template <bool kEveryLane>
+__device__ __forceinline__ void arrive_as_reader(uint32_t barrier, int lane) {
+  if constexpr (kEveryLane) {
+    barrier_arrive(barrier);
+  } else {
+    arrive_once_a_warp(barrier, lane);
+  }
+}
+
 // Splits x into an upper half and what it leaves.
 template <class Half>
 __device__ __forceinline__ void split(float low, float high, uint32_t& upper, uint32_t& lower) {
@@ -178,8 +197,9 @@ __device__ __forceinline__ void split(float low, float high, uint32_t& upper, ui
   lower = Half::pack(low - Half::low(upper), high - Half::high(upper));
 }
 
-// Where the block's columns of the states are; null where there is none. Computed where it is used, so
+// Where 64 value columns of the block are in the states; null where there is none. Computed where it is used, so
 // that the addresses hold no registers in between.
+template <class Plan>
 struct StateAddress {
   const float* state_in;
   const float* key_sum_in;
@@ -188,16 +208,19 @@ struct StateAddress {
   float* key_sum_out;
   float* value_sum_out;
 
-  __device__ __forceinline__ explicit StateAddress(const ChunkedArguments& args) {
-    const ValueTile<kValueColumns> block(args, block_number());
+  __device__ __forceinline__ explicit StateAddress(const ChunkedArguments& args, int column = 0) {
+    const ValueTile<Plan::kTileColumns> block(args, block_number());
+    const int64_t state = block.state_offset(args) + column;
+    const int64_t key_sum = block.key_sum_offset(args);
+    const int64_t value_sum = block.value_sum_offset(args) + column;
     const bool reads = args.state_in != nullptr;
-    state_in = reads ? args.state_in + block.state_offset(args) : nullptr;
-    key_sum_in = reads ? args.key_sum_in + block.key_sum_offset(args) : nullptr;
-    value_sum_in = reads ? args.value_sum_in + block.value_sum_offset(args) : nullptr;
+    state_in = reads ? args.state_in + state : nullptr;
+    key_sum_in = reads ? args.key_sum_in + key_sum : nullptr;
+    value_sum_in = reads ? args.value_sum_in + value_sum : nullptr;
     const bool writes = args.state_out != nullptr && block.head.writes_state(args);
-    state_out = writes ? args.state_out + block.state_offset(args) : nullptr;
-    key_sum_out = writes ? args.key_sum_out + block.key_sum_offset(args) : nullptr;
-    value_sum_out = writes ? args.value_sum_out + block.value_sum_offset(args) : nullptr;
+    state_out = writes ? args.state_out + state : nullptr;
+    key_sum_out = writes ? args.key_sum_out + key_sum : nullptr;
+    value_sum_out = writes ? args.value_sum_out + value_sum : nullptr;
   }
 
   // Anew each time, unlike blockIdx.

@@ -1,12 +1,16 @@
 // The causal forward on sm_90a: one block walks the chunks of an item and keeps 64 value columns of its
-// state in the accumulators of one warpgroup. Its warps have roles:
+// state in the accumulators of a warpgroup. Its warps have roles, in this order:
 //
-//   producer   warp 0            starts the copies of q, k, v into the ring
-//   auxiliary  warps 1 to 3      z, rows past the end
-//   score      warps 4 to 7      W = T o (a + b Q K^T), g, 1/g
-//   state      warps 8 to 11     O^T = S^T Q^T + V^T W^T, S^T += V^T K, o = O / g
-//   rows       warps 12 to 15    fp32 tensors: makes 16-bit tiles of what has landed; where rows are
+//   producer   1 warp            starts the copies of q, k, v into the ring
+//   auxiliary  3 warps           z, rows past the end
+//   score      4 warps           W = T o (a + b Q K^T), g, 1/g
+//   state      4 warps           O^T = S^T Q^T + V^T W^T, S^T += V^T K, o = O / g
+//   rows       4 warps or none   fp32 tensors: makes 16-bit tiles of what has landed; where rows are
 //                                normalised: |q|, and divides the rows of k by |k|
+//
+// Where one warpgroup of the state would leave q and k to be
+// read by too many blocks there are two, with 64 value columns each, and the warps of the scores have the
+// first two roles as well (kBeside).
 //
 // The products are transposed, so that the accumulators of S^T are the registers from which the next
 // product takes them, and only W passes through shared memory. The blocks of one item and head, one for
@@ -15,6 +19,7 @@
 
 #include "linattn/hopper_auxiliary.cuh"
 #include "linattn/hopper_block.cuh"
+#include "linattn/hopper_outputs.cuh"
 #include "linattn/hopper_score.cuh"
 #include "linattn/hopper_state.cuh"
 #include "linattn/hopper_tiles.cuh"
@@ -40,7 +45,8 @@ template <class Plan>
 __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
   // Who writes shared memory arrives with every thread: racecheck does not follow one lane for its warp.
   constexpr int kFillers = Plan::kConverted ? kWarpgroup : 1;
-  constexpr int kStageReaders = Plan::kAuxiliaryWarps + (Plan::kSums ? 4 : 8);
+  constexpr int kStateReaders = 4 * Plan::kBeside;
+  constexpr int kStageReaders = Plan::kAuxiliaryArrivals + kStateReaders + (Plan::kSums ? 0 : Plan::kScoreArrivals);
   constexpr bool normalizers = !Plan::kConverted && Plan::kNormalize;
   for (int i = 0; i < Plan::kNumSlotBarriers; ++i) {
     barrier_init(block.barrier(Plan::kSlotFull, i), 1);
@@ -53,13 +59,13 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kQueryFull, i), kFillers);
     barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
-    barrier_init(block.barrier(Plan::kQueryEmpty, i), 8);
-    barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : 4);
+    barrier_init(block.barrier(Plan::kQueryEmpty, i), 4 + kStateReaders);
+    barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
     barrier_init(block.barrier(Plan::kReady, i), Plan::kAuxiliaryWarps + (normalizers ? kWarpgroup : 0));
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
     barrier_init(block.barrier(Plan::kWeightsFull, i), kWarpgroup / 4);
-    barrier_init(block.barrier(Plan::kWeightsEmpty, i), 4);
+    barrier_init(block.barrier(Plan::kWeightsEmpty, i), Plan::kBeside * kWarpgroup);
   }
   barrier_init_fence();
 }
@@ -100,8 +106,8 @@ __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Ex
   const ItemWork& work = block.work;
   const ChunkedArguments& args = block.args.chunked;
   const int num_rows = min(Plan::kChunk, work.tokens);
-  const int first_value = work.tile * Plan::kBoxColumns;
-  const int num_values = min(Plan::kBoxColumns, args.value_dim - first_value);
+  const int first_value = work.first_column;
+  const int num_values = min(Plan::kTileColumns, args.value_dim - first_value);
   // Sums see no queries.
   constexpr int kFirst = Plan::kSums ? Plan::kHeadDim : 0;
   for (int i = kFirst + threadIdx.x; i < 2 * Plan::kHeadDim + num_values; i += Plan::kThreads) {
@@ -184,6 +190,21 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
               weight_bound <= kMaxHalf * b ? fminf(kMaxHalf * b / state_bound, 0x1p100f) : -1.0f);
 }
 
+// One mark for each 64 value columns of the block. All threads take part.
+template <class Plan>
+__device__ __forceinline__ void write_marks(const Block<Plan>& block, bool marks, int marked_box) {
+  const ChunkedArguments& args = block.args.chunked;
+#pragma unroll
+  for (int box = 0; box < Plan::kBeside; ++box) {
+    const int marked = __syncthreads_or(marks && (marked_box < 0 || marked_box == box));
+    const int column = block.work.first_column + box * Plan::kBoxColumns;
+    if (threadIdx.x == 0 && args.marks != nullptr && column < args.value_dim) {
+      const int64_t item = blockIdx.x / ceil_div(args.value_dim, Plan::kTileColumns);
+      args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + column / Plan::kBoxColumns] = marked;
+    }
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void forward(const HopperArguments& args) {
   extern __shared__ unsigned char shared[];
@@ -191,35 +212,50 @@ __device__ __forceinline__ void forward(const HopperArguments& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const uint32_t start = shared_address(shared);
   const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
-  const ItemWork work(ValueTile<kValueColumns>(args.chunked, blockIdx.x));
-  const Block<Plan> block{args, work, base, (work.tokens + Plan::kChunk - 1) / Plan::kChunk};
+  const ItemWork item(ValueTile<Plan::kTileColumns>(args.chunked, blockIdx.x));
+  // Where registers are short the item is read again where it is used.
+  auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
+  if (Plan::kBeside > 1 && threadIdx.x == 0) {
+    *work_smem = item;
+  }
+  const ItemWork& work = Plan::kBeside > 1 ? *work_smem : item;
+  const Block<Plan> block{args, work, base, (item.tokens + Plan::kChunk - 1) / Plan::kChunk};
   if (threadIdx.x == 0) {
     init_barriers(block);
   }
+  static_assert(sizeof(ItemWork) <= 48, "its place in shared memory");
   clear_extra_rows(block);
   publish_to_async_proxy();
   if constexpr (Plan::kScaled) {
+    __syncthreads();
     make_scales(block, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
   }
   __syncthreads();
   cluster_sync();
   float marks = 0.0f;
+  int marked_box = -1;  // of the values; all of them
   const int warpgroup = warp / 4;
-  if (warpgroup == 0) {
-    Plan::Spec::Registers::auxiliary();
-    if (warp == 0) {
-      if (lane == 0) {
+  if (warpgroup < Plan::kScoreGroup) {
+    if constexpr (!Plan::kMerged) {
+      Plan::Spec::Registers::auxiliary();
+      if (warp > 0) {
+        Auxiliary<Plan>(block, warp - 1, lane).run();
+      } else if (lane == 0) {
         produce(block);
       }
-    } else {
-      Auxiliary<Plan>(block, warp - 1, lane).run();
     }
-  } else if (warpgroup == Plan::kStateGroup) {
+  } else if (warpgroup < Plan::kStateGroup) {
+    if constexpr (!Plan::kSums) {
+      Plan::Spec::Registers::score();
+      marks = score(block, warp & 3, lane);
+    }
+  } else if (warpgroup < Plan::kRowsGroup) {
     Plan::Spec::Registers::state();
-    State<Plan> state(block, warp & 3, lane);
-    state.run();
-    marks = state.marks + Plan::Half::low(state.marked_pairs) + Plan::Half::high(state.marked_pairs);
-  } else if (warpgroup > Plan::kStateGroup) {
+    Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
+    State<Plan>(block, outputs).run();
+    marks = outputs.all_marks();
+    marked_box = outputs.box;
+  } else {
     if constexpr (Plan::kConverted) {
       Plan::Spec::Registers::rows();
       convert(block, warp & 3, lane);
@@ -227,13 +263,9 @@ __device__ __forceinline__ void forward(const HopperArguments& args) {
       Plan::Spec::Registers::rows();
       normalize(block, warp & 3, lane);
     }
-  } else if constexpr (!Plan::kSums) {
-    Plan::Spec::Registers::score();
-    marks = score(block, warp & 3, lane);
   }
-  const int marked = __syncthreads_or(marks != 0.0f);  // NaN is not 0
-  if (!Plan::kSums && threadIdx.x == 0 && args.chunked.marks != nullptr) {
-    args.chunked.marks[blockIdx.x] = marked;
+  if constexpr (!Plan::kSums) {
+    write_marks(block, marks != 0.0f, marked_box);  // NaN is not 0
   }
   cluster_sync();
 }

@@ -94,9 +94,10 @@ struct Operand<F16> {
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
 // kNormalize (whether rows of q and k are divided by their length), kSums (whether S, z and u of the
-// items are all that is wanted),
-// kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used),
-// kWeightBuffers, kOutputBuffers, the registers of the roles, and Products, the instructions.
+// items are all that is wanted), kBeside (warpgroups of the state side by side, each with 64 value columns of
+// the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used),
+// kWeightBuffers, kOutputBuffers (of each warpgroup of the state), the registers of the roles, and Products,
+// the instructions.
 template <class Spec_>
 struct HopperPlan {
   using Spec = Spec_;
@@ -117,9 +118,12 @@ struct HopperPlan {
   static constexpr bool kApart = kSplit || (!kConverted && kHeadDim > 128 && !kSums);
   static constexpr int kStages = Spec::kStages;
   static constexpr int kSlots = Spec::kSlots;
+  static constexpr int kBeside = Spec::kBeside;
+  static constexpr bool kMerged = kBeside > 1;
 
   static constexpr int kChunk = 64;
   static constexpr int kBoxColumns = 64;
+  static constexpr int kTileColumns = kBeside * kBoxColumns;  // of values, of a block
   static constexpr int kBoxes = (kHeadDim + kBoxColumns - 1) / kBoxColumns;
   static constexpr int kBoxBytes = kChunk * kRowBytes;
   static constexpr int kExtraBytes = 8 * kRowBytes;
@@ -132,10 +136,10 @@ struct HopperPlan {
   static constexpr int kKeyOffset = 0;
   static constexpr int kQueryOffset = kBoxes * kKeyBox;
   static constexpr int kValueOffset = kQueryOffset + (kSums ? 0 : kBoxes * kQueryBox);
-  static constexpr int kStageBytes = kValueOffset + kQueryBox;
+  static constexpr int kStageBytes = kValueOffset + kBeside * kQueryBox;
 
   static constexpr int kSlotBytes = 2 * kBoxBytes;  // 64 x 64 of fp32: two boxes of 32 columns
-  static constexpr int kSlotsPerChunk = (kSums ? 1 : 2) * kBoxes + 1;
+  static constexpr int kSlotsPerChunk = (kSums ? 1 : 2) * kBoxes + kBeside;
 
   static constexpr int kWeightBuffers = Spec::kWeightBuffers;
   static constexpr int kWeightBytes = kKeyBox;
@@ -145,7 +149,7 @@ struct HopperPlan {
   static constexpr int kSlotsOffset = 0;
   static constexpr int kStagesOffset = kSlots * kSlotBytes;
   static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
-  static constexpr int kWeightsOffset = kOutputsOffset + kOutputBuffers * kOutputBytes;
+  static constexpr int kWeightsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
   static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
   static constexpr int kBarriersOffset = kLengthsOffset + kStages * kChunk * 4;
@@ -168,13 +172,24 @@ struct HopperPlan {
 
   static constexpr int kAlignment = 1024;
   static constexpr int kExtentsOffset = kScalesOffset + 48;
-  static constexpr int kSharedBytes = kExtentsOffset + 32 + kAlignment;
+  static constexpr int kWorkOffset = kExtentsOffset + 32;
+  static constexpr int kSharedBytes = kWorkOffset + 48 + kAlignment;
 
-  static constexpr int kAuxiliaryWarps = 3;
+  // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two
+  // warpgroups of the state side by side there are registers for one more, which has all other roles.
+  static constexpr int kAuxiliaryWarps = kMerged ? 4 : 3;
   static constexpr bool kHasRows = kConverted || kNormalize;
-  // The warpgroup of scores has no part in sums.
-  static constexpr int kStateGroup = kSums ? 1 : 2;
-  static constexpr int kThreads = (kStateGroup + (kHasRows ? 2 : 1)) * kWarpgroup;
+  static constexpr int kScoreGroup = kMerged ? 0 : 1;
+  static constexpr int kStateGroup = kScoreGroup + (kSums ? 0 : 1);  // sums have no scores
+  static constexpr int kRowsGroup = kStateGroup + kBeside;
+  static constexpr int kGroups = kRowsGroup + (kHasRows ? 1 : 0);
+  static constexpr int kThreads = kGroups * kWarpgroup;
+  // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
+  // follow one lane for its warp.
+  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows ? 32 : 1);
+  static constexpr int kScoreArrivals = kNormalize ? kWarpgroup : 4;
+  // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
+  static constexpr bool kAlwaysReady = !kSums || (kNormalize && !kConverted);
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
   // this many threads starts with.
   static constexpr int kPartColumns = kHeadDim < 128 ? kHeadDim : 128;

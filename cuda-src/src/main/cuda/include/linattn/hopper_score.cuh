@@ -1,12 +1,14 @@
 // The score role.
 #pragma once
 
+#include "linattn/hopper_auxiliary.cuh"
 #include "linattn/hopper_block.cuh"
+#include "linattn/hopper_tiles.cuh"
 
 namespace linattn {
 namespace hopper {
 
-// W of a chunk, g and the factors of the outputs. Returns NaN if a g was not finite, else 0.
+// W of each chunk, g and the factors of the outputs. Returns NaN if a g was not finite, else 0.
 template <class Plan>
 __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_group, int lane) {
   using Half = typename Plan::Half;
@@ -20,7 +22,6 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
   const int matrix_unit = lane >> 4;
   const bool writes_g = t == 0 && work.tile == 0;
   const TensorView& normalizer = block.args.chunked.normalizer;
-  float* g_gmem = row_address<float>(normalizer, work.batch, work.head, work.start + row);
   float scores_frag[Plan::Products::kScoreRegisters];
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kWeightBuffers> weights_at;
@@ -28,16 +29,26 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
   const float plain_tokens = block.plain_tokens();
   Unit unit = block.first_unit();
   float marks = 0.0f;
-  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-    barrier_wait(block.query_full(at.index), at.parity);
-    if constexpr (Plan::kApart) {
-      barrier_wait(block.key_full(at.index), at.parity);
+  Auxiliary<Plan> auxiliary(block, warp_in_group, lane);
+  if constexpr (Plan::kMerged) {
+    auxiliary.start();
+    if (warp_in_group == 0 && block.num_chunks > 0) {
+      load_chunk(block, 0, at, lane == 0);
     }
-    barrier_wait(block.barrier(Plan::kReady, at.index), at.parity);
+  }
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    if constexpr (Plan::kMerged) {
+      auxiliary.prepare(chunk, at);
+    }
+    barrier_wait(block.query_full(at.index()), at.parity());
+    if constexpr (Plan::kApart) {
+      barrier_wait(block.key_full(at.index()), at.parity());
+    }
+    barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
     pin(scores_frag);
     products_fence();
-    const uint64_t query = operand(block.query(at.index, 0));
-    const uint64_t key = operand(block.key(at.index, 0));
+    const uint64_t query = operand(block.query(at.index(), 0));
+    const uint64_t key = operand(block.key(at.index(), 0));
 #pragma unroll
     for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
       const int query_step = step / 4 * Plan::kQueryBox + step % 4 * 32;
@@ -56,8 +67,8 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     float second_length = 1.0f;
     if constexpr (Plan::kNormalize) {
       const float query_scale = block.scale(kScoreScale);
-      first_length = load_float(block.lengths(at.index) + row * 4) * query_scale;
-      second_length = load_float(block.lengths(at.index) + row * 4 + 32) * query_scale;
+      first_length = load_float(block.lengths(at.index()) + row * 4) * query_scale;
+      second_length = load_float(block.lengths(at.index()) + row * 4 + 32) * query_scale;
     }
     const float first_offset = work.a * unit.value * first_length;
     const float second_offset = work.a * unit.value * second_length;
@@ -65,11 +76,9 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     const float second_before = second_offset * count;
     products_wait<0>();
     pin(scores_frag);
-    if (lane == 0) {
-      barrier_arrive(block.key_empty(at.index));
-      if constexpr (Plan::kApart) {
-        barrier_arrive(block.query_empty(at.index));
-      }
+    arrive_as_reader<Plan::kNormalize>(block.key_empty(at.index()), lane);
+    if constexpr (Plan::kApart) {
+      arrive_once_a_warp(block.query_empty(at.index()), lane);
     }
     if constexpr (Plan::kSplit) {  // upper query times lower key stands behind the columns of z
 #pragma unroll
@@ -79,46 +88,42 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     }
     float first_g = (scores_frag[32] + scores_frag[33]) * key_sum_scale;
     float second_g = (scores_frag[34] + scores_frag[35]) * key_sum_scale;
-    uint32_t upper_frag[16];
-    uint32_t lower_frag[Plan::kSplit ? 16 : 1];
+    barrier_wait(block.barrier(Plan::kWeightsEmpty, weights_at.index()), weights_at.parity() ^ 1);
+    const uint32_t weights = block.weights(weights_at.index()) + matrix_row;
 #pragma unroll
-    for (int block8 = 0; block8 < 8; ++block8) {
-      if (block8 < 2 * warp_in_group + 2) {
-        const int column = 8 * block8 + 2 * t;
-        float w0 = fmaf(slope, scores_frag[4 * block8], first_offset);
-        float w1 = fmaf(slope, scores_frag[4 * block8 + 1], first_offset);
-        float w2 = fmaf(slope, scores_frag[4 * block8 + 2], second_offset);
-        float w3 = fmaf(slope, scores_frag[4 * block8 + 3], second_offset);
-        if (block8 >= 2 * warp_in_group) {
-          w0 = column <= row ? w0 : 0.0f;
-          w1 = column + 1 <= row ? w1 : 0.0f;
-          w2 = column <= row + 8 ? w2 : 0.0f;
-          w3 = column + 1 <= row + 8 ? w3 : 0.0f;
-        }
-        first_g += w0 + w1;
-        second_g += w2 + w3;
-        if constexpr (Plan::kSplit) {
-          split<Half>(w0, w1, upper_frag[2 * block8], lower_frag[2 * block8]);
-          split<Half>(w2, w3, upper_frag[2 * block8 + 1], lower_frag[2 * block8 + 1]);
-        } else {
-          upper_frag[2 * block8] = Half::pack(w0, w1);
-          upper_frag[2 * block8 + 1] = Half::pack(w2, w3);
-        }
-      } else {
-        upper_frag[2 * block8] = upper_frag[2 * block8 + 1] = 0;
-        if constexpr (Plan::kSplit) {
-          lower_frag[2 * block8] = lower_frag[2 * block8 + 1] = 0;
+    for (int pair = 0; pair < 4; ++pair) {  // of 8 columns each
+      uint32_t upper_frag[4] = {};
+      uint32_t lower_frag[4] = {};
+      if (pair <= warp_in_group) {  // else above the diagonal
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int block8 = 2 * pair + i;
+          const int column = 8 * block8 + 2 * t;
+          float w0 = fmaf(slope, scores_frag[4 * block8], first_offset);
+          float w1 = fmaf(slope, scores_frag[4 * block8 + 1], first_offset);
+          float w2 = fmaf(slope, scores_frag[4 * block8 + 2], second_offset);
+          float w3 = fmaf(slope, scores_frag[4 * block8 + 3], second_offset);
+          if (pair == warp_in_group) {
+            w0 = column <= row ? w0 : 0.0f;
+            w1 = column + 1 <= row ? w1 : 0.0f;
+            w2 = column <= row + 8 ? w2 : 0.0f;
+            w3 = column + 1 <= row + 8 ? w3 : 0.0f;
+          }
+          first_g += w0 + w1;
+          second_g += w2 + w3;
+          if constexpr (Plan::kSplit) {
+            split<Half>(w0, w1, upper_frag[2 * i], lower_frag[2 * i]);
+            split<Half>(w2, w3, upper_frag[2 * i + 1], lower_frag[2 * i + 1]);
+          } else {
+            upper_frag[2 * i] = Half::pack(w0, w1);
+            upper_frag[2 * i + 1] = Half::pack(w2, w3);
+          }
         }
       }
-    }
-    barrier_wait(block.barrier(Plan::kWeightsEmpty, weights_at.index), weights_at.parity ^ 1);
-    const uint32_t weights = block.weights(weights_at.index) + matrix_row;
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
       const uint32_t matrices = weights + (((2 * pair + matrix_unit) ^ matrix_swizzle) * kUnitBytes);
-      store_matrices(matrices, &upper_frag[4 * pair]);
+      store_matrices(matrices, upper_frag);
       if constexpr (Plan::kSplit) {
-        store_matrices(matrices + Plan::kLowerKey, &lower_frag[4 * pair]);
+        store_matrices(matrices + Plan::kLowerKey, lower_frag);
       }
     }
     first_g = sum_lanes<4>(first_g) + first_before;  // while the weights are on their way
@@ -129,7 +134,7 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
       const float outputs = block.scale(kOutputScale);
       const float first_factor = row < num_rows ? reciprocal(first_g) * outputs : 0.0f;
       const float second_factor = row + 8 < num_rows ? reciprocal(second_g) * outputs : 0.0f;
-      const uint32_t columns = block.columns(weights_at.index) + row * 4;
+      const uint32_t columns = block.columns(weights_at.index()) + row * 4;
       store_float(columns, first_factor);
       store_float(columns + 32, second_factor);
       if constexpr (Plan::kNormalize) {
@@ -142,9 +147,11 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     publish_to_async_proxy();
     __syncwarp();
     if (t == 0) {
-      barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index));
+      barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
     if (writes_g) {
+      float* const g_gmem =
+          row_address<float>(normalizer, work.batch, work.head, work.start + chunk * Plan::kChunk + row);
       if (row < num_rows) {
         g_gmem[0] = first_g * unit.inverse * reciprocal(first_length);
       }
@@ -152,10 +159,20 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
         g_gmem[8 * normalizer.token_stride] = second_g * unit.inverse * reciprocal(second_length);
       }
     }
-    g_gmem += Plan::kChunk * normalizer.token_stride;
     count += Plan::kChunk;
+    if constexpr (Plan::kMerged) {
+      if (warp_in_group == 0 && chunk + 1 < block.num_chunks) {
+        RingPosition<Plan::kStages> next_at = at;
+        next_at.advance();
+        load_chunk(block, chunk + 1, next_at, lane == 0);
+      }
+      auxiliary.sum_chunk(at);
+    }
     at.advance();
     weights_at.advance();
+  }
+  if constexpr (Plan::kMerged) {
+    auxiliary.finish();
   }
   return marks;
 }

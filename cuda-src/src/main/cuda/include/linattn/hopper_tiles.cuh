@@ -7,32 +7,49 @@
 namespace linattn {
 namespace hopper {
 
+// The copies of a chunk, each once its place is free. Of the threads that wait one starts them.
 template <class Plan>
-__device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, RingPosition<Plan::kStages> at) {
+__device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, RingPosition<Plan::kStages> at,
+                                           bool starts) {
   const ItemWork& work = block.work;
   const int token = work.start + chunk * Plan::kChunk;
-  barrier_wait(block.query_empty(at.index), at.parity ^ 1);
-  barrier_expect(block.query_full(at.index), (Plan::kApart ? Plan::kBoxes : Plan::kSlotsPerChunk) * Plan::kBoxBytes);
+  barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
+  if (starts) {
+    barrier_expect(block.query_full(at.index()),
+                   (Plan::kApart ? Plan::kBoxes : Plan::kSlotsPerChunk) * Plan::kBoxBytes);
 #pragma unroll
-  for (int box = 0; box < Plan::kBoxes && !Plan::kSums; ++box) {
-    load_tile(block.query(at.index, box), &block.args.query,
-              {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index));
+    for (int box = 0; box < Plan::kBoxes && !Plan::kSums; ++box) {
+      load_tile(block.query(at.index(), box), &block.args.query,
+                {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index()));
+    }
   }
   if constexpr (Plan::kApart) {
-    barrier_wait(block.key_empty(at.index), at.parity ^ 1);
-    barrier_expect(block.key_full(at.index), Plan::kBoxes * Plan::kBoxBytes);
+    barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
+    if (starts) {
+      barrier_expect(block.key_full(at.index()), Plan::kBoxes * Plan::kBoxBytes);
+    }
   }
+  if (starts) {
 #pragma unroll
-  for (int box = 0; box < Plan::kBoxes; ++box) {
-    load_tile(block.key(at.index, box), &block.args.key,
-              {box * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.key_full(at.index));
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+      load_tile(block.key(at.index(), box), &block.args.key,
+                {box * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.key_full(at.index()));
+    }
   }
   if constexpr (Plan::kApart) {
-    barrier_wait(block.value_empty(at.index), at.parity ^ 1);
-    barrier_expect(block.value_full(at.index), Plan::kBoxBytes);
+    barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
+    if (starts) {
+      barrier_expect(block.value_full(at.index()), Plan::kBeside * Plan::kBoxBytes);
+    }
   }
-  load_tile(block.value(at.index), &block.args.value,
-            {work.tile * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.value_full(at.index));
+  if (starts) {
+#pragma unroll
+    for (int box = 0; box < Plan::kBeside; ++box) {
+      load_tile(block.value(at.index(), box), &block.args.value,
+                {work.first_column + box * Plan::kBoxColumns, token, work.kv_head, work.batch},
+                block.value_full(at.index()));
+    }
+  }
 }
 
 // 64 columns of fp32 in two boxes of 32.
@@ -50,7 +67,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
   if constexpr (!Plan::kConverted) {
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      load_chunk(block, chunk, at);
+      load_chunk(block, chunk, at, true);
       at.advance();
     }
   } else if constexpr (!Plan::kSplit) {
@@ -62,12 +79,12 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
         const bool is_key = slot < Plan::kBoxes;
         const bool is_value = slot == Plan::kSlotsPerChunk - 1;
         const TensorMap* map = is_key ? &block.args.key : is_value ? &block.args.value : &block.args.query;
-        const int column = (is_key ? slot : is_value ? work.tile : slot - Plan::kBoxes) * Plan::kBoxColumns;
-        const uint32_t target = block.base + Plan::kSlotsOffset + at.index * Plan::kSlotBytes;
-        barrier_wait(block.barrier(Plan::kSlotEmpty, at.index), at.parity ^ 1);
+        const int column = is_value ? work.first_column : slot % Plan::kBoxes * Plan::kBoxColumns;
+        const uint32_t target = block.base + Plan::kSlotsOffset + at.index() * Plan::kSlotBytes;
+        barrier_wait(block.barrier(Plan::kSlotEmpty, at.index()), at.parity() ^ 1);
         load_slot<Plan>(target, target + Plan::kBoxBytes, map, column, token,
                         is_key || is_value ? work.kv_head : work.head, work.batch,
-                        block.barrier(Plan::kSlotFull, at.index));
+                        block.barrier(Plan::kSlotFull, at.index()));
         at.advance();
       }
     }
@@ -75,26 +92,26 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + chunk * Plan::kChunk;
-      const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index * Plan::kSlotsPerChunk);
+      const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk);
       if constexpr (!Plan::kSums) {
-        barrier_wait(block.query_empty(at.index), at.parity ^ 1);
+        barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
 #pragma unroll
         for (int box = 0; box < Plan::kBoxes; ++box) {
-          const uint32_t target = block.query(at.index, box);
+          const uint32_t target = block.query(at.index(), box);
           load_slot<Plan>(target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
                           work.head, work.batch, first_full + 8 * box);
         }
       }
-      barrier_wait(block.key_empty(at.index), at.parity ^ 1);
+      barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
 #pragma unroll
       for (int box = 0; box < Plan::kBoxes; ++box) {
-        const uint32_t target = block.key(at.index, box);
+        const uint32_t target = block.key(at.index(), box);
         load_slot<Plan>(target, target + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
                         work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1 - Plan::kBoxes + box));
       }
-      barrier_wait(block.value_empty(at.index), at.parity ^ 1);
-      const uint32_t target = block.value(at.index);
-      load_slot<Plan>(target, target + Plan::kLower, &block.args.value, work.tile * Plan::kBoxColumns, token,
+      barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
+      const uint32_t target = block.value(at.index());
+      load_slot<Plan>(target, target + Plan::kLower, &block.args.value, work.first_column, token,
                       work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1));
       at.advance();
     }
@@ -189,6 +206,7 @@ struct Normalizer {
     }
     const float first_factor = __shfl_sync(kAllLanes, rsqrtf(key.x), diagonal_lane);
     const float second_factor = __shfl_sync(kAllLanes, rsqrtf(key.y), diagonal_lane);
+    __syncwarp();  // all lanes have read what some change now
     // The four lanes of a group now have the factors of rows g and g + 8, and share their units.
     const int first = first_row + group;
 #pragma unroll
@@ -222,13 +240,13 @@ __device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_
   const Normalizer<Plan> normalizer{block, warp_in_group * 16, lane};
   RingPosition<Plan::kStages> at;
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-    barrier_wait(block.key_full(at.index), at.parity);
+    barrier_wait(block.key_full(at.index()), at.parity());
     if constexpr (Plan::kApart) {
-      barrier_wait(block.query_full(at.index), at.parity);
+      barrier_wait(block.query_full(at.index()), at.parity());
     }
-    normalizer.run(at.index, block.rows(chunk));
+    normalizer.run(at.index(), block.rows(chunk));
     publish_to_async_proxy();
-    barrier_arrive(block.barrier(Plan::kReady, at.index));
+    barrier_arrive(block.barrier(Plan::kReady, at.index()));
     at.advance();
   }
 }
@@ -318,27 +336,27 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   if constexpr (!Plan::kSplit) {
     RingPosition<Plan::kSlots> slot_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      barrier_wait(block.key_empty(at.index), at.parity ^ 1);
+      barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
         const bool is_key = slot < Plan::kBoxes;
         const bool is_value = slot == Plan::kSlotsPerChunk - 1;
-        const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index * Plan::kSlotBytes;
-        const uint32_t target = is_key     ? block.key(at.index, slot)
-                                : is_value ? block.value(at.index)
-                                           : block.query(at.index, slot - Plan::kBoxes);
-        barrier_wait(block.barrier(Plan::kSlotFull, slot_at.index), slot_at.parity);
+        const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index() * Plan::kSlotBytes;
+        const uint32_t target = is_key     ? block.key(at.index(), slot)
+                                : is_value ? block.value(at.index())
+                                           : block.query(at.index(), slot - Plan::kBoxes);
+        barrier_wait(block.barrier(Plan::kSlotFull, slot_at.index()), slot_at.parity());
         converter.load(source, source + Plan::kBoxBytes, raw_frag);
         converter.store(raw_frag, is_key ? key_scale : is_value ? value_scale : query_scale, target, target);
-        arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index), lane);
+        arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
         slot_at.advance();
         if (slot == kLastKey && Plan::kNormalize) {
           __syncwarp();
-          normalizer.run(at.index, block.rows(chunk));
+          normalizer.run(at.index(), block.rows(chunk));
         }
         if (slot == kLastKey || is_value) {
           publish_to_async_proxy();
-          barrier_arrive(is_value ? block.value_full(at.index) : block.key_full(at.index));
+          barrier_arrive(is_value ? block.value_full(at.index()) : block.key_full(at.index()));
         }
       }
       at.advance();
@@ -349,23 +367,23 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
         const bool is_query = slot < Plan::kBoxes && !Plan::kSums;
         const bool is_value = slot == Plan::kSlotsPerChunk - 1;
-        const uint32_t tile = is_query   ? block.query(at.index, slot)
-                              : is_value ? block.value(at.index)
-                                         : block.key(at.index, slot % Plan::kBoxes);
+        const uint32_t tile = is_query   ? block.query(at.index(), slot)
+                              : is_value ? block.value(at.index())
+                                         : block.key(at.index(), slot % Plan::kBoxes);
         const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
-        barrier_wait(block.barrier(Plan::kSlotFull, at.index * Plan::kSlotsPerChunk + slot), at.parity);
+        barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + slot), at.parity());
         converter.load(tile, lower, raw_frag);
         __syncwarp();
         converter.store(raw_frag, is_query ? query_scale : is_value ? value_scale : key_scale, tile, lower);
         if (slot == kLastKey && Plan::kNormalize) {
           __syncwarp();
-          normalizer.run(at.index, block.rows(chunk));
+          normalizer.run(at.index(), block.rows(chunk));
         }
         if (slot == Plan::kBoxes - 1 || slot == kLastKey || is_value) {
           publish_to_async_proxy();
-          barrier_arrive(is_query   ? block.query_full(at.index)
-                         : is_value ? block.value_full(at.index)
-                                    : block.key_full(at.index));
+          barrier_arrive(is_query   ? block.query_full(at.index())
+                         : is_value ? block.value_full(at.index())
+                                    : block.key_full(at.index()));
         }
       }
       at.advance();

@@ -27,6 +27,7 @@ final class Headers {
     "linattn/hopper_auxiliary.cuh",
     "linattn/hopper_block.cuh",
     "linattn/hopper_forward.cuh",
+    "linattn/hopper_outputs.cuh",
     "linattn/hopper_plan.cuh",
     "linattn/hopper_score.cuh",
     "linattn/hopper_state.cuh",

@@ -5,22 +5,24 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * Plan of the forward on sm_90a: a block owns 64 value columns of an item of a head and keeps their
- * state, transposed, in the registers of one warpgroup; the blocks of an item are a cluster. A
- * chunk has 64 tokens. {@code linattn/hopper_plan.cuh} derives the same map from the same choices.
+ * Plan of the forward on sm_90a: a block owns 64 or 128 value columns of an item of a head and
+ * keeps their state, transposed, in the registers of a warpgroup for each 64; the blocks of an item
+ * are a cluster. A chunk has 64 tokens. {@code linattn/hopper_plan.cuh} derives the same map from
+ * the same choices.
  *
  * @param keyBoxes boxes of 64 columns that hold a row of q or k
  * @param products of 16-bit operands for each product of the formula
  * @param stages chunks that are in shared memory together
  * @param slots fp32 boxes of 64 x 64 on their way to a stage; 0 where boxes land in the stage
  * @param weightBuffers chunks of weights between the warpgroups
- * @param outputBuffers chunks of outputs on their way out
+ * @param outputBuffers chunks of outputs on their way out, of 64 columns each
+ * @param beside warpgroups of the state; with two the one of the scores has all other roles
  * @param threads 4 warps for each role
  * @param roles what each warpgroup does, and its registers
  * @param stateRegisters D/2, of each thread of the state role
  * @param shared the shared-memory map, in the order of offsets
  * @param sharedBytes the end of the map, and what aligning its start may take
- * @param gridRule a cluster of ceil(Dv/64) blocks for each item of a head
+ * @param gridRule a cluster of as many blocks for each item of a head as its value columns need
  */
 public record HopperPlan(
     int keyBoxes,
@@ -29,6 +31,7 @@ public record HopperPlan(
     int slots,
     int weightBuffers,
     int outputBuffers,
+    int beside,
     int threads,
     Roles roles,
     int stateRegisters,
@@ -46,7 +49,7 @@ public record HopperPlan(
   private static final int BOX_BYTES = CHUNK * ROW_BYTES;
   private static final int EXTRA_BYTES = 8 * ROW_BYTES;
   private static final int SLOT_BYTES = 2 * BOX_BYTES;
-  private static final int SCALE_BYTES = 80;
+  private static final int SCALE_BYTES = 128;
   private static final int ALIGNMENT = 1024;
 
   private static final int REGISTER_FILE = 64 * 1024;
@@ -55,6 +58,9 @@ public record HopperPlan(
   /** A multiple of the step of which two warpgroups have enough. */
   private static final int MOST_REGISTERS = 248;
 
+  /** Above, blocks of 64 columns would read q and k more often than memory can give them. */
+  private static final int MAX_SINGLE_HEAD_DIM = 192;
+
   /** S, its sum over a chunk and its two halves leave too few registers beyond. */
   private static final int MAX_SPLIT_HEAD_DIM = 128;
 
@@ -62,7 +68,15 @@ public record HopperPlan(
   private record Buffers(int stages, int slots, int weights, int outputs) {}
 
   private static final List<Buffers> NATIVE =
-      List.of(new Buffers(4, 0, 2, 3), new Buffers(3, 0, 2, 3), new Buffers(2, 0, 2, 3));
+      List.of(
+          new Buffers(6, 0, 2, 3),
+          new Buffers(4, 0, 2, 3),
+          new Buffers(3, 0, 2, 3),
+          new Buffers(2, 0, 2, 3));
+
+  /** With two warpgroups of the state. */
+  private static final List<Buffers> BESIDE = List.of(new Buffers(2, 0, 2, 2));
+
   private static final List<Buffers> CONVERTED =
       List.of(
           new Buffers(2, 8, 2, 1),
@@ -89,15 +103,15 @@ public record HopperPlan(
    * Registers of the threads of each role; multiples of 8, their sum at most what the register file
    * has for a thread of each warpgroup.
    *
-   * @param auxiliary one warp that issues copies, three that sum keys
+   * @param auxiliary one warp that issues copies, three that sum keys; 0 where the scores do it
    * @param score weights and normalizer of a chunk
    * @param state outputs, and the state
    * @param rows fp32 boxes to 16-bit ones, lengths of rows; 0 where there is none of either
    */
   public record Roles(int auxiliary, int score, int state, int rows) {
     /** All of them. */
-    int sum() {
-      return auxiliary + score + state + rows;
+    int sum(int beside) {
+      return auxiliary + score + beside * state + rows;
     }
   }
 
@@ -123,16 +137,16 @@ public record HopperPlan(
               MAX_SPLIT_HEAD_DIM,
               headDim));
     }
-    int threads = ((sums ? 2 : 3) + (converted || normalized ? 1 : 0)) * WARPGROUP;
-    Roles roles =
-        sums
-            ? sumRoles(headDim, converted || normalized)
-            : roles(headDim, converted, normalized, products);
-    if (roles.sum() > REGISTER_FILE / WARPGROUP) {
+    boolean rows = converted || normalized;
+    int beside = headDim > MAX_SINGLE_HEAD_DIM && !rows && !sums ? 2 : 1;
+    int groups = (beside > 1 ? 0 : 1) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
+    int threads = groups * WARPGROUP;
+    Roles roles = sums ? sumRoles(headDim, rows) : roles(headDim, converted, normalized, products);
+    if (roles.sum(beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
-    for (Buffers choice : choices(converted, products, sums)) {
-      List<SharedRegion> map = map(headDim, element, products, choice, sums);
+    for (Buffers choice : beside > 1 ? BESIDE : choices(converted, products, sums)) {
+      List<SharedRegion> map = map(headDim, element, products, choice, beside, sums);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
         return new HopperPlan(
@@ -142,12 +156,13 @@ public record HopperPlan(
             choice.slots,
             choice.weights,
             choice.outputs,
+            beside,
             threads,
             roles,
             headDim / 2,
             map,
             bytes,
-            new GridRule.PerCluster(KernelSpec.BOX_COLUMNS));
+            new GridRule.PerCluster(beside * KernelSpec.BOX_COLUMNS));
       }
     }
     throw new IllegalArgumentException(
@@ -199,6 +214,9 @@ public record HopperPlan(
   private static Roles roles(int headDim, boolean converted, boolean normalized, int products) {
     boolean wide = headDim > 128;
     if (!converted && !normalized) {
+      if (headDim > MAX_SINGLE_HEAD_DIM) {
+        return new Roles(0, 104, 200, 0);
+      }
       return wide ? new Roles(96, 152, 248, 0) : new Roles(168, 168, 168, 0);
     }
     if (products == 3) {
@@ -212,6 +230,10 @@ public record HopperPlan(
 
   /** Registers of every thread before the roles share them out anew. */
   int launchRegisters() {
+    return launchRegisters(threads);
+  }
+
+  private static int launchRegisters(int threads) {
     return Math.min(MOST_REGISTERS, REGISTER_FILE / threads / REGISTER_STEP * REGISTER_STEP);
   }
 
@@ -220,7 +242,7 @@ public record HopperPlan(
   }
 
   private static List<SharedRegion> map(
-      int headDim, ElementType element, int products, Buffers buffers, boolean sums) {
+      int headDim, ElementType element, int products, Buffers buffers, int beside, boolean sums) {
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
@@ -236,9 +258,10 @@ public record HopperPlan(
       if (!sums) {
         add(map, prefix + "queries [64 x 64] x " + boxes + pair, boxes * plainBox);
       }
-      add(map, prefix + "values [64 x 64]" + pair, plainBox);
+      String values = beside > 1 ? " x " + beside : "";
+      add(map, prefix + "values [64 x 64]" + values + pair, beside * plainBox);
     }
-    for (int i = 0; i < buffers.outputs; i++) {
+    for (int i = 0; i < beside * buffers.outputs; i++) {
       add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
     }
     for (int i = 0; i < buffers.weights; i++) {
@@ -249,7 +272,7 @@ public record HopperPlan(
     }
     add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
     int barrierBytes = barriers(element, products, boxes, buffers, sums) * Long.BYTES;
-    add(map, "barriers, then scales", barrierBytes + SCALE_BYTES);
+    add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
   }
 

@@ -442,15 +442,14 @@ final class Planner {
 
   /** Micros until the last block is done, if memory were no limit. */
   private double work(Question question, KernelEntry kernel, Step step, Cut cut) {
-    long slots = (long) multiprocessors * Rates.residentBlocks(kernel);
     double chunk = Rates.chunkMicros(kernel, question.shape.keyDim());
     long blocksPerItem = Math.max(1, step.blocks() / Math.max(1, cut.items()));
     long longest = Math.ceilDiv(cut.longest(), CHUNK);
     double rounds;
     if (cut.isRegular()) {
-      rounds = (double) Math.ceilDiv(step.blocks(), slots) * longest;
+      rounds = (double) Math.ceilDiv(step.blocks(), multiprocessors) * longest;
     } else {
-      rounds = Math.max(longest, (double) cut.chunks(CHUNK) * blocksPerItem / slots);
+      rounds = Math.max(longest, (double) cut.chunks(CHUNK) * blocksPerItem / multiprocessors);
     }
     return Rates.startMicros(kernel.technique()) + rounds * chunk;
   }

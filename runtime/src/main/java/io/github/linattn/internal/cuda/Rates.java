@@ -1,6 +1,5 @@
 package io.github.linattn.internal.cuda;
 
-import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
@@ -17,9 +16,10 @@ final class Rates {
   static final double LAUNCH_MICROS = 3;
 
   /**
-   * One chunk of 64 tokens of a block of wgmma with D = 32, 64, 96, 128, 192 and 256, one product.
+   * One chunk of 64 tokens of a block of wgmma with D = 32, 64, 96, 128, 192 and 256, one product;
+   * above 192 a block has 128 value columns.
    */
-  private static final double[] NATIVE = {0.79, 0.85, 0.95, 1.05, 1.31, 2.7};
+  private static final double[] NATIVE = {0.74, 0.84, 0.95, 1.1, 1.3, 2.8};
 
   /** The same of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
@@ -32,14 +32,11 @@ final class Rates {
   /** With rows of q and k divided by their length. */
   private static final double NORMALIZED_SHARE = 1.6;
 
-  private static final double MMA_NATIVE = 2.5;
-  private static final double MMA_TF32 = 4.5;
-  private static final double MMA_ACCURATE = 9;
+  /** One chunk of 64 tokens by mma of a multiprocessor, 16 bits. */
+  private static final double[] MMA = {1.5, 1.9, 2.4, 2.85, 5, 7.1};
 
-  private static final double REFERENCE_DIM = 128;
-
-  /** What a chunk by mma costs whatever its width: barriers and the latency of each step. */
-  private static final double LEAST_SHARE = 0.5;
+  private static final double MMA_TF32_SHARE = 1.8;
+  private static final double MMA_ACCURATE_SHARE = 3.6;
 
   private Rates() {}
 
@@ -48,7 +45,7 @@ final class Rates {
     double forward =
         kernel.technique() == Technique.WGMMA ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
     return switch (kernel.operation()) {
-      case STATE_SUMS, NORMALIZED_STATE_SUMS -> forward / 3;
+      case STATE_SUMS, NORMALIZED_STATE_SUMS -> forward / 2;
       case STATE_OUTPUTS -> forward / 2;
       default -> forward;
     };
@@ -61,32 +58,32 @@ final class Rates {
           case TF32 -> CONVERTED;
           case NATIVE -> NATIVE;
         };
+    double chunk = of(micros, keyDim);
+    return kernel.operation().normalizes() ? NORMALIZED_SHARE * chunk : chunk;
+  }
+
+  private static double mma(KernelEntry kernel, int keyDim) {
+    double share =
+        switch (kernel.precision()) {
+          case DEFAULT, ACCURATE -> MMA_ACCURATE_SHARE;
+          case TF32 -> MMA_TF32_SHARE;
+          case NATIVE -> 1;
+        };
+    return share * of(MMA, keyDim);
+  }
+
+  /** Of the first of {@link #DIMS} that is not smaller, else of the last. */
+  private static double of(double[] micros, int keyDim) {
     int i = 0;
     while (i < micros.length - 1 && DIMS[i] < keyDim) {
       i++;
     }
-    return kernel.operation().normalizes() ? NORMALIZED_SHARE * micros[i] : micros[i];
-  }
-
-  private static double mma(KernelEntry kernel, int keyDim) {
-    double micros =
-        switch (kernel.precision()) {
-          case DEFAULT, ACCURATE -> MMA_ACCURATE;
-          case TF32 -> MMA_TF32;
-          case NATIVE -> MMA_NATIVE;
-        };
-    return micros * Math.max(LEAST_SHARE, keyDim / REFERENCE_DIM);
+    return micros[i];
   }
 
   /** From the start of a block to its first chunk. */
   static double startMicros(Technique technique) {
     return technique == Technique.WGMMA ? 4 : 1.5;
-  }
-
-  /** Blocks that a multiprocessor works on at a time. */
-  static int residentBlocks(KernelEntry kernel) {
-    boolean exact = kernel.elementType() == ElementType.F32 && kernel.precision() != Precision.TF32;
-    return kernel.technique() == Technique.WGMMA || exact ? 1 : 2;
   }
 
   /**
