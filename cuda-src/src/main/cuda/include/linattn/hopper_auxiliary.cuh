@@ -40,12 +40,13 @@ struct Auxiliary {
   __device__ __forceinline__ int index(int i) const { return warp + i * kWarps; }
   __device__ __forceinline__ static bool is_value(int sum) { return Plan::kSums && sum >= kKeySums; }
   __device__ __forceinline__ bool has_first_rows() const { return lane < 16; }
+  // Counted from the first column of k or of v.
+  __device__ __forceinline__ static int place(int sum) { return is_value(sum) ? sum - kKeySums : sum; }
   // Of its box: the 16-byte unit of this lane's columns.
-  __device__ __forceinline__ int unit(int sum) const { return (sum & 1) * 4 + ((lane >> 2) & 3); }
+  __device__ __forceinline__ int unit(int sum) const { return (place(sum) & 1) * 4 + ((lane >> 2) & 3); }
 
-  // Of k or of v.
   __device__ __forceinline__ int column(int sum) const {
-    return (is_value(sum) ? sum - kKeySums : sum) * kColumns + 8 * ((lane >> 2) & 3) + 2 * (lane & 3);
+    return place(sum) * kColumns + 8 * ((lane >> 2) & 3) + 2 * (lane & 3);
   }
 
   __device__ __forceinline__ float initial_scale() const {

@@ -261,13 +261,18 @@ public final class Cuda {
     }
   }
 
-  /** Copies host memory to the device; on return the host memory may be reused. */
+  /** Copies host memory to the device and waits until it is there. */
   public void copyToDevice(
       DeviceMemory target, long targetOffset, MemorySegment source, long sourceOffset, long bytes) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);
     MemorySegment from = Handles.host(source, sourceOffset, bytes);
     CudaStatus.checkAwaited(
         "cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, cudart.cudaMemcpyHostToDevice()));
+    // From pageable memory it returns once the bytes have left that memory; streams that do not
+    // wait
+    // for the default one would read the target too early.
+    CudaStatus.checkAwaited(
+        "cudaStreamSynchronize", cudart.cudaStreamSynchronize(MemorySegment.NULL));
   }
 
   /**

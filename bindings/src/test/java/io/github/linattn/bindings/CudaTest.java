@@ -65,6 +65,16 @@ class CudaTest {
     assertThat(cudart.live()).isZero();
   }
 
+  /** Streams of the library do not wait for the default one, on which the copy is. */
+  @Test
+  void aCopyToTheDeviceIsThereWhenItReturns() {
+    try (Arena arena = Arena.ofConfined()) {
+      DeviceMemory a = cuda.allocate(arena, 16);
+      cuda.copyToDevice(a, 0, arena.allocate(16), 0, 16);
+      assertThat(cudart.callNames()).endsWith("cudaMemcpy", "cudaStreamSynchronize");
+    }
+  }
+
   @Test
   void launchPassesGridBlockSharedMemoryStreamAndArguments() {
     StructLayout layout =

@@ -18,7 +18,8 @@ record PlanChoice(Technique technique, int segment) {
     return Optional.ofNullable(System.getProperty(PROPERTY)).map(PlanChoice::parse);
   }
 
-  private static PlanChoice parse(String text) {
+  /** Reads what the property holds. */
+  static PlanChoice parse(String text) {
     String[] parts = text.split(":", 2);
     int segment = parts.length == 1 ? 0 : Integer.parseInt(parts[1]);
     if (segment < 0 || segment % Planner.CHUNK != 0) {

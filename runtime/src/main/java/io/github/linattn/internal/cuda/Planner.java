@@ -256,8 +256,7 @@ final class Planner {
             + question.queryBytes()
             + states * question.keyValueHeads() * cut.sequences();
     double micros =
-        Math.max(bytes / Rates.BYTES_PER_MICRO, work(question, forward, step.get(), cut))
-            + 2 * Rates.LAUNCH_MICROS;
+        pass(question, step.get(), cut, cut.items(), bytes, states > 0) + 2 * Rates.LAUNCH_MICROS;
     long copy =
         question.inPlace ? question.stateBytes() * question.keyValueHeads() * cut.sequences() : 0;
     return Optional.of(
@@ -289,15 +288,10 @@ final class Planner {
       return Optional.empty();
     }
     long stateBytes = question.stateBytes() * question.keyValueHeads() * cut.items();
-    double first =
-        Math.max(
-            (question.keyValueBytes() + stateBytes) * summed / cut.items() / Rates.BYTES_PER_MICRO,
-            work(question, sums.get().kernel(), sums.get(), cut));
-    double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO;
-    double third =
-        Math.max(
-            (question.keyValueBytes() + question.queryBytes() + stateBytes) / Rates.BYTES_PER_MICRO,
-            work(question, forward, step.get(), cut));
+    double kept = question.keyValueBytes() + stateBytes;
+    double first = pass(question, sums.get(), cut, summed, kept * summed / cut.items(), true);
+    double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
+    double third = pass(question, step.get(), cut, cut.items(), kept + question.queryBytes(), true);
     return Optional.of(
         new ForwardPlan(
             Kind.SEGMENTED,
@@ -360,13 +354,9 @@ final class Planner {
     long stateBytes =
         question.stateBytes() * question.keyValueHeads() * (cut.items() + cut.sequences());
     double first =
-        Math.max(
-            (question.keyValueBytes() + stateBytes) / Rates.BYTES_PER_MICRO,
-            work(question, sums.get().kernel(), sums.get(), cut));
+        pass(question, sums.get(), cut, cut.items(), question.keyValueBytes() + stateBytes, true);
     double second =
-        Math.max(
-            question.queryBytes() / Rates.BYTES_PER_MICRO,
-            work(question, answers.get().kernel(), answers.get(), outputs));
+        pass(question, answers.get(), outputs, outputs.items(), question.queryBytes(), true);
     return Optional.of(
         new ForwardPlan(
             Kind.NON_CAUSAL,
@@ -440,18 +430,32 @@ final class Planner {
     return Optional.of(new Step(kernel, (int) blocks, cluster, shared, sm90));
   }
 
-  /** Micros until the last block is done, if memory were no limit. */
-  private double work(Question question, KernelEntry kernel, Step step, Cut cut) {
-    double chunk = Rates.chunkMicros(kernel, question.shape.keyDim());
-    long blocksPerItem = Math.max(1, step.blocks() / Math.max(1, cut.items()));
+  /**
+   * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
+   * as a block works, or as its bytes are on their way.
+   *
+   * @param items that the blocks have
+   * @param bytes that all blocks read and write
+   * @param states whether blocks read or write states
+   */
+  private double pass(
+      Question question, Step step, Cut cut, int items, double bytes, boolean states) {
+    KernelEntry kernel = step.kernel();
+    int keyDim = question.shape.keyDim();
+    double chunk = Rates.chunkMicros(kernel, keyDim);
+    double start = Rates.startMicros(kernel.technique()) + (states ? Rates.stateMicros(keyDim) : 0);
     long longest = Math.ceilDiv(cut.longest(), CHUNK);
-    double rounds;
-    if (cut.isRegular()) {
-      rounds = (double) Math.ceilDiv(step.blocks(), multiprocessors) * longest;
-    } else {
-      rounds = Math.max(longest, (double) cut.chunks(CHUNK) * blocksPerItem / multiprocessors);
+    double perBlock = bytes / Rates.BYTES_PER_MICRO / step.blocks();
+    if (!cut.isRegular()) {
+      double blocksPerItem = (double) step.blocks() / Math.max(1, items);
+      double even = cut.chunks(CHUNK) * blocksPerItem / multiprocessors;
+      return Math.max(start + chunk * Math.max(longest, even), perBlock * step.blocks());
     }
-    return Rates.startMicros(kernel.technique()) + rounds * chunk;
+    double block = start + chunk * longest;
+    int rounds = step.blocks() / multiprocessors;
+    int rest = step.blocks() % multiprocessors;
+    double last = rest == 0 ? 0 : Math.max(block, rest * perBlock);
+    return rounds * Math.max(block, multiprocessors * perBlock) + last;
   }
 
   private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates, Question question) {

@@ -12,16 +12,22 @@ final class Rates {
   /** Copy speed of device memory. */
   static final double BYTES_PER_MICRO = 4.0e6;
 
-  /** From one kernel of a stream to the next. */
-  static final double LAUNCH_MICROS = 3;
+  /** From one kernel of a stream to the next, which starts early. */
+  static final double LAUNCH_MICROS = 1;
+
+  /** A scan of small states. */
+  static final double SCAN_MICROS = 1;
 
   /**
    * One chunk of 64 tokens of a block of wgmma with D = 32, 64, 96, 128, 192 and 256, one product;
    * above 192 a block has 128 value columns.
    */
-  private static final double[] NATIVE = {0.74, 0.84, 0.95, 1.1, 1.3, 2.8};
+  private static final double[] NATIVE = {0.72, 0.8, 0.93, 1.05, 1.29, 2.73};
 
-  /** The same of fp32 tensors. */
+  /** One chunk of sums alone, 64 value columns, 16 bits. */
+  private static final double[] SUMS = {0.42, 0.44, 0.44, 0.45, 0.6, 0.72};
+
+  /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
 
   /** The same with three products, up to D = 128. */
@@ -33,20 +39,21 @@ final class Rates {
   private static final double NORMALIZED_SHARE = 1.6;
 
   /** One chunk of 64 tokens by mma of a multiprocessor, 16 bits. */
-  private static final double[] MMA = {1.5, 1.9, 2.4, 2.85, 5, 7.1};
+  private static final double[] MMA = {2.2, 2.55, 3, 3.4, 5.2, 7.1};
 
   private static final double MMA_TF32_SHARE = 1.8;
-  private static final double MMA_ACCURATE_SHARE = 3.6;
+  private static final double MMA_ACCURATE_SHARE = 3.8;
 
   private Rates() {}
 
   /** One chunk of 64 tokens of a block, the tensors being on their way. */
   static double chunkMicros(KernelEntry kernel, int keyDim) {
-    double forward =
-        kernel.technique() == Technique.WGMMA ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
+    boolean wgmma = kernel.technique() == Technique.WGMMA;
+    double forward = wgmma ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
     return switch (kernel.operation()) {
-      case STATE_SUMS, NORMALIZED_STATE_SUMS -> forward / 2;
-      case STATE_OUTPUTS -> forward / 2;
+      case STATE_SUMS ->
+          wgmma && kernel.precision() == Precision.NATIVE ? of(SUMS, keyDim) : forward / 2;
+      case NORMALIZED_STATE_SUMS, STATE_OUTPUTS -> forward / 2;
       default -> forward;
     };
   }
@@ -81,9 +88,14 @@ final class Rates {
     return micros[i];
   }
 
-  /** From the start of a block to its first chunk. */
+  /** From the start of a block to its first chunk, and from its last chunk to its end. */
   static double startMicros(Technique technique) {
-    return technique == Technique.WGMMA ? 4 : 1.5;
+    return technique == Technique.WGMMA ? 3.2 : 1;
+  }
+
+  /** What a block takes longer that reads a state or writes one. */
+  static double stateMicros(int keyDim) {
+    return keyDim / 64.0;
   }
 
   /**

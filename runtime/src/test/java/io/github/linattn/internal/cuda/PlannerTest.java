@@ -135,7 +135,7 @@ class PlannerTest {
   void oneChunkIsShort() {
     ForwardPlan plan = plan(causal(AttentionShape.of(2, 8, 64, KEY_DIM), DType.BF16, Mode.DEFAULT));
     assertThat(plan.kind()).isEqualTo(Kind.FORWARD);
-    assertThat(plan.steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
+    assertThat(plan.steps().getFirst().kernel().technique()).isEqualTo(Technique.WGMMA);
     assertThat(plan.reason()).contains("short");
   }
 

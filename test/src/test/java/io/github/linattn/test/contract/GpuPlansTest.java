@@ -44,6 +44,7 @@ final class GpuPlansTest {
       for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
         String name = "plan " + dtype + " " + mode;
         cases.add(SweepContract.of(name, 1, 2, 391, 64).dtype(dtype).mode(mode));
+        cases.add(SweepContract.of(name, 1, 2, 200, 32).dtype(dtype).mode(mode));
         cases.add(
             SweepContract.of(name, 2, 4, 2, 320, 128, 96).dtype(dtype).mode(mode).normalized());
         if (dtype != DType.F32 || mode == Mode.TF32) {
