@@ -9,8 +9,11 @@ final class CheckCases {
   private static final int[] TOKENS = {1, 2, 63, 64, 65, 127, 1009};
   private static final int LONG = 4097;
 
-  /** Chunks of 64 tokens, the last with 10. */
+  /** Chunks of 64 tokens, the last with 10: more than D = 64, 128 and 256 have stages. */
+  private static final int NINE_CHUNKS = 522;
+
   private static final int SIX_CHUNKS = 330;
+  private static final int FOUR_CHUNKS = 202;
 
   private CheckCases() {}
 
@@ -25,11 +28,12 @@ final class CheckCases {
     }
     cases.add(plain(1, 1, 1, 128));
     for (int dim : new int[] {64, 128}) {
-      cases.add(plain(1, 2, SIX_CHUNKS, dim));
-      cases.add(named("normalised", AttentionShape.of(1, 2, SIX_CHUNKS, dim)).normalized());
+      int tokens = dim == 64 ? NINE_CHUNKS : SIX_CHUNKS;
+      cases.add(plain(1, 1, tokens, dim));
+      cases.add(named("normalised", AttentionShape.of(1, 1, tokens, dim)).normalized());
     }
-    cases.add(plain(1, 2, SIX_CHUNKS, 256));
-    cases.add(named("non-causal", AttentionShape.of(1, 2, SIX_CHUNKS, 128)).nonCausal());
+    cases.add(plain(1, 1, FOUR_CHUNKS, 256));
+    cases.add(named("non-causal", AttentionShape.of(1, 1, NINE_CHUNKS, 128)).nonCausal());
     cases.addAll(features(64, 70));
     return cases;
   }
