@@ -10,7 +10,7 @@ public record ColumnPlan(int threads, GridRule gridRule) implements ResourcePlan
   private static final int WARP = 32;
 
   static ColumnPlan of(int headDim) {
-    return new ColumnPlan(Math.ceilDiv(headDim, WARP) * WARP, new GridRule.PerHead(1));
+    return new ColumnPlan(Math.ceilDiv(headDim, WARP) * WARP, new GridRule(GridRule.Per.HEAD, 1));
   }
 
   @Override

@@ -162,7 +162,7 @@ public record HopperPlan(
             headDim / 2,
             map,
             bytes,
-            new GridRule.PerCluster(beside * KernelSpec.BOX_COLUMNS));
+            new GridRule(GridRule.Per.CLUSTER, beside * KernelSpec.BOX_COLUMNS));
       }
     }
     throw new IllegalArgumentException(

@@ -94,6 +94,6 @@ public record KernelEntry(
 
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
-    return gridRule instanceof GridRule.PerHead perHead ? perHead.tiles() : 1;
+    return gridRule.per() == GridRule.Per.HEAD ? gridRule.size() : 1;
   }
 }

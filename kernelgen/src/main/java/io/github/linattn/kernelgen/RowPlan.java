@@ -19,7 +19,7 @@ public record RowPlan(int lanesPerRow, int tiles, GridRule gridRule) implements 
     boolean coefficients = operation == Operation.COEFFICIENT_GRADIENT;
     int lanes = coefficients ? 1 : Math.min(WARP, Integer.lowestOneBit(headDim / VECTOR));
     int tiles = coefficients ? headDim / ScanPlan.valueColumns(headDim, slices) : 1;
-    return new RowPlan(lanes, tiles, new GridRule.PerRows(THREADS / lanes));
+    return new RowPlan(lanes, tiles, new GridRule(GridRule.Per.ROWS, THREADS / lanes));
   }
 
   @Override

@@ -73,7 +73,7 @@ public record ScanPlan(
         splitSums ? 2 * headDim / slices : headDim / slices,
         map,
         end(map),
-        new GridRule.PerHead(headDim / columns));
+        new GridRule(GridRule.Per.HEAD, headDim / columns));
   }
 
   /** J: a warp wide where the head dimension and the preferred number of threads allow it. */

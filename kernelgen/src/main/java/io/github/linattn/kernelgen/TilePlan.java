@@ -53,20 +53,28 @@ public record TilePlan(
               accurate ? 1 : 2,
               new SharedRule.Fixed(sumsBytes(spec.elementType())),
               SUMS_TILE * SUMS_TILE / THREADS,
-              new GridRule.PerStateTile(SUMS_TILE));
+              new GridRule(GridRule.Per.STATE_TILE, SUMS_TILE));
       case STATE_OUTPUTS ->
           new TilePlan(
-              THREADS, accurate ? 1 : 2, outputs(spec), 0, new GridRule.PerValueTile(COLUMNS));
+              THREADS,
+              accurate ? 1 : 2,
+              outputs(spec),
+              0,
+              new GridRule(GridRule.Per.VALUE_TILE, COLUMNS));
       case STATE_SCAN ->
           new TilePlan(
-              THREADS, 1, new SharedRule.Fixed(0), 1, new GridRule.PerStateElements(THREADS));
+              THREADS,
+              1,
+              new SharedRule.Fixed(0),
+              1,
+              new GridRule(GridRule.Per.STATE_ELEMENTS, THREADS));
       case DECODE ->
           new TilePlan(
               DECODE_THREADS,
               4,
               new SharedRule.PerGroup(DECODE_THREADS / WARP * (DECODE_COLUMNS + 4)),
               0,
-              new GridRule.PerSharedTiles(DECODE_COLUMNS));
+              new GridRule(GridRule.Per.SHARED_TILES, DECODE_COLUMNS));
       case RECURRENCE ->
           new TilePlan(
               RECURRENCE_THREADS,
@@ -77,7 +85,7 @@ public record TilePlan(
                   RECURRENCE_THREADS / RECURRENCE_COLUMNS,
                   MAX_SHARED_BYTES),
               0,
-              new GridRule.WalkedTiles(RECURRENCE_COLUMNS));
+              new GridRule(GridRule.Per.WALKED_TILES, RECURRENCE_COLUMNS));
       default -> throw new IllegalArgumentException("no tiles for " + spec.operation());
     };
   }
@@ -118,7 +126,7 @@ public record TilePlan(
         small ? 2 : 1,
         new SharedRule.Fixed(bytes),
         headDim * COLUMNS / FORWARD_ROLE_THREADS,
-        new GridRule.PerValueTile(COLUMNS));
+        new GridRule(GridRule.Per.VALUE_TILE, COLUMNS));
   }
 
   /** Stages of q, k and v, two of weights, sums of keys and factors of rows. */

@@ -115,23 +115,19 @@ final class TileText {
   }
 
   private static String grid(GridRule rule) {
-    return switch (rule) {
-      case GridRule.PerStateTile tile ->
+    int size = rule.size();
+    return switch (rule.per()) {
+      case STATE_TILE ->
           String.format(
-              Locale.ROOT,
-              "key/value heads x items x parts of %1$d x %1$d of the state",
-              tile.size());
-      case GridRule.PerStateElements some ->
-          "key/value heads x sequences x " + some.elements() + " elements of the state";
-      case GridRule.PerValueTile tile ->
-          "heads x items x tiles of " + tile.columns() + " value columns";
-      case GridRule.WalkedTiles tile ->
-          "at most heads x items x tiles of " + tile.columns() + " value columns";
-      case GridRule.PerSharedTiles tiles ->
+              Locale.ROOT, "key/value heads x items x parts of %1$d x %1$d of the state", size);
+      case STATE_ELEMENTS -> "key/value heads x sequences x " + size + " elements of the state";
+      case VALUE_TILE -> "heads x items x tiles of " + size + " value columns";
+      case WALKED_TILES -> "at most heads x items x tiles of " + size + " value columns";
+      case SHARED_TILES ->
           "key/value heads x items x up to "
               + GridRule.MOST_CLUSTER_BLOCKS
               + " blocks for their tiles of "
-              + tiles.columns()
+              + size
               + " value columns";
       default -> rule.text();
     };

@@ -78,32 +78,32 @@ class KernelSpecTest {
 
   @Test
   void gridRules() {
-    assertThat(new GridRule.PerHead(4).blocks(64, 0, 0)).isEqualTo(256);
-    assertThat(new GridRule.PerRows(8).blocks(17, 0, 0)).isEqualTo(3);
-    assertThat(GridRule.parse("per_head:4")).isEqualTo(new GridRule.PerHead(4));
-    assertThat(GridRule.parse("per_rows:8")).isEqualTo(new GridRule.PerRows(8));
-    GridRule cluster = new GridRule.PerCluster(64);
+    assertThat(new GridRule(GridRule.Per.HEAD, 4).blocks(64, 0, 0)).isEqualTo(256);
+    assertThat(new GridRule(GridRule.Per.ROWS, 8).blocks(17, 0, 0)).isEqualTo(3);
+    assertThat(GridRule.parse("per_head:4")).isEqualTo(new GridRule(GridRule.Per.HEAD, 4));
+    assertThat(GridRule.parse("per_rows:8")).isEqualTo(new GridRule(GridRule.Per.ROWS, 8));
+    GridRule cluster = new GridRule(GridRule.Per.CLUSTER, 64);
     assertThat(cluster.blocks(10, 128, 130)).isEqualTo(30);
     assertThat(cluster.cluster(130)).isEqualTo(3);
-    assertThat(new GridRule.PerValueTile(64).blocks(10, 128, 130)).isEqualTo(30);
-    assertThat(new GridRule.PerValueTile(64).cluster(130)).isEqualTo(1);
-    assertThat(new GridRule.WalkedTiles(32).blocks(10, 128, 130)).isEqualTo(50);
-    GridRule shared = new GridRule.PerSharedTiles(32);
+    assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).blocks(10, 128, 130)).isEqualTo(30);
+    assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).cluster(130)).isEqualTo(1);
+    assertThat(new GridRule(GridRule.Per.WALKED_TILES, 32).blocks(10, 128, 130)).isEqualTo(50);
+    GridRule shared = new GridRule(GridRule.Per.SHARED_TILES, 32);
     assertThat(shared.blocks(10, 128, 130)).isEqualTo(50);
     assertThat(shared.cluster(130)).isEqualTo(5);
     assertThat(shared.cluster(512)).isEqualTo(8);
     assertThat(shared.withoutClusters().blocks(10, 128, 130)).isEqualTo(10);
     assertThat(cluster.withoutClusters()).isEqualTo(cluster);
-    assertThat(new GridRule.PerStateTile(64).blocks(2, 96, 130)).isEqualTo(12);
-    assertThat(new GridRule.PerStateElements(256).blocks(2, 16, 16)).isEqualTo(4);
+    assertThat(new GridRule(GridRule.Per.STATE_TILE, 64).blocks(2, 96, 130)).isEqualTo(12);
+    assertThat(new GridRule(GridRule.Per.STATE_ELEMENTS, 256).blocks(2, 16, 16)).isEqualTo(4);
     for (GridRule rule :
         List.of(
             cluster,
-            new GridRule.PerValueTile(32),
+            new GridRule(GridRule.Per.VALUE_TILE, 32),
             shared,
-            new GridRule.WalkedTiles(32),
-            new GridRule.PerStateTile(64),
-            new GridRule.PerStateElements(256))) {
+            new GridRule(GridRule.Per.WALKED_TILES, 32),
+            new GridRule(GridRule.Per.STATE_TILE, 64),
+            new GridRule(GridRule.Per.STATE_ELEMENTS, 256))) {
       assertThat(GridRule.parse(rule.text())).isEqualTo(rule);
     }
     for (String wrong : List.of("", "per_head", "per_block:3", "per_head:0", "per_rows:x")) {

@@ -423,7 +423,7 @@ final class Planner {
     if (blocks > Integer.MAX_VALUE || shared > sharedBytes) {
       return Optional.empty();
     }
-    if (grid instanceof GridRule.WalkedTiles) {
+    if (grid.per() == GridRule.Per.WALKED_TILES) {
       blocks = Math.min(blocks, (long) WALKERS * multiprocessors);
     }
     int cluster = grid.cluster(shape.valueDim());
