@@ -217,13 +217,6 @@ __device__ __forceinline__ void load_matrices(uint32_t row, uint32_t (&four_frag
                : "memory");
 }
 
-__device__ __forceinline__ void load_matrices_transposed(uint32_t row, uint32_t (&four_frag)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(four_frag[0]), "=r"(four_frag[1]), "=r"(four_frag[2]), "=r"(four_frag[3])
-               : "r"(row)
-               : "memory");
-}
-
 __device__ __forceinline__ void store_word(uint32_t address, uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }

@@ -7,7 +7,7 @@ namespace linattn {
 namespace hopper {
 
 // What a lane has of the sum of the rows of 32 columns, z or u: columns 8g + 2t and 8g + 2t + 1 for g = lane / 4 % 4
-// and t = lane % 4; lanes from 16 on sum the later half of the rows.
+// and t = lane % 4, of half of the rows; lanes from 16 on have the other half.
 struct RowSum {
   float low = 0.0f;
   float high = 0.0f;
@@ -39,7 +39,8 @@ struct Auxiliary {
   // Sum i of this warp.
   __device__ __forceinline__ int index(int i) const { return warp + i * kWarps; }
   __device__ __forceinline__ static bool is_value(int sum) { return Plan::kSums && sum >= kKeySums; }
-  __device__ __forceinline__ bool has_first_rows() const { return lane < 16; }
+  // One of the two lanes of a column: it starts from what was there, and writes.
+  __device__ __forceinline__ bool writes() const { return lane < 16; }
   // Counted from the first column of k or of v.
   __device__ __forceinline__ static int place(int sum) { return is_value(sum) ? sum - kKeySums : sum; }
   // Of its box: the 16-byte unit of this lane's columns.
@@ -59,7 +60,7 @@ struct Auxiliary {
 #pragma unroll
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int first = column(index(i));
-      if (key_sum != nullptr && has_first_rows() && index(i) < kKeySums && first < Plan::kHeadDim) {
+      if (key_sum != nullptr && writes() && index(i) < kKeySums && first < Plan::kHeadDim) {
         sums[i].low = key_sum[first] * initial_scale();
         sums[i].high = key_sum[first + 1] * initial_scale();
       }
@@ -77,7 +78,7 @@ struct Auxiliary {
       const RowSum total = sums[i].of_all_rows();
       const int end = is_value(sum) ? block.args.chunked.value_dim - block.work.first_column : Plan::kHeadDim;
       const int first = column(sum);
-      if (has_first_rows() && sum < kSums && first < end && (is_value(sum) || block.work.tile == 0)) {
+      if (writes() && sum < kSums && first < end && (is_value(sum) || block.work.tile == 0)) {
         float* sum_gmem = (is_value(sum) ? state.value_sum_out : state.key_sum_out) + first;
         const float scale = 1.0f / (is_value(sum) ? block.scale(kValueScale) : initial_scale());
         sum_gmem[0] = total.low * scale;
@@ -99,7 +100,7 @@ struct Auxiliary {
 #pragma unroll
         for (int part = 0; part < 3; ++part) {
           const uint32_t pair = Half::pack(low, high);
-          if (has_first_rows()) {
+          if (writes()) {
             store_word(rows + swizzled(part, unit(sum)), pair);
           }
           low -= Half::low(pair);

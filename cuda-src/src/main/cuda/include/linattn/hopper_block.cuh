@@ -56,8 +56,7 @@ enum Scale {
   kOutputScale,   // v of the tensors = this * v of the operands
   kWeightBound,   // of |a + b q.k|
   kStateBound,    // of |b| |S| for each token in it, in units of a weight
-  kPlainTokens,   // up to this count S is its own operand
-  kNumScales
+  kPlainTokens    // up to this count S is its own operand
 };
 
 // An element of which only the size matters.

@@ -168,14 +168,7 @@ struct State {
         float chunk_frag[kParts][kPartRegisters] = {};
         pin_parts(chunk_frag);
         products_fence();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          const uint64_t upper_value = further(value, step * 2048);
-          const uint64_t upper_key = further(key, step * 2048);
-          add_value_key(chunk_frag, upper_value, upper_key, step > 0);
-          add_value_key(chunk_frag, further(upper_value, Plan::kLower), upper_key, 1);
-          add_value_key(chunk_frag, upper_value, further(upper_key, Plan::kLowerKey), 1);
-        }
+        multiply_chunk(chunk_frag, value, key);
         products_commit();
         products_wait<0>();
         pin_parts(chunk_frag);
@@ -202,6 +195,19 @@ struct State {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       add_value_key(state_frag, further(value, step * 2048), further(key, step * 2048), 1);
+    }
+  }
+
+  // V^T K of a chunk in halves, from zero.
+  __device__ __forceinline__ static void multiply_chunk(float (&chunk_frag)[kParts][kPartRegisters], uint64_t value,
+                                                        uint64_t key) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint64_t upper_value = further(value, step * 2048);
+      const uint64_t upper_key = further(key, step * 2048);
+      add_value_key(chunk_frag, upper_value, upper_key, step > 0);
+      add_value_key(chunk_frag, further(upper_value, Plan::kLower), upper_key, 1);
+      add_value_key(chunk_frag, upper_value, further(upper_key, Plan::kLowerKey), 1);
     }
   }
 
@@ -335,14 +341,7 @@ struct State {
       products_fence();
       const uint64_t value = operand(block.value(at.index()));
       const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        const uint64_t upper_value = further(value, step * 2048);
-        const uint64_t upper_key = further(key, step * 2048);
-        add_value_key(chunk_frag, upper_value, upper_key, step > 0);
-        add_value_key(chunk_frag, further(upper_value, Plan::kLower), upper_key, 1);
-        add_value_key(chunk_frag, upper_value, further(upper_key, Plan::kLowerKey), 1);
-      }
+      multiply_chunk(chunk_frag, value, key);
       products_commit();
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
       pin(outputs_frag);

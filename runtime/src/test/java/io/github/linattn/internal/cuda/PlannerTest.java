@@ -7,19 +7,14 @@ import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.Sequences;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
-import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
-import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.ArrayList;
-import java.util.EnumSet;
 import java.util.List;
 import java.util.Optional;
-import java.util.Set;
-import java.util.TreeMap;
 import org.junit.jupiter.api.Test;
 
 /**
@@ -52,11 +47,7 @@ class PlannerTest {
     if (ofOneHeadDim && headDim != KEY_DIM || wgmma && !hopper) {
       return Optional.empty();
     }
-    Set<Architecture> architectures =
-        wgmma ? EnumSet.of(Architecture.SM_90A) : EnumSet.of(Architecture.SM_90, Architecture.PTX);
-    KernelSpec spec =
-        KernelSpec.chunked(operation, technique, headDim, element, precision, architectures);
-    return Optional.of(KernelEntry.of(spec, new TreeMap<>()));
+    return AnyKernel.find(operation, technique, headDim, element, precision);
   }
 
   private static ForwardPlan plan(Planner.Question question) {

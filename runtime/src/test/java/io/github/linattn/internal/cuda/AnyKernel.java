@@ -1,0 +1,34 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.KernelSpec;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.Technique;
+import java.util.EnumSet;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+
+/** Kernels as a planner finds them for a Hopper GPU, without building them. */
+final class AnyKernel {
+  private AnyKernel() {}
+
+  /** Whatever can be specified. */
+  static Optional<KernelEntry> find(
+      Operation operation,
+      Technique technique,
+      int headDim,
+      ElementType element,
+      Precision precision) {
+    Set<Architecture> architectures =
+        technique == Technique.WGMMA
+            ? EnumSet.of(Architecture.SM_90A)
+            : EnumSet.of(Architecture.SM_90, Architecture.PTX);
+    KernelSpec spec =
+        KernelSpec.chunked(operation, technique, headDim, element, precision, architectures);
+    return Optional.of(KernelEntry.of(spec, new TreeMap<>()));
+  }
+}
