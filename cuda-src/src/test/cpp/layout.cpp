@@ -102,6 +102,7 @@ int main() {
   MEMBER(ChunkedArguments, a);
   MEMBER(ChunkedArguments, b);
   MEMBER(ChunkedArguments, batches);
+  MEMBER(ChunkedArguments, turns);
   SIZE(Span);
   MEMBER(Span, first);
   MEMBER(Span, num_items);

@@ -90,6 +90,19 @@ struct Products {
         : "l"(a), "l"(b), "r"(add));
   }
 
+  static __device__ __forceinline__ void value_sums(float (&d)[4], uint64_t a, uint64_t b, int add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred accumulate;\n"
+        "setp.ne.b32 accumulate, %6, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3}, "
+        "%4, %5, accumulate, 1, 1, 1, 0;\n"
+        "}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "l"(a), "l"(b), "r"(add));
+  }
+
   static __device__ __forceinline__ void value_key(float (&d)[48], uint64_t a, uint64_t b, int add) {
     asm volatile(
         "{\n"

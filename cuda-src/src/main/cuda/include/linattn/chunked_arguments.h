@@ -8,6 +8,11 @@
 //
 // A block computes a tile of columns of the values of one item of one head:
 //   block = (head * num_items + item) * tiles + tile.
+//
+// Where there are fewer items than the GPU has room for, blocks of the forward may take turns: `turns` of
+// them walk the same chunks and keep the same state, and block `turn` writes the outputs of the chunks
+// turn, turn + turns, ... of the item. Then
+//   block = ((head * num_items + item) * turns + turn) * tiles + tile.
 #pragma once
 
 #include <cstdint>
@@ -75,6 +80,8 @@ struct Item {
 //    284      4  a
 //    288      4  b
 //    292      4  batches        batch rows
+//    296      4  turns          a power of two; 1 where a kernel knows no turns
+//    300      4  padding
 struct ChunkedArguments {
   TensorView query;
   TensorView key;
@@ -104,6 +111,7 @@ struct ChunkedArguments {
   float a;
   float b;
   int32_t batches;
+  int32_t turns;
 };
 
 // The items of one sequence, for state_scan.

@@ -6,21 +6,31 @@
 namespace linattn {
 namespace hopper {
 
-// What a lane has of the sum of the rows of 32 columns, z or u: columns 8g + 2t and 8g + 2t + 1 for g = lane / 4 % 4
-// and t = lane % 4, of half of the rows; lanes from 16 on have the other half.
+// What a lane has of a sum of rows, z or u: two neighbouring columns of a warp's, of the rows of its group. The
+// lanes of a group have all columns.
+template <int kLanes>
 struct RowSum {
   float low = 0.0f;
   float high = 0.0f;
 
   __device__ __forceinline__ RowSum of_all_rows() const {
-    return {low + __shfl_xor_sync(kAllLanes, low, 16), high + __shfl_xor_sync(kAllLanes, high, 16)};
+    RowSum total = *this;
+#pragma unroll
+    for (int distance = kLanes; distance < kWarp; distance *= 2) {
+      total.low += __shfl_xor_sync(kAllLanes, total.low, distance);
+      total.high += __shfl_xor_sync(kAllLanes, total.high, distance);
+    }
+    return total;
   }
 };
 
 template <class Plan>
 struct Auxiliary {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
-  static constexpr int kColumns = 32;  // that a warp sums together
+  // That a warp sums together: so many that there is a warp for each, if possible.
+  static constexpr int kColumns = !Plan::kSums && Plan::kHeadDim <= 16 * kWarps ? 16 : 32;
+  static constexpr int kLanes = kColumns / 2;
+  static constexpr int kRowGroups = kWarp / kLanes;
   static constexpr int kKeySums = (Plan::kHeadDim + kColumns - 1) / kColumns;
   // Where sums are wanted, v is one more box.
   static constexpr int kSums = kKeySums + (Plan::kSums ? Plan::kBoxColumns / kColumns : 0);
@@ -31,7 +41,7 @@ struct Auxiliary {
   const Block<Plan>& block;
   int warp;  // 0 to kWarps - 1
   int lane;
-  RowSum sums[kSumsOfWarp];
+  RowSum<kLanes> sums[kSumsOfWarp];
 
   __device__ __forceinline__ Auxiliary(const Block<Plan>& shared, int aux_warp, int lane_idx)
       : block(shared), warp(aux_warp), lane(lane_idx) {}
@@ -39,16 +49,15 @@ struct Auxiliary {
   // Sum i of this warp.
   __device__ __forceinline__ int index(int i) const { return warp + i * kWarps; }
   __device__ __forceinline__ static bool is_value(int sum) { return Plan::kSums && sum >= kKeySums; }
-  // One of the two lanes of a column: it starts from what was there, and writes.
-  __device__ __forceinline__ bool writes() const { return lane < 16; }
+  // One of the lanes of a column: it starts from what was there, and writes.
+  __device__ __forceinline__ bool writes() const { return lane < kLanes; }
   // Counted from the first column of k or of v.
   __device__ __forceinline__ static int place(int sum) { return is_value(sum) ? sum - kKeySums : sum; }
+  // Of this lane's first column.
+  __device__ __forceinline__ int column(int sum) const { return place(sum) * kColumns + lane % kLanes * 2; }
   // Of its box: the 16-byte unit of this lane's columns.
-  __device__ __forceinline__ int unit(int sum) const { return (place(sum) & 1) * 4 + ((lane >> 2) & 3); }
-
-  __device__ __forceinline__ int column(int sum) const {
-    return place(sum) * kColumns + 8 * ((lane >> 2) & 3) + 2 * (lane & 3);
-  }
+  __device__ __forceinline__ int unit(int sum) const { return column(sum) % Plan::kBoxColumns / 8; }
+  __device__ __forceinline__ static int box(int sum) { return sum * kColumns / Plan::kBoxColumns; }
 
   __device__ __forceinline__ float initial_scale() const {
     return Plan::kNormalize ? 1.0f : block.scale(kKeyScale);
@@ -75,7 +84,7 @@ struct Auxiliary {
 #pragma unroll
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
-      const RowSum total = sums[i].of_all_rows();
+      const RowSum<kLanes> total = sums[i].of_all_rows();
       const int end = is_value(sum) ? block.args.chunked.value_dim - block.work.first_column : Plan::kHeadDim;
       const int first = column(sum);
       if (writes() && sum < kSums && first < end && (is_value(sum) || block.work.tile == 0)) {
@@ -93,10 +102,10 @@ struct Auxiliary {
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
       if (sum < kKeySums) {
-        const RowSum total = sums[i].of_all_rows();
+        const RowSum<kLanes> total = sums[i].of_all_rows();
         float low = total.low * scale;
         float high = total.high * scale;
-        const uint32_t rows = block.key(stage_idx, sum / 2) + Plan::kBoxBytes + (lane & 3) * 4;
+        const uint32_t rows = block.key(stage_idx, box(sum)) + Plan::kBoxBytes + (lane & 3) * 4;
 #pragma unroll
         for (int part = 0; part < 3; ++part) {
           const uint32_t pair = Half::pack(low, high);
@@ -115,24 +124,27 @@ struct Auxiliary {
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
       if (sum < kSums) {
-        const uint32_t tile = is_value(sum) ? block.value(stage_idx) : block.key(stage_idx, sum / 2);
+        const uint32_t tile = is_value(sum) ? block.value(stage_idx) : block.key(stage_idx, box(sum));
         add_rows_of(tile, sum, is_value(sum) ? Plan::kLower : Plan::kLowerKey, sums[i]);
       }
     }
   }
 
-  // Lanes from 16 on take the rows r with r % 8 >= 4, so that no two lanes want the same bank.
-  __device__ __forceinline__ void add_rows_of(uint32_t tile, int sum_idx, int lower_distance, RowSum& sum) const {
+  // Of each 8 rows a group of lanes takes neighbours, so that no two lanes want the same bank.
+  __device__ __forceinline__ void add_rows_of(uint32_t tile, int sum_idx, int lower_distance,
+                                              RowSum<kLanes>& sum) const {
+    constexpr int kRows = 8 / kRowGroups;
+    constexpr int kBatch = 16;  // of rows of a lane, loaded together
     float low[4] = {};
     float high[4] = {};
-    const int first_row = (lane >> 4) * 4;
+    const int first_row = lane / kLanes * kRows;
 #pragma unroll(Plan::kSplit ? 1 : 2)
-    for (int first = 0; first < Plan::kChunk; first += 32) {
+    for (int first = 0; first < Plan::kChunk; first += kBatch * kRowGroups) {
 #pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int row = first_row + j % 4;
+      for (int j = 0; j < kBatch; ++j) {
+        const int row = first_row + j % kRows;
         const uint32_t word =
-            tile + (first + j / 4 * 8) * kRowBytes + swizzled(row, unit(sum_idx)) + (lane & 3) * 4;
+            tile + (first + j / kRows * 8) * kRowBytes + swizzled(row, unit(sum_idx)) + (lane & 3) * 4;
         const uint32_t upper = load_word(word);
         low[j & 1] += Half::low(upper);
         high[j & 1] += Half::high(upper);
@@ -190,7 +202,9 @@ struct Auxiliary {
     if constexpr (!Plan::kSums) {
       const float tokens = block.work.count + static_cast<float>(chunk * Plan::kChunk);
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
-      publish_sums(at.index(), power_of_two(-block.key_sum_exponent(tokens + 1.0f)));
+      if (block.writes(chunk)) {
+        publish_sums(at.index(), power_of_two(-block.key_sum_exponent(tokens + 1.0f)));
+      }
     }
     const int num_rows = block.rows(chunk);
     const bool has_tail = num_rows < Plan::kChunk;

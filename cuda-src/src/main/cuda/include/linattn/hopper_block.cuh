@@ -18,8 +18,43 @@ struct HopperArguments {
   ChunkedArguments chunked;
 };
 
+template <class Plan>
+__device__ __forceinline__ int chunks_of(int tokens) {
+  return (tokens + Plan::kChunk - 1) / Plan::kChunk;
+}
+
+// Which of the blocks that take turns this is, and its number among those with the same turn.
+template <class Plan>
+struct Turn {
+  int64_t block;
+  int turn;
+
+  __device__ __forceinline__ Turn(const ChunkedArguments& args, uint32_t number) : block(number), turn(0) {
+    if constexpr (Plan::kTurns) {
+      const uint32_t tiles = ceil_div(args.value_dim, Plan::kTileColumns);
+      const uint32_t turns = args.turns;
+      turn = static_cast<int>(number / tiles % turns);
+      block = number / (tiles * turns) * tiles + number % tiles;
+    }
+  }
+
+  // The chunks of an item that the block walks: up to the last that it writes.
+  __device__ __forceinline__ static int walked_chunks(int num_chunks, int turn, int turns) {
+    if (!Plan::kTurns) {
+      return num_chunks;
+    }
+    return num_chunks > turn ? ((num_chunks - 1 - turn) & -turns) + turn + 1 : 0;
+  }
+
+  // Whether its state is the item's last one.
+  __device__ __forceinline__ bool walks_to_end(int num_chunks, int turns) const {
+    return !Plan::kTurns || (num_chunks == 0 ? 0 : (num_chunks - 1) & (turns - 1)) == turn;
+  }
+};
+
 // The block's item and its tile of value columns.
 struct ItemWork {
+  int turn;
   int tile;
   int first_column;
   int start;
@@ -32,8 +67,9 @@ struct ItemWork {
   float count;  // before its first token
 
   template <int kColumns>
-  __device__ __forceinline__ explicit ItemWork(const ValueTile<kColumns>& block)
-      : tile(block.block.tile_idx),
+  __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, int turn_of_block)
+      : turn(turn_of_block),
+        tile(block.block.tile_idx),
         first_column(block.first_column),
         start(block.item.start),
         tokens(block.item.tokens),
@@ -88,7 +124,12 @@ struct Block {
   const HopperArguments& args;
   const ItemWork& work;
   uint32_t base;  // of the shared memory, aligned
-  int num_chunks;
+  int num_chunks;  // that the block walks
+
+  // Whether the block writes the outputs of a chunk, or only adds it to its state.
+  __device__ __forceinline__ bool writes(int chunk) const {
+    return !Plan::kTurns || (chunk & (args.chunked.turns - 1)) == work.turn;
+  }
 
   __device__ __forceinline__ uint32_t scale_address(Scale scale) const {
     return base + Plan::kScalesOffset + scale * 4;
@@ -208,7 +249,8 @@ struct StateAddress {
   float* value_sum_out;
 
   __device__ __forceinline__ explicit StateAddress(const ChunkedArguments& args, int column = 0) {
-    const ValueTile<Plan::kTileColumns> block(args, block_number());
+    const Turn<Plan> turn(args, block_number());
+    const ValueTile<Plan::kTileColumns> block(args, turn.block);
     const int64_t state = block.state_offset(args) + column;
     const int64_t key_sum = block.key_sum_offset(args);
     const int64_t value_sum = block.value_sum_offset(args) + column;
@@ -216,14 +258,15 @@ struct StateAddress {
     state_in = reads ? args.state_in + state : nullptr;
     key_sum_in = reads ? args.key_sum_in + key_sum : nullptr;
     value_sum_in = reads ? args.value_sum_in + value_sum : nullptr;
-    const bool writes = args.state_out != nullptr && block.head.writes_state(args);
+    const bool writes = args.state_out != nullptr && block.head.writes_state(args) &&
+                        turn.walks_to_end(chunks_of<Plan>(block.item.tokens), args.turns);
     state_out = writes ? args.state_out + state : nullptr;
     key_sum_out = writes ? args.key_sum_out + key_sum : nullptr;
     value_sum_out = writes ? args.value_sum_out + value_sum : nullptr;
   }
 
   // Anew each time, unlike blockIdx.
-  __device__ __forceinline__ static int64_t block_number() {
+  __device__ __forceinline__ static uint32_t block_number() {
     uint32_t number;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
     return number;

@@ -2,19 +2,21 @@
 // state in the accumulators of a warpgroup. Its warps have roles, in this order:
 //
 //   producer   1 warp            starts the copies of q, k, v into the ring
-//   auxiliary  3 warps           z, rows past the end
+//   auxiliary  3 or 7 warps      z, rows past the end
 //   score      4 warps           W = T o (a + b Q K^T), g, 1/g
 //   state      4 warps           O^T = S^T Q^T + V^T W^T, S^T += V^T K, o = O / g
 //   rows       4 warps or none   fp32 tensors: makes 16-bit tiles of what has landed; where rows are
 //                                normalised: |q|, and divides the rows of k by |k|
 //
-// Where one warpgroup of the state would leave q and k to be
-// read by too many blocks there are two, with 64 value columns each, and the warps of the scores have the
-// first two roles as well (kBeside).
+// Where one warpgroup of the state would leave q and k to be read by too many blocks there are two, with 64
+// value columns each, and the warps of the scores are producer and auxiliary as well (kBeside).
 //
 // The products are transposed, so that the accumulators of S^T are the registers from which the next
 // product takes them, and only W passes through shared memory. The blocks of one item and head, one for
 // each 64 value columns, form a cluster: side by side they find q and k in the L2 cache.
+//
+// Blocks that take turns walk the same chunks. Of a chunk whose outputs another one writes they bring k and v
+// alone, and add them to their sums: a third of the work, so that few heads fill more of the GPU.
 #pragma once
 
 #include "linattn/hopper_auxiliary.cuh"
@@ -27,17 +29,22 @@
 namespace linattn {
 namespace hopper {
 
-// Rows of z and W that are not written again: zero, but for the row of ones that adds up v.
+// What is not written again: the rows behind z, W above its diagonal, and the row of ones that adds up v.
 template <class Plan>
-__device__ __forceinline__ void clear_extra_rows(const Block<Plan>& block) {
+__device__ __forceinline__ void clear_constants(const Block<Plan>& block) {
   constexpr int kWords = Plan::kExtraBytes / 4;
+  constexpr int kWeightUnits = Plan::kWeightBuffers * Plan::kWeightBytes / kUnitBytes;
+  for (int i = threadIdx.x; i < kWeightUnits; i += Plan::kThreads) {
+    store_unit(block.weights(0) + i * kUnitBytes, make_uint4(0, 0, 0, 0));
+  }
   for (int i = threadIdx.x; i < Plan::kStages * Plan::kBoxes * kWords; i += Plan::kThreads) {
     const int box = i / kWords;
     store_word(block.key(box / Plan::kBoxes, box % Plan::kBoxes) + Plan::kBoxBytes + (i % kWords) * 4, 0u);
   }
-  for (int i = threadIdx.x; i < Plan::kWeightBuffers * kWords; i += Plan::kThreads) {
-    store_word(block.weights(i / kWords) + Plan::kBoxBytes + (i % kWords) * 4,
-               i % kWords < kRowBytes / 4 ? Plan::Half::kOnes : 0u);
+  __syncthreads();
+  constexpr int kRowWords = kRowBytes / 4;
+  for (int i = threadIdx.x; i < Plan::kWeightBuffers * kRowWords; i += Plan::kThreads) {
+    store_word(block.weights(i / kRowWords) + Plan::kBoxBytes + i % kRowWords * 4, Plan::Half::kOnes);
   }
 }
 
@@ -206,25 +213,27 @@ __device__ __forceinline__ void write_marks(const Block<Plan>& block, bool marks
 }
 
 template <class Plan>
-__device__ __forceinline__ void forward(const HopperArguments& args) {
+__device__ __forceinline__ void walk(const HopperArguments& args) {
   extern __shared__ unsigned char shared[];
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const uint32_t start = shared_address(shared);
   const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
-  const ItemWork item(ValueTile<Plan::kTileColumns>(args.chunked, blockIdx.x));
+  const Turn<Plan> turn(args.chunked, blockIdx.x);
+  const ItemWork item(ValueTile<Plan::kTileColumns>(args.chunked, turn.block), turn.turn);
   // Where registers are short the item is read again where it is used.
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
   if (Plan::kBeside > 1 && threadIdx.x == 0) {
     *work_smem = item;
   }
   const ItemWork& work = Plan::kBeside > 1 ? *work_smem : item;
-  const Block<Plan> block{args, work, base, (item.tokens + Plan::kChunk - 1) / Plan::kChunk};
+  const Block<Plan> block{args, work, base,
+                          Turn<Plan>::walked_chunks(chunks_of<Plan>(item.tokens), turn.turn, args.chunked.turns)};
   if (threadIdx.x == 0) {
     init_barriers(block);
   }
   static_assert(sizeof(ItemWork) <= 48, "its place in shared memory");
-  clear_extra_rows(block);
+  clear_constants(block);
   publish_to_async_proxy();
   if constexpr (Plan::kScaled) {
     __syncthreads();
@@ -247,7 +256,9 @@ __device__ __forceinline__ void forward(const HopperArguments& args) {
   } else if (warpgroup < Plan::kStateGroup) {
     if constexpr (!Plan::kSums) {
       Plan::Spec::Registers::score();
-      marks = score(block, warp & 3, lane);
+      Score<Plan> score(block, warp & 3, lane);
+      score.run();
+      marks = score.marks;
     }
   } else if (warpgroup < Plan::kRowsGroup) {
     Plan::Spec::Registers::state();
@@ -268,6 +279,17 @@ __device__ __forceinline__ void forward(const HopperArguments& args) {
     write_marks(block, marks != 0.0f, marked_box);  // NaN is not 0
   }
   cluster_sync();
+}
+
+template <class Plan>
+__device__ __forceinline__ void forward(const HopperArguments& args) {
+  if constexpr (Plan::kMayTakeTurns) {
+    if (args.chunked.turns > 1) {
+      walk<InTurns<Plan>>(args);
+      return;
+    }
+  }
+  walk<Plan>(args);
 }
 
 }  // namespace hopper

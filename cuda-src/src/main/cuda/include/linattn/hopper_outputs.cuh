@@ -84,6 +84,15 @@ struct Outputs {
     }
   }
 
+  // V^T times the row of ones behind the weights, which is always there.
+  __device__ __forceinline__ void sum_values(float (&sums_frag)[4], uint64_t value) const {
+    const uint64_t ones = operand(block.weights(0) + Plan::kBoxBytes);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      Plan::Products::value_sums(sums_frag, further(value, step * 2048), further(ones, step * 32), step > 0);
+    }
+  }
+
   // With one buffer: until the copy of the chunk before has read it.
   __device__ __forceinline__ void reuse_buffer() const {
     if (leads()) {

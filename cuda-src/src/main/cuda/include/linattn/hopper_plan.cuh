@@ -96,7 +96,7 @@ struct Operand<F16> {
 // kNormalize (whether rows of q and k are divided by their length), kSums (whether S, z and u of the
 // items are all that is wanted), kBeside (warpgroups of the state side by side, each with 64 value columns of
 // the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used),
-// kWeightBuffers, kOutputBuffers (of each warpgroup of the state), the registers of the roles, and Products,
+// kWeightBuffers, kOutputBuffers (of each warpgroup of the state), kAuxiliaryGroups (warpgroups), the registers of the roles, and Products,
 // the instructions.
 template <class Spec_>
 struct HopperPlan {
@@ -120,6 +120,9 @@ struct HopperPlan {
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = kBeside > 1;
+  // Whether blocks may take turns, and whether they do.
+  static constexpr bool kMayTakeTurns = !kSums && !kConverted && !kNormalize && !kApart;
+  static constexpr bool kTurns = false;
 
   static constexpr int kChunk = 64;
   static constexpr int kBoxColumns = 64;
@@ -177,9 +180,10 @@ struct HopperPlan {
 
   // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two
   // warpgroups of the state side by side there are registers for one more, which has all other roles.
-  static constexpr int kAuxiliaryWarps = kMerged ? 4 : 3;
+  static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp
+  static constexpr int kAuxiliaryWarps = kMerged ? 4 : 4 * kAuxiliaryGroups - 1;
   static constexpr bool kHasRows = kConverted || kNormalize;
-  static constexpr int kScoreGroup = kMerged ? 0 : 1;
+  static constexpr int kScoreGroup = kMerged ? 0 : kAuxiliaryGroups;
   static constexpr int kStateGroup = kScoreGroup + (kSums ? 0 : 1);  // sums have no scores
   static constexpr int kRowsGroup = kStateGroup + kBeside;
   static constexpr int kGroups = kRowsGroup + (kHasRows ? 1 : 0);
@@ -196,6 +200,12 @@ struct HopperPlan {
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
   static constexpr int kStateRegisters = kHeadDim / 2;
+};
+
+// The same plan where blocks take turns.
+template <class Plan>
+struct InTurns : Plan {
+  static constexpr bool kTurns = true;
 };
 
 }  // namespace hopper

@@ -8,38 +8,73 @@
 namespace linattn {
 namespace hopper {
 
-// W of each chunk, g and the factors of the outputs. Returns NaN if a g was not finite, else 0.
 template <class Plan>
-__device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_group, int lane) {
+struct Score {
   using Half = typename Plan::Half;
   using Products = typename Plan::Products;
-  const ItemWork& work = block.work;
-  const int t = lane & 3;
-  const int row = warp_in_group * 16 + (lane >> 2);
-  const uint32_t matrix_row =
-      swizzled(0, 0) + static_cast<uint32_t>((warp_in_group * 16 + (lane & 15)) * kRowBytes);
-  const int matrix_swizzle = lane & 7;
-  const int matrix_unit = lane >> 4;
-  const bool writes_g = t == 0 && work.tile == 0;
-  const TensorView& normalizer = block.args.chunked.normalizer;
-  float scores_frag[Plan::Products::kScoreRegisters];
+
+  const Block<Plan>& block;
+  int warp;
+  int lane;
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kWeightBuffers> weights_at;
-  float count = work.count;
-  const float plain_tokens = block.plain_tokens();
-  Unit unit = block.first_unit();
-  float marks = 0.0f;
-  Auxiliary<Plan> auxiliary(block, warp_in_group, lane);
-  if constexpr (Plan::kMerged) {
-    auxiliary.start();
-    if (warp_in_group == 0 && block.num_chunks > 0) {
-      load_chunk(block, 0, at, lane == 0);
+  float count;  // before the chunk
+  float plain_tokens;
+  Unit unit;
+  float marks = 0.0f;  // NaN once a g was not finite
+
+  __device__ __forceinline__ Score(const Block<Plan>& shared, int warp_in_group, int lane_idx)
+      : block(shared),
+        warp(warp_in_group),
+        lane(lane_idx),
+        count(shared.work.count),
+        plain_tokens(shared.plain_tokens()),
+        unit(shared.first_unit()) {}
+
+  __device__ __forceinline__ void run() {
+    Auxiliary<Plan> auxiliary(block, warp, lane);
+    if constexpr (Plan::kMerged) {
+      auxiliary.start();
+      if (warp == 0 && block.num_chunks > 0) {
+        load_chunk(block, 0, at, lane == 0);
+      }
+    }
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      if constexpr (Plan::kMerged) {
+        auxiliary.prepare(chunk, at);
+      }
+      if (block.writes(chunk)) {
+        weigh(chunk);
+        weights_at.advance();
+      } else {
+        barrier_wait(block.key_full(at.index()), at.parity());
+        arrive_as_reader<Plan::kNormalize>(block.key_empty(at.index()), lane);
+      }
+      count += Plan::kChunk;
+      if constexpr (Plan::kMerged) {
+        if (warp == 0 && chunk + 1 < block.num_chunks) {
+          RingPosition<Plan::kStages> next_at = at;
+          next_at.advance();
+          load_chunk(block, chunk + 1, next_at, lane == 0);
+        }
+        auxiliary.sum_chunk(at);
+      }
+      at.advance();
+    }
+    if constexpr (Plan::kMerged) {
+      auxiliary.finish();
     }
   }
-  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-    if constexpr (Plan::kMerged) {
-      auxiliary.prepare(chunk, at);
-    }
+
+  // W of a chunk, g and the factors of the outputs.
+  __device__ __forceinline__ void weigh(int chunk) {
+    const ItemWork& work = block.work;
+    const int t = lane & 3;
+    const int row = warp * 16 + (lane >> 2);
+    const uint32_t matrix_row = swizzled(0, 0) + static_cast<uint32_t>((warp * 16 + (lane & 15)) * kRowBytes);
+    const int matrix_swizzle = lane & 7;
+    const int matrix_unit = lane >> 4;
+    float scores_frag[Plan::Products::kScoreRegisters];
     barrier_wait(block.query_full(at.index()), at.parity());
     if constexpr (Plan::kApart) {
       barrier_wait(block.key_full(at.index()), at.parity());
@@ -92,9 +127,9 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     const uint32_t weights = block.weights(weights_at.index()) + matrix_row;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {  // of 8 columns each
-      uint32_t upper_frag[4] = {};
-      uint32_t lower_frag[4] = {};
-      if (pair <= warp_in_group) {  // else above the diagonal
+      if (pair <= warp) {  // above the diagonal are the zeros of the start
+        uint32_t upper_frag[4];
+        uint32_t lower_frag[4];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int block8 = 2 * pair + i;
@@ -103,7 +138,7 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
           float w1 = fmaf(slope, scores_frag[4 * block8 + 1], first_offset);
           float w2 = fmaf(slope, scores_frag[4 * block8 + 2], second_offset);
           float w3 = fmaf(slope, scores_frag[4 * block8 + 3], second_offset);
-          if (pair == warp_in_group) {
+          if (pair == warp) {
             w0 = column <= row ? w0 : 0.0f;
             w1 = column + 1 <= row ? w1 : 0.0f;
             w2 = column <= row + 8 ? w2 : 0.0f;
@@ -119,11 +154,11 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
             upper_frag[2 * i + 1] = Half::pack(w2, w3);
           }
         }
-      }
-      const uint32_t matrices = weights + (((2 * pair + matrix_unit) ^ matrix_swizzle) * kUnitBytes);
-      store_matrices(matrices, upper_frag);
-      if constexpr (Plan::kSplit) {
-        store_matrices(matrices + Plan::kLowerKey, lower_frag);
+        const uint32_t matrices = weights + (((2 * pair + matrix_unit) ^ matrix_swizzle) * kUnitBytes);
+        store_matrices(matrices, upper_frag);
+        if constexpr (Plan::kSplit) {
+          store_matrices(matrices + Plan::kLowerKey, lower_frag);
+        }
       }
     }
     first_g = sum_lanes<4>(first_g) + first_before;  // while the weights are on their way
@@ -149,7 +184,8 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
-    if (writes_g) {
+    if (t == 0 && work.tile == 0) {
+      const TensorView& normalizer = block.args.chunked.normalizer;
       float* const g_gmem =
           row_address<float>(normalizer, work.batch, work.head, work.start + chunk * Plan::kChunk + row);
       if (row < num_rows) {
@@ -159,23 +195,8 @@ __device__ __forceinline__ float score(const Block<Plan>& block, int warp_in_gro
         g_gmem[8 * normalizer.token_stride] = second_g * unit.inverse * reciprocal(second_length);
       }
     }
-    count += Plan::kChunk;
-    if constexpr (Plan::kMerged) {
-      if (warp_in_group == 0 && chunk + 1 < block.num_chunks) {
-        RingPosition<Plan::kStages> next_at = at;
-        next_at.advance();
-        load_chunk(block, chunk + 1, next_at, lane == 0);
-      }
-      auxiliary.sum_chunk(at);
-    }
-    at.advance();
-    weights_at.advance();
   }
-  if constexpr (Plan::kMerged) {
-    auxiliary.finish();
-  }
-  return marks;
-}
+};
 
 }  // namespace hopper
 }  // namespace linattn

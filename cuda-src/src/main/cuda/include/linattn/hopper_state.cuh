@@ -229,6 +229,13 @@ struct State {
     RingPosition<Plan::kWeightBuffers> weights_at;
     RingPosition<Plan::kOutputBuffers> outputs_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      if (!block.writes(chunk)) {
+        add_unwritten(at);
+        count += Plan::kChunk;
+        block.follow(count, plain_tokens, unit);
+        at.advance();
+        continue;
+      }
       const float scale = unit.slope;
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       if constexpr (kQueryParts == 1) {
@@ -291,6 +298,27 @@ struct State {
     }
   }
 
+  // S and u of a chunk whose outputs another block writes.
+  __device__ __forceinline__ void add_unwritten(const RingPosition<Plan::kStages>& at) {
+    if constexpr (Plan::kTurns) {
+      barrier_wait(block.key_full(at.index()), at.parity());
+      const uint64_t value = operand(block.value(at.index(), outputs.box));
+      float sums_frag[4] = {};
+      pin(sums_frag);
+      pin_parts(state_frag);
+      products_fence();
+      outputs.sum_values(sums_frag, value);
+      add_chunk(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
+      products_commit();
+      finish_products();
+      pin(sums_frag);
+      outputs.add_value_sums(sums_frag[0], sums_frag[2]);
+      if (lane == 0) {
+        barrier_arrive(block.key_empty(at.index()));
+      }
+    }
+  }
+
   __device__ __forceinline__ void finish_products() {
     products_wait<0>();
     pin_parts(state_frag);
@@ -320,12 +348,9 @@ struct State {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const uint64_t upper_query = further(query, step / 4 * Plan::kQueryBox + step % 4 * 32);
-        Products::state_query(outputs_frag, upper_frag[4 * step], upper_frag[4 * step + 1],
-                              upper_frag[4 * step + 2], upper_frag[4 * step + 3], upper_query, step > 0);
-        Products::state_query(outputs_frag, lower_frag[4 * step], lower_frag[4 * step + 1],
-                              lower_frag[4 * step + 2], lower_frag[4 * step + 3], upper_query, 1);
-        Products::state_query(outputs_frag, upper_frag[4 * step], upper_frag[4 * step + 1],
-                              upper_frag[4 * step + 2], upper_frag[4 * step + 3], further(upper_query, Plan::kLower), 1);
+        Products::state_query(outputs_frag, upper_frag + 4 * step, upper_query, step > 0);
+        Products::state_query(outputs_frag, lower_frag + 4 * step, upper_query, 1);
+        Products::state_query(outputs_frag, upper_frag + 4 * step, further(upper_query, Plan::kLower), 1);
       }
       products_commit();
       products_wait<0>();
@@ -412,8 +437,7 @@ struct State {
 #pragma unroll
     for (int i = 0; i < kPairs / 4 && part * (kPairs / 4) + i < kSteps; ++i) {
       const int step = part * (kPairs / 4) + i;
-      Products::state_query(outputs_frag, half_frag[4 * i], half_frag[4 * i + 1], half_frag[4 * i + 2],
-                            half_frag[4 * i + 3],
+      Products::state_query(outputs_frag, half_frag + 4 * i,
                             further(query, step / 4 * Plan::kQueryBox + step % 4 * 32), step > 0);
     }
   }

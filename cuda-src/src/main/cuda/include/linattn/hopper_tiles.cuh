@@ -15,12 +15,16 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
   const int token = work.start + chunk * Plan::kChunk;
   barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
   if (starts) {
+    const bool asks = !Plan::kSums && block.writes(chunk);
+    constexpr int kSummedBoxes = Plan::kBoxes + Plan::kBeside;  // of k and v
     barrier_expect(block.query_full(at.index()),
-                   (Plan::kApart ? Plan::kBoxes : Plan::kSlotsPerChunk) * Plan::kBoxBytes);
+                   ((asks ? Plan::kBoxes : 0) + (Plan::kApart ? 0 : kSummedBoxes)) * Plan::kBoxBytes);
+    if (asks) {
 #pragma unroll
-    for (int box = 0; box < Plan::kBoxes && !Plan::kSums; ++box) {
-      load_tile(block.query(at.index(), box), &block.args.query,
-                {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index()));
+      for (int box = 0; box < Plan::kBoxes; ++box) {
+        load_tile(block.query(at.index(), box), &block.args.query,
+                  {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index()));
+      }
     }
   }
   if constexpr (Plan::kApart) {

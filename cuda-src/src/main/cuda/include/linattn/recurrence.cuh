@@ -274,8 +274,12 @@ __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
   const auto is_marked = [&](int64_t tile_number) {
     const uint32_t number = static_cast<uint32_t>(tile_number);  // a grid could have it
     constexpr uint32_t kTilesPerMark = kValueColumns / Plan::kColumns;
-    return args.marks == nullptr ||
-           args.marks[static_cast<int64_t>(number / tiles) * marks_per_item + number % tiles / kTilesPerMark] != 0;
+    uint32_t marked = args.marks == nullptr;
+    for (int turn = 0; turn < args.turns && marked == 0; ++turn) {
+      const int64_t walk = static_cast<int64_t>(number / tiles) * args.turns + turn;
+      marked = args.marks[walk * marks_per_item + number % tiles / kTilesPerMark];
+    }
+    return marked != 0;
   };
   wait_for_earlier_kernels();
 

@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
 import io.github.linattn.Plan;
 import java.util.ArrayList;
 import java.util.List;
@@ -21,8 +22,15 @@ final class BenchPlans {
   private static final long MOST_BLOCKS = 2048;
 
   private static final int COLUMNS = 64;
+
+  /** As many as an H200 has multiprocessors, nearly. */
+  private static final long MOST_TURN_BLOCKS = 128;
+
+  private static final int MOST_TURNS = 8;
+  private static final int MOST_TURNS_DIM = 128;
   private static final Pattern SEGMENTS =
       Pattern.compile("^segments: \\d+ items of up to (\\d+) tokens");
+  private static final Pattern TURNS = Pattern.compile("chunks (\\d+) blocks write in turn");
   private static final Pattern TECHNIQUE = Pattern.compile(", by (\\w+) on ");
 
   private BenchPlans() {}
@@ -33,10 +41,28 @@ final class BenchPlans {
     if (problem.causal() && !problem.decode()) {
       for (String technique : TECHNIQUES) {
         names.add(technique);
+        if (technique.equals("wgmma")) {
+          turns(problem).forEach(turns -> names.add(technique + "*" + turns));
+        }
         segments(problem.shape()).forEach(segment -> names.add(technique + ":" + segment));
       }
     }
     return names;
+  }
+
+  /** Blocks that take turns, as long as they all have room at once. */
+  private static List<Integer> turns(BenchCase problem) {
+    List<Integer> turns = new ArrayList<>();
+    AttentionShape shape = problem.shape();
+    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
+    boolean can =
+        problem.precision().dtype() != DType.F32
+            && !problem.normalize()
+            && shape.keyDim() <= MOST_TURNS_DIM;
+    for (int i = 2; can && i <= MOST_TURNS && blocks * i <= MOST_TURN_BLOCKS; i *= 2) {
+      turns.add(i);
+    }
+    return turns;
   }
 
   /** Lengths of 2, 4, 8, ... equal segments; the first, the last and some between. */
@@ -82,12 +108,14 @@ final class BenchPlans {
     if (pass.reason().isEmpty()) {
       return "paper";
     }
+    Matcher turns = TURNS.matcher(pass.reason());
+    String inTurn = turns.find() ? "*" + turns.group(1) : "";
     String kind = pass.reason().split(":", 2)[0];
     Matcher segments = SEGMENTS.matcher(pass.reason());
     if (segments.find()) {
       kind = "segments " + segments.group(1);
     }
     Matcher technique = TECHNIQUE.matcher(pass.reason());
-    return technique.find() ? kind + ", " + technique.group(1) : kind;
+    return technique.find() ? kind + ", " + technique.group(1) + inTurn : kind;
   }
 }

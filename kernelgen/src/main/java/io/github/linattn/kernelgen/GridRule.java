@@ -25,6 +25,8 @@ public record GridRule(Per per, int size) {
      * As {@link #VALUE_TILE}, and the blocks of an item are a cluster: they share what they read.
      */
     CLUSTER,
+    /** As {@link #CLUSTER}; several clusters may take turns with the chunks of an item. */
+    CLUSTER_IN_TURNS,
     /**
      * As {@link #VALUE_TILE}, or fewer blocks, which walk the tiles: for kernels that mostly find
      * nothing to do.
@@ -69,7 +71,7 @@ public record GridRule(Per per, int size) {
         switch (per) {
           case HEAD, ROWS -> size;
           case VALUE_TILE, WALKED_TILES -> Math.ceilDiv(valueDim, size);
-          case CLUSTER, SHARED_TILES -> cluster(valueDim);
+          case CLUSTER, CLUSTER_IN_TURNS, SHARED_TILES -> cluster(valueDim);
           case STATE_TILE -> (long) Math.ceilDiv(keyDim, size) * Math.ceilDiv(valueDim, size);
           case STATE_ELEMENTS ->
               Math.ceilDiv((long) keyDim * valueDim + keyDim + valueDim, (long) size);
@@ -80,7 +82,7 @@ public record GridRule(Per per, int size) {
   /** Blocks of a cluster; 1 for none. */
   public int cluster(int valueDim) {
     return switch (per) {
-      case CLUSTER -> Math.ceilDiv(valueDim, size);
+      case CLUSTER, CLUSTER_IN_TURNS -> Math.ceilDiv(valueDim, size);
       case SHARED_TILES -> Math.min(Math.ceilDiv(valueDim, size), MOST_CLUSTER_BLOCKS);
       default -> 1;
     };

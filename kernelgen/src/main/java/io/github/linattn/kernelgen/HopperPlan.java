@@ -17,7 +17,8 @@ import java.util.Locale;
  * @param weightBuffers chunks of weights between the warpgroups
  * @param outputBuffers chunks of outputs on their way out, of 64 columns each
  * @param beside warpgroups of the state; with two the one of the scores has all other roles
- * @param threads 4 warps for each role
+ * @param auxiliaryGroups warpgroups that sum keys; the first warp starts copies instead
+ * @param threads 4 warps for each warpgroup
  * @param roles what each warpgroup does, and its registers
  * @param stateRegisters D/2, of each thread of the state role
  * @param shared the shared-memory map, in the order of offsets
@@ -32,6 +33,7 @@ public record HopperPlan(
     int weightBuffers,
     int outputBuffers,
     int beside,
+    int auxiliaryGroups,
     int threads,
     Roles roles,
     int stateRegisters,
@@ -60,6 +62,9 @@ public record HopperPlan(
 
   /** Above, blocks of 64 columns would read q and k more often than memory can give them. */
   private static final int MAX_SINGLE_HEAD_DIM = 192;
+
+  /** Above, the parts of a chunk are brought and given back one by one. */
+  private static final int MAX_WHOLE_HEAD_DIM = 128;
 
   /** S, its sum over a chunk and its two halves leave too few registers beyond. */
   private static final int MAX_SPLIT_HEAD_DIM = 128;
@@ -103,15 +108,15 @@ public record HopperPlan(
    * Registers of the threads of each role; multiples of 8, their sum at most what the register file
    * has for a thread of each warpgroup.
    *
-   * @param auxiliary one warp that issues copies, three that sum keys; 0 where the scores do it
+   * @param auxiliary warps that sum keys; 0 where the scores do it
    * @param score weights and normalizer of a chunk
    * @param state outputs, and the state
    * @param rows fp32 boxes to 16-bit ones, lengths of rows; 0 where there is none of either
    */
   public record Roles(int auxiliary, int score, int state, int rows) {
     /** All of them. */
-    int sum(int beside) {
-      return auxiliary + score + beside * state + rows;
+    int sum(int auxiliaryGroups, int beside) {
+      return auxiliaryGroups * auxiliary + score + beside * state + rows;
     }
   }
 
@@ -139,10 +144,12 @@ public record HopperPlan(
     }
     boolean rows = converted || normalized;
     int beside = headDim > MAX_SINGLE_HEAD_DIM && !rows && !sums ? 2 : 1;
-    int groups = (beside > 1 ? 0 : 1) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
+    boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
+    int auxiliaryGroups = rows || apart ? 1 : 2;
+    int groups = (beside > 1 ? 0 : auxiliaryGroups) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
     int threads = groups * WARPGROUP;
     Roles roles = sums ? sumRoles(headDim, rows) : roles(headDim, converted, normalized, products);
-    if (roles.sum(beside) > groups * launchRegisters(threads)) {
+    if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
     for (Buffers choice : beside > 1 ? BESIDE : choices(converted, products, sums)) {
@@ -157,12 +164,17 @@ public record HopperPlan(
             choice.weights,
             choice.outputs,
             beside,
+            auxiliaryGroups,
             threads,
             roles,
             headDim / 2,
             map,
             bytes,
-            new GridRule(GridRule.Per.CLUSTER, beside * KernelSpec.BOX_COLUMNS));
+            new GridRule(
+                takesTurns(headDim, rows || sums)
+                    ? GridRule.Per.CLUSTER_IN_TURNS
+                    : GridRule.Per.CLUSTER,
+                beside * KernelSpec.BOX_COLUMNS));
       }
     }
     throw new IllegalArgumentException(
@@ -173,6 +185,11 @@ public record HopperPlan(
             headDim,
             element.id(),
             precision.id()));
+  }
+
+  /** Where all of a chunk lands at once, and nothing is done to it before the products. */
+  private static boolean takesTurns(int headDim, boolean otherwise) {
+    return headDim <= MAX_WHOLE_HEAD_DIM && !otherwise;
   }
 
   private static List<Buffers> choices(boolean converted, int products, boolean sums) {
@@ -205,7 +222,7 @@ public record HopperPlan(
    */
   private static Roles sumRoles(int headDim, boolean rows) {
     if (!rows) {
-      return new Roles(MOST_REGISTERS, 0, MOST_REGISTERS, 0);
+      return headDim > 128 ? new Roles(96, 0, 248, 0) : new Roles(168, 0, 168, 0);
     }
     return headDim > 128 ? new Roles(104, 0, 232, 168) : new Roles(168, 0, 168, 168);
   }
@@ -217,7 +234,10 @@ public record HopperPlan(
       if (headDim > MAX_SINGLE_HEAD_DIM) {
         return new Roles(0, 104, 200, 0);
       }
-      return wide ? new Roles(96, 152, 248, 0) : new Roles(168, 168, 168, 0);
+      if (wide) {
+        return new Roles(96, 152, 248, 0);
+      }
+      return new Roles(56, 160, 240, 0);
     }
     if (products == 3) {
       return new Roles(72, 128, 224, 88);

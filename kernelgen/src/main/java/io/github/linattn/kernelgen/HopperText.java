@@ -77,13 +77,13 @@ final class HopperText {
     String text =
         String.format(
             Locale.ROOT,
-            "copies and sums (%d registers), %sstate (%d)",
+            "%scopies and sums (%d registers), %sstate (%d)",
+            plan.auxiliaryGroups() == 1 ? "" : plan.auxiliaryGroups() + " of ",
             roles.auxiliary(),
             roles.score() == 0 ? "" : String.format(Locale.ROOT, "scores (%d), ", roles.score()),
             roles.state());
-    return roles.rows() == 0
-        ? text
-        : text + String.format(Locale.ROOT, ", rows (%d)", roles.rows());
+    return text
+        + (roles.rows() == 0 ? "" : String.format(Locale.ROOT, ", rows (%d)", roles.rows()));
   }
 
   private static String products(KernelSpec spec, HopperPlan plan) {
@@ -104,6 +104,9 @@ final class HopperText {
       instructions.add(shared("value_weights", weights, weights / 2, operand, true, false));
       if (split) {
         instructions.add(shared("value_lower_weights", CHUNK, weights / 2, operand, true, false));
+      }
+      if (plan.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS) {
+        instructions.add(shared("value_sums", EXTRA, EXTRA / 2, operand, true, false));
       }
     }
     int part = Math.min(spec.headDim(), PART);
@@ -167,6 +170,7 @@ final class HopperText {
           static constexpr bool kNormalize = %13$b;
           static constexpr bool kSums = %14$b;
           static constexpr int kBeside = %15$d;
+          static constexpr int kAuxiliaryGroups = %16$d;
           static constexpr int kStages = %6$d;
           static constexpr int kSlots = %7$d;
           static constexpr int kWeightBuffers = %8$d;
@@ -202,7 +206,8 @@ final class HopperText {
         plan.stateRegisters(),
         spec.operation().normalizes(),
         HopperPlan.isSums(spec.operation()),
-        plan.beside());
+        plan.beside(),
+        plan.auxiliaryGroups());
   }
 
   private static String tag(ElementType element) {

@@ -54,11 +54,10 @@ final class WgmmaText {
   /** The function, indented by two, each line ended by a line feed. */
   static String function(Instruction it) {
     int count = it.columns / 2;
-    String first =
-        it.fragment ? "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3" : "uint64_t a";
+    String first = it.fragment ? "const uint32_t* a" : "uint64_t a";
     List<String> inputs =
         it.fragment
-            ? List.of("\"r\"(a0)", "\"r\"(a1)", "\"r\"(a2)", "\"r\"(a3)", "\"l\"(b)")
+            ? List.of("\"r\"(a[0])", "\"r\"(a[1])", "\"r\"(a[2])", "\"r\"(a[3])", "\"l\"(b)")
             : List.of("\"l\"(a)", "\"l\"(b)");
     List<String> operands = new ArrayList<>();
     if (it.fragment) {

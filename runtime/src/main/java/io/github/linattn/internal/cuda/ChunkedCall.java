@@ -168,6 +168,7 @@ final class ChunkedCall {
     long marks = states + plan.stateBytes();
     long copy = marks + alignedBytes(plan.markBytes());
     fillCommon(main, forward);
+    setInt(main, "turns", plan.turns());
     copies = new ArrayList<>();
     switch (plan.kind()) {
       case FORWARD, DECODE -> fillWhole(forward, plan, marks, copy);
@@ -334,6 +335,7 @@ final class ChunkedCall {
     setLong(sums, "a_per_head", 0);
     setLong(sums, "b_per_head", 0);
     setLong(sums, "marks", 0);
+    setInt(sums, "turns", 1);
   }
 
   private void fillScan(Cut cut, State items, AttentionShape shape) {

@@ -67,7 +67,9 @@ public final class ChunkedStructs {
           JAVA_INT.withName("normalize"),
           JAVA_FLOAT.withName("a"),
           JAVA_FLOAT.withName("b"),
-          JAVA_INT.withName("batches"));
+          JAVA_INT.withName("batches"),
+          JAVA_INT.withName("turns"),
+          MemoryLayout.paddingLayout(4));
 
   /** {@code linattn::StateScanArguments}. */
   public static final StructLayout STATE_SCAN =
@@ -98,7 +100,7 @@ public final class ChunkedStructs {
               TENSOR_MAP.withName("value"),
               TENSOR_MAP.withName("out"),
               CHUNKED.withName("chunked"),
-              MemoryLayout.paddingLayout(24))
+              MemoryLayout.paddingLayout(16))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
   private ChunkedStructs() {}

@@ -11,6 +11,7 @@ import org.jspecify.annotations.Nullable;
  * @param steps in order
  * @param cut items of {@link Kind#FORWARD} and of the sums
  * @param outputs items of the outputs where they differ
+ * @param turns blocks that walk the same chunks of an item and write their outputs in turn
  * @param stateBytes of the states of items, then of the sums of sequences
  * @param markBytes of the marks of the forward
  * @param copyBytes of an initial state that would be overwritten while it is read
@@ -22,6 +23,7 @@ record ForwardPlan(
     List<Step> steps,
     Cut cut,
     @Nullable Cut outputs,
+    int turns,
     long stateBytes,
     long markBytes,
     long copyBytes,

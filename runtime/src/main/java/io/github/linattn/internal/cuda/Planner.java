@@ -35,6 +35,9 @@ final class Planner {
   /** Columns of a tile of the forward, hence of a mark. */
   private static final int COLUMNS = 64;
 
+  /** Every block reads all of k and v. */
+  private static final int MOST_TURNS = 8;
+
   /** Blocks of a multiprocessor that walk tiles: enough to work, few to find nothing to do. */
   private static final int WALKERS = 2;
 
@@ -176,12 +179,13 @@ final class Planner {
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
         .filter(forward -> cut.longest() <= Rates.mostItemTokens(forward.precision()))
+        .filter(forward -> choice.turns() <= mostTurns(forward))
         .findFirst()
         .flatMap(
             forward ->
                 choice.segment() == 0
-                    ? whole(question, forward, cut)
-                    : segmented(question, forward, choice.segment()))
+                    ? whole(question, forward, cut, choice.turns())
+                    : segmented(question, forward, choice.segment(), choice.turns()))
         .map(plan -> explained(plan, List.of(), question));
   }
 
@@ -214,21 +218,38 @@ final class Planner {
   private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
     int limit = Rates.mostItemTokens(forward.precision());
     Cut whole = new Cut(question.shape.tokens(), question.packing, 0);
-    Optional<ForwardPlan> sums = segmented(question, forward, segments(whole, limit));
+    Optional<ForwardPlan> sums = segmented(question, forward, segments(whole, limit), 1);
     if (whole.longest() <= limit || sums.isEmpty()) {
-      whole(question, forward, whole).ifPresent(candidates::add);
+      for (int turns = 1; isWorthIt(question, forward, whole, turns); turns *= 2) {
+        whole(question, forward, whole, turns).ifPresent(candidates::add);
+      }
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
     for (int parts = 2; Math.ceilDiv(longest, parts) >= LEAST_SEGMENT; parts++) {
       int segment = Math.ceilDiv(Math.ceilDiv(longest, parts), CHUNK) * CHUNK;
-      if (segment <= limit) {
-        segmented(question, forward, segment).ifPresent(candidates::add);
+      Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
+      for (int turns = 1;
+          segment <= limit && isWorthIt(question, forward, cut, turns);
+          turns *= 2) {
+        segmented(question, forward, segment, turns).ifPresent(candidates::add);
       }
       if (blocks(question, whole) * parts > 8L * multiprocessors) {
         break; // more parts only add states
       }
     }
+  }
+
+  /** Blocks that take turns cost memory traffic; more than fill the GPU once gain nothing. */
+  private boolean isWorthIt(Question question, KernelEntry forward, Cut cut, int turns) {
+    return turns == 1
+        || (turns <= mostTurns(forward)
+            && blocks(question, cut) * turns <= multiprocessors
+            && cut.longest() > (turns - 1) * CHUNK);
+  }
+
+  private static int mostTurns(KernelEntry forward) {
+    return forward.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS ? MOST_TURNS : 1;
   }
 
   /** The fewest segments that respect the limit. */
@@ -242,9 +263,10 @@ final class Planner {
   }
 
   /** Each sequence from its own initial state. */
-  private Optional<ForwardPlan> whole(Question question, KernelEntry forward, Cut cut) {
+  private Optional<ForwardPlan> whole(
+      Question question, KernelEntry forward, Cut cut, int turns) {
     Optional<Step> recurrence = recurrence(question, cut);
-    Optional<Step> step = step(forward, question, question.heads() * cut.items());
+    Optional<Step> step = step(forward, question, question.heads() * cut.items() * turns);
     if (step.isEmpty() || recurrence.isEmpty()) {
       return Optional.empty();
     }
@@ -256,7 +278,8 @@ final class Planner {
             + question.queryBytes()
             + states * question.keyValueHeads() * cut.sequences();
     double micros =
-        pass(question, step.get(), cut, cut.items(), bytes, states > 0) + 2 * Rates.LAUNCH_MICROS;
+        pass(question, step.get(), cut, cut.items() * turns, turns, bytes, states > 0)
+            + 2 * Rates.LAUNCH_MICROS;
     long copy =
         question.inPlace ? question.stateBytes() * question.keyValueHeads() * cut.sequences() : 0;
     return Optional.of(
@@ -265,41 +288,52 @@ final class Planner {
             List.of(step.get(), recurrence.get()),
             cut,
             null,
+            turns,
             0,
-            markBytes(question, cut),
+            markBytes(question, cut, turns),
             copy,
             micros,
             ""));
   }
 
-  private static long markBytes(Question question, Cut cut) {
-    return blocks(question, cut) * Integer.BYTES;
+  private static long markBytes(Question question, Cut cut, int turns) {
+    return blocks(question, cut) * turns * Integer.BYTES;
   }
 
   /** Sums of segments, the states before them, a forward of each. */
-  private Optional<ForwardPlan> segmented(Question question, KernelEntry forward, int segment) {
+  private Optional<ForwardPlan> segmented(
+      Question question, KernelEntry forward, int segment, int turns) {
     Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
     int summed = cut.summedItems(question.finalState);
     Optional<Step> sums = sums(question, summed);
     Optional<Step> scan = scan(question, cut);
-    Optional<Step> step = step(forward, question, question.heads() * cut.items());
+    Optional<Step> step = step(forward, question, question.heads() * cut.items() * turns);
     Optional<Step> recurrence = recurrence(question, cut);
     if (sums.isEmpty() || scan.isEmpty() || step.isEmpty() || recurrence.isEmpty()) {
       return Optional.empty();
     }
     long stateBytes = question.stateBytes() * question.keyValueHeads() * cut.items();
     double kept = question.keyValueBytes() + stateBytes;
-    double first = pass(question, sums.get(), cut, summed, kept * summed / cut.items(), true);
+    double first = pass(question, sums.get(), cut, summed, 1, kept * summed / cut.items(), true);
     double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
-    double third = pass(question, step.get(), cut, cut.items(), kept + question.queryBytes(), true);
+    double third =
+        pass(
+            question,
+            step.get(),
+            cut,
+            cut.items() * turns,
+            turns,
+            kept + question.queryBytes(),
+            true);
     return Optional.of(
         new ForwardPlan(
             Kind.SEGMENTED,
             List.of(sums.get(), scan.get(), step.get(), recurrence.get()),
             cut,
             null,
+            turns,
             stateBytes,
-            markBytes(question, cut),
+            markBytes(question, cut, turns),
             0,
             first + second + third + 4 * Rates.LAUNCH_MICROS,
             ""));
@@ -318,6 +352,7 @@ final class Planner {
                   List.of(step),
                   cut,
                   null,
+                  1,
                   0,
                   0,
                   0,
@@ -354,15 +389,17 @@ final class Planner {
     long stateBytes =
         question.stateBytes() * question.keyValueHeads() * (cut.items() + cut.sequences());
     double first =
-        pass(question, sums.get(), cut, cut.items(), question.keyValueBytes() + stateBytes, true);
+        pass(
+            question, sums.get(), cut, cut.items(), 1, question.keyValueBytes() + stateBytes, true);
     double second =
-        pass(question, answers.get(), outputs, outputs.items(), question.queryBytes(), true);
+        pass(question, answers.get(), outputs, outputs.items(), 1, question.queryBytes(), true);
     return Optional.of(
         new ForwardPlan(
             Kind.NON_CAUSAL,
             List.of(sums.get(), scan.get(), answers.get()),
             cut,
             outputs,
+            1,
             stateBytes,
             0,
             0,
@@ -434,15 +471,23 @@ final class Planner {
    * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
    * as a block works, or as its bytes are on their way.
    *
-   * @param items that the blocks have
+   * @param items that the blocks have, one for each turn
+   * @param turns of the blocks of an item
    * @param bytes that all blocks read and write
    * @param states whether blocks read or write states
    */
   private double pass(
-      Question question, Step step, Cut cut, int items, double bytes, boolean states) {
+      Question question,
+      Step step,
+      Cut cut,
+      int items,
+      int turns,
+      double bytes,
+      boolean states) {
     KernelEntry kernel = step.kernel();
     int keyDim = question.shape.keyDim();
-    double chunk = Rates.chunkMicros(kernel, keyDim);
+    double chunk =
+        (Rates.chunkMicros(kernel, keyDim) + (turns - 1) * Rates.addedChunkMicros(keyDim)) / turns;
     double start = Rates.startMicros(kernel.technique()) + (states ? Rates.stateMicros(keyDim) : 0);
     long longest = Math.ceilDiv(cut.longest(), CHUNK);
     double perBlock = bytes / Rates.BYTES_PER_MICRO / step.blocks();
@@ -466,6 +511,9 @@ final class Planner {
             : best.cut().longest() <= CHUNK
                 ? "short: one chunk, without a state between chunks"
                 : "one pass: %s".formatted(best.cut());
+    if (best.turns() > 1) {
+      how += ", whose chunks %d blocks write in turn".formatted(best.turns());
+    }
     Optional<ForwardPlan> other =
         candidates.stream()
             .filter(plan -> plan.kind() != best.kind() || forwardOf(plan) != forward)
@@ -494,6 +542,7 @@ final class Planner {
         best.steps(),
         best.cut(),
         best.outputs(),
+        best.turns(),
         best.stateBytes(),
         best.markBytes(),
         best.copyBytes(),

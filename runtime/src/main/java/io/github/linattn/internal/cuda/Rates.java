@@ -33,6 +33,9 @@ final class Rates {
   /** The same with three products, up to D = 128. */
   private static final double[] SPLIT = {1.9, 2.15, 2.6, 2.85};
 
+  /** One chunk that a block of wgmma adds to its state while another one writes the outputs. */
+  private static final double[] ADDED = {0.2, 0.2, 0.27, 0.33};
+
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
   /** With rows of q and k divided by their length. */
@@ -56,6 +59,11 @@ final class Rates {
       case NORMALIZED_STATE_SUMS, STATE_OUTPUTS -> forward / 2;
       default -> forward;
     };
+  }
+
+  /** One chunk of which a block writes no outputs, because it is another one's turn. */
+  static double addedChunkMicros(int keyDim) {
+    return of(ADDED, keyDim);
   }
 
   private static double wgmma(KernelEntry kernel, int keyDim) {

@@ -242,21 +242,21 @@ class PlannerTest {
     Planner.Question question =
         causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
     ForwardPlan whole =
-        planner(true).plan(question, new PlanChoice(Technique.MMA, 0)).orElseThrow();
+        planner(true).plan(question, new PlanChoice(Technique.MMA, 0, 1)).orElseThrow();
     assertThat(whole.kind()).isEqualTo(Kind.FORWARD);
     assertThat(whole.steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
     ForwardPlan cut =
-        planner(true).plan(question, new PlanChoice(Technique.WGMMA, 2048)).orElseThrow();
+        planner(true).plan(question, new PlanChoice(Technique.WGMMA, 2048, 1)).orElseThrow();
     assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(cut.cut().longest()).isEqualTo(2048);
     assertThat(cut.reason())
         .isEqualTo(
             "segments: 5 items of up to 2048 tokens with a scan between"
                 + " two passes, by wgmma on 132 multiprocessors");
-    assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0))).isEmpty();
+    assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
     Planner.Question tooLong =
         causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
-    assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0))).isEmpty();
+    assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
   }
 
   @Test
