@@ -103,6 +103,8 @@ int main() {
   MEMBER(ChunkedArguments, b);
   MEMBER(ChunkedArguments, batches);
   MEMBER(ChunkedArguments, turns);
+  MEMBER(ChunkedArguments, slot_step);
+  MEMBER(ChunkedArguments, tickets);
   SIZE(Span);
   MEMBER(Span, first);
   MEMBER(Span, num_items);

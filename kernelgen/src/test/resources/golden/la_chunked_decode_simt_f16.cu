@@ -2,18 +2,18 @@
 //
 // operation  decode, family chunked, simt, f16 native
 // key dim    any
-// block      128 threads, at least 4 to a multiprocessor
-// grid       key/value heads x items x up to 8 blocks for their tiles of 32 value columns
-// shared     3648 bytes for Dk = 256; per_group:144
+// block      160 threads, at least 4 to a multiprocessor
+// grid       heads x items x tiles of 16 value columns
+// shared     2308 bytes for Dk = 256; per_group:65
 #include "linattn/decode.cuh"
 
 namespace {
-using Plan = linattn::DecodePlan<__half, /*kColumns=*/32, /*kThreads=*/128>;
-static_assert(Plan::kThreads == 128, "the header and the resource plan disagree on threads");
-static_assert(Plan::shared_bytes(256, 1) == 3648, "the header and the resource plan disagree on the map");
+using Plan = linattn::DecodePlan<__half, /*kColumns=*/16, /*kThreads=*/160>;
+static_assert(Plan::kThreads == 160, "the header and the resource plan disagree on threads");
+static_assert(Plan::shared_bytes(256, 1) == 2308, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(160, 4)
     la_chunked_decode_simt_f16(const __grid_constant__ linattn::ChunkedArguments arguments) {
   linattn::decode<Plan>(arguments);
 }

@@ -71,8 +71,7 @@ struct Products {
         : "l"(a), "l"(b), "r"(add));
   }
 
-  static __device__ __forceinline__ void state_query(float (&d)[36], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                                     uint64_t b, int add) {
+  static __device__ __forceinline__ void state_query(float (&d)[36], const uint32_t* a, uint64_t b, int add) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -87,7 +86,7 @@ struct Products {
           "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
           "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
           "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 
   static __device__ __forceinline__ void value_weights(float (&d)[36], uint64_t a, uint64_t b, int add) {
@@ -168,6 +167,7 @@ struct Spec {
   static constexpr bool kNormalize = false;
   static constexpr bool kSums = false;
   static constexpr int kBeside = 1;
+  static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 2;

@@ -3,7 +3,7 @@
 // operation  forward, family chunked, wgmma, bf16 native
 // state      D = 96 in 2 boxes of 64 columns: 48 registers of each thread of a warpgroup
 // products   1 of bf16 for each of the formula
-// block      384 threads: warpgroups copies and sums (168 registers), scores (168), state (168)
+// block      512 threads: warpgroups 2 of copies and sums (56 registers), scores (160), state (240)
 // grid       heads x items x tiles of 64 value columns; the tiles of an item are a cluster
 // tokens     chunks of 64, 4 in shared memory
 // shared     217472 bytes from a multiple of 1024 on, 218496 with what finding it may take:
@@ -53,8 +53,7 @@ struct Products {
         : "l"(a), "l"(b), "r"(add));
   }
 
-  static __device__ __forceinline__ void state_query(float (&d)[36], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                                     uint64_t b, int add) {
+  static __device__ __forceinline__ void state_query(float (&d)[36], const uint32_t* a, uint64_t b, int add) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
@@ -69,7 +68,7 @@ struct Products {
           "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
           "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
           "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 
   static __device__ __forceinline__ void value_weights(float (&d)[36], uint64_t a, uint64_t b, int add) {
@@ -125,11 +124,11 @@ struct Products {
   }
 };
 
-// of a thread of each role; 168 at the start
+// of a thread of each role; 128 at the start
 struct Registers {
-  static __device__ __forceinline__ void auxiliary() {}
-  static __device__ __forceinline__ void score() {}
-  static __device__ __forceinline__ void state() {}
+  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 56;"); }
+  static __device__ __forceinline__ void score() { asm volatile("setmaxnreg.inc.sync.aligned.u32 160;"); }
+  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
 };
 
 struct Spec {
@@ -140,6 +139,7 @@ struct Spec {
   static constexpr bool kNormalize = false;
   static constexpr bool kSums = false;
   static constexpr int kBeside = 1;
+  static constexpr int kAuxiliaryGroups = 2;
   static constexpr int kStages = 4;
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 2;
@@ -149,12 +149,12 @@ struct Spec {
 };
 
 using Plan = linattn::hopper::HopperPlan<Spec>;
-static_assert(Plan::kThreads == 384, "the header and the resource plan disagree on threads");
+static_assert(Plan::kThreads == 512, "the header and the resource plan disagree on threads");
 static_assert(Plan::kSharedBytes == 218496, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 48, "the header and the resource plan disagree on state");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_forward_wgmma_d96_bf16(const __grid_constant__ linattn::hopper::HopperArguments arguments) {
   linattn::let_later_kernels_start();
   linattn::wait_for_earlier_kernels();

@@ -87,6 +87,7 @@ struct Spec {
   static constexpr bool kNormalize = true;
   static constexpr bool kSums = true;
   static constexpr int kBeside = 1;
+  static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 6;
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 0;

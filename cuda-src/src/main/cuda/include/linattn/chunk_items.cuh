@@ -20,7 +20,8 @@ __device__ __forceinline__ Item load_item(const ChunkedArguments& args, int item
   item.start = static_cast<int32_t>(start);
   item.tokens = tokens_left < args.item_tokens ? static_cast<int32_t>(tokens_left < 0 ? 0 : tokens_left)
                                                : args.item_tokens;
-  item.slot = item_idx < args.slots ? item_idx : args.slots - 1;
+  const int slot = item_idx * args.slot_step;
+  item.slot = slot < args.slots ? slot : args.slots - 1;
   item.reserved = 0;
   item.count = args.initial_count + start;
   return item;

@@ -4,7 +4,7 @@
 // Work is cut into items: an item is a run of tokens of one head that starts from one state. A whole
 // sequence is an item, and so is a segment of one. Where `items` is null, item i of every head is
 //   start = i * item_tokens, tokens = min(item_tokens, tokens - start), count = initial_count + start,
-// slot = min(i, slots - 1).
+// slot = min(i * slot_step, slots - 1).
 //
 // A block computes a tile of columns of the values of one item of one head:
 //   block = (head * num_items + item) * tiles + tile.
@@ -81,7 +81,8 @@ struct Item {
 //    288      4  b
 //    292      4  batches        batch rows
 //    296      4  turns          a power of two; 1 where a kernel knows no turns
-//    300      4  padding
+//    300      4  slot_step      see above
+//    304      8  tickets        [kv heads, items] of decode: zero before and after each launch
 struct ChunkedArguments {
   TensorView query;
   TensorView key;
@@ -112,6 +113,8 @@ struct ChunkedArguments {
   float b;
   int32_t batches;
   int32_t turns;
+  int32_t slot_step;
+  uint32_t* tickets;
 };
 
 // The items of one sequence, for state_scan.

@@ -32,8 +32,8 @@ struct Auxiliary {
   static constexpr int kLanes = kColumns / 2;
   static constexpr int kRowGroups = kWarp / kLanes;
   static constexpr int kKeySums = (Plan::kHeadDim + kColumns - 1) / kColumns;
-  // Where sums are wanted, v is one more box.
-  static constexpr int kSums = kKeySums + (Plan::kSums ? Plan::kBoxColumns / kColumns : 0);
+  // Where sums are wanted, those of v too.
+  static constexpr int kSums = kKeySums + (Plan::kSums ? Plan::kTileColumns / kColumns : 0);
   static constexpr int kSumsOfWarp = (kSums + kWarps - 1) / kWarps;
   static constexpr int kBarrier = 1 + Plan::kBeside;
   using Half = typename Plan::Half;
@@ -57,7 +57,7 @@ struct Auxiliary {
   __device__ __forceinline__ int column(int sum) const { return place(sum) * kColumns + lane % kLanes * 2; }
   // Of its box: the 16-byte unit of this lane's columns.
   __device__ __forceinline__ int unit(int sum) const { return column(sum) % Plan::kBoxColumns / 8; }
-  __device__ __forceinline__ static int box(int sum) { return sum * kColumns / Plan::kBoxColumns; }
+  __device__ __forceinline__ static int box(int sum) { return place(sum) * kColumns / Plan::kBoxColumns; }
 
   __device__ __forceinline__ float initial_scale() const {
     return Plan::kNormalize ? 1.0f : block.scale(kKeyScale);
@@ -124,7 +124,7 @@ struct Auxiliary {
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
       if (sum < kSums) {
-        const uint32_t tile = is_value(sum) ? block.value(stage_idx) : block.key(stage_idx, box(sum));
+        const uint32_t tile = is_value(sum) ? block.value(stage_idx, box(sum)) : block.key(stage_idx, box(sum));
         add_rows_of(tile, sum, is_value(sum) ? Plan::kLower : Plan::kLowerKey, sums[i]);
       }
     }

@@ -115,11 +115,11 @@ struct HopperPlan {
   // Operands of fp16 whose tensors are fp16: what is too large for them can only be scaled as S and W.
   static constexpr bool kFollows = kScaled && !kConverted;
   // Q, K and V of a stage are filled and given back apart, where a stage is too large to come as a whole.
-  static constexpr bool kApart = kSplit || (!kConverted && kHeadDim > 128 && !kSums);
+  static constexpr bool kApart = kSplit || (kHeadDim > 128 && !kSums);
   static constexpr int kStages = Spec::kStages;
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
-  static constexpr bool kMerged = kBeside > 1;
+  static constexpr bool kMerged = kBeside > 1 && !kSums;
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
@@ -179,7 +179,7 @@ struct HopperPlan {
   static constexpr int kSharedBytes = kWorkOffset + 48 + kAlignment;
 
   // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two
-  // warpgroups of the state side by side there are registers for one more, which has all other roles.
+  // warpgroups of the state of a forward there are registers for one more, which has all other roles.
   static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp
   static constexpr int kAuxiliaryWarps = kMerged ? 4 : 4 * kAuxiliaryGroups - 1;
   static constexpr bool kHasRows = kConverted || kNormalize;

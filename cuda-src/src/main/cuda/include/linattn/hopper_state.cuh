@@ -162,7 +162,7 @@ struct State {
       } else if (block.rows(chunk) < Plan::kChunk) {
         barrier_wait(block.barrier(Plan::kReady, at.index()), 0);  // its only phase
       }
-      const uint64_t value = operand(block.value(at.index()));
+      const uint64_t value = operand(block.value(at.index(), outputs.box));
       const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
       if constexpr (Plan::kSplit) {
         float chunk_frag[kParts][kPartRegisters] = {};

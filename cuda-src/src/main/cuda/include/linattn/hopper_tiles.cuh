@@ -56,6 +56,17 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
   }
 }
 
+// Slots of a chunk: queries, keys, the values.
+template <class Plan>
+__device__ __forceinline__ constexpr bool is_query_slot(int slot) {
+  return slot < Plan::kBoxes && !Plan::kSums;
+}
+
+template <class Plan>
+__device__ __forceinline__ constexpr bool is_value_slot(int slot) {
+  return slot == Plan::kSlotsPerChunk - 1;
+}
+
 // 64 columns of fp32 in two boxes of 32.
 template <class Plan>
 __device__ __forceinline__ void load_slot(uint32_t upper, uint32_t lower, const TensorMap* map, int column,
@@ -80,14 +91,14 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
       const int token = work.start + chunk * Plan::kChunk;
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
-        const bool is_key = slot < Plan::kBoxes;
-        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
-        const TensorMap* map = is_key ? &block.args.key : is_value ? &block.args.value : &block.args.query;
+        const bool is_query = is_query_slot<Plan>(slot);
+        const bool is_value = is_value_slot<Plan>(slot);
+        const TensorMap* map = is_query ? &block.args.query : is_value ? &block.args.value : &block.args.key;
         const int column = is_value ? work.first_column : slot % Plan::kBoxes * Plan::kBoxColumns;
         const uint32_t target = block.base + Plan::kSlotsOffset + at.index() * Plan::kSlotBytes;
         barrier_wait(block.barrier(Plan::kSlotEmpty, at.index()), at.parity() ^ 1);
         load_slot<Plan>(target, target + Plan::kBoxBytes, map, column, token,
-                        is_key || is_value ? work.kv_head : work.head, work.batch,
+                        is_query ? work.head : work.kv_head, work.batch,
                         block.barrier(Plan::kSlotFull, at.index()));
         at.advance();
       }
@@ -334,64 +345,54 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   const float query_scale = block.scale(kQueryScale);
   const float key_scale = block.scale(kKeyScale);
   const float value_scale = block.scale(kValueScale);
-  constexpr int kLastKey = Plan::kSlotsPerChunk - 2;  // of the keys, and of the queries
+  constexpr int kLastKey = Plan::kSlotsPerChunk - 2;
   uint4 raw_frag[8];
   RingPosition<Plan::kStages> at;
-  if constexpr (!Plan::kSplit) {
-    RingPosition<Plan::kSlots> slot_at;
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
+  RingPosition<Plan::kSplit ? 1 : Plan::kSlots> slot_at;
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
 #pragma unroll
-      for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
-        const bool is_key = slot < Plan::kBoxes;
-        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
-        const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index() * Plan::kSlotBytes;
-        const uint32_t target = is_key     ? block.key(at.index(), slot)
-                                : is_value ? block.value(at.index())
-                                           : block.query(at.index(), slot - Plan::kBoxes);
-        barrier_wait(block.barrier(Plan::kSlotFull, slot_at.index()), slot_at.parity());
-        converter.load(source, source + Plan::kBoxBytes, raw_frag);
-        converter.store(raw_frag, is_key ? key_scale : is_value ? value_scale : query_scale, target, target);
-        arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
-        slot_at.advance();
-        if (slot == kLastKey && Plan::kNormalize) {
-          __syncwarp();
-          normalizer.run(at.index(), block.rows(chunk));
-        }
-        if (slot == kLastKey || is_value) {
-          publish_to_async_proxy();
-          barrier_arrive(is_value ? block.value_full(at.index()) : block.key_full(at.index()));
-        }
-      }
-      at.advance();
-    }
-  } else {
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-#pragma unroll
-      for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
-        const bool is_query = slot < Plan::kBoxes && !Plan::kSums;
-        const bool is_value = slot == Plan::kSlotsPerChunk - 1;
-        const uint32_t tile = is_query   ? block.query(at.index(), slot)
-                              : is_value ? block.value(at.index())
-                                         : block.key(at.index(), slot % Plan::kBoxes);
-        const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
+    for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
+      const bool is_query = is_query_slot<Plan>(slot);
+      const bool is_value = is_value_slot<Plan>(slot);
+      const int box = slot % Plan::kBoxes;
+      const uint32_t tile = is_query   ? block.query(at.index(), box)
+                            : is_value ? block.value(at.index())
+                                       : block.key(at.index(), box);
+      const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
+      const float scale = is_query ? query_scale : is_value ? value_scale : key_scale;
+      if constexpr (Plan::kSplit) {
         barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + slot), at.parity());
         converter.load(tile, lower, raw_frag);
         __syncwarp();
-        converter.store(raw_frag, is_query ? query_scale : is_value ? value_scale : key_scale, tile, lower);
-        if (slot == kLastKey && Plan::kNormalize) {
-          __syncwarp();
-          normalizer.run(at.index(), block.rows(chunk));
+      } else {
+        const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index() * Plan::kSlotBytes;
+        if (box == 0 || is_value) {
+          barrier_wait(is_query   ? block.query_empty(at.index())
+                       : is_value ? block.value_empty(at.index())
+                                  : block.key_empty(at.index()),
+                       at.parity() ^ 1);
         }
-        if (slot == Plan::kBoxes - 1 || slot == kLastKey || is_value) {
-          publish_to_async_proxy();
-          barrier_arrive(is_query   ? block.query_full(at.index())
-                         : is_value ? block.value_full(at.index())
-                                    : block.key_full(at.index()));
-        }
+        barrier_wait(block.barrier(Plan::kSlotFull, slot_at.index()), slot_at.parity());
+        converter.load(source, source + Plan::kBoxBytes, raw_frag);
       }
-      at.advance();
+      converter.store(raw_frag, scale, tile, lower);
+      if constexpr (!Plan::kSplit) {
+        arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
+        slot_at.advance();
+      }
+      if (slot == kLastKey && Plan::kNormalize) {
+        __syncwarp();
+        normalizer.run(at.index(), block.rows(chunk));
+      }
+      const bool ends_queries = Plan::kApart && is_query && box == Plan::kBoxes - 1;
+      if (ends_queries || slot == kLastKey || is_value) {
+        publish_to_async_proxy();
+        barrier_arrive(ends_queries ? block.query_full(at.index())
+                       : is_value   ? block.value_full(at.index())
+                                    : block.key_full(at.index()));
+      }
     }
+    at.advance();
   }
 }
 

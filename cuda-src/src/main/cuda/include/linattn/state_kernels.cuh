@@ -404,7 +404,7 @@ struct StateScanPlan {
 
 template <class Plan>
 __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
-  constexpr int kBatch = 4;  // loads under way
+  constexpr int kBatch = 16;  // loads under way
   let_later_kernels_start();
   const BlockIndex block(blockIdx.x, args.num_sequences, Plan::tiles(args.key_dim, args.value_dim));
   const int sequence = block.item_idx;

@@ -10,9 +10,6 @@ import java.util.Locale;
  * @param size of what a block takes, in the unit of {@code per}
  */
 public record GridRule(Per per, int size) {
-  /** What every GPU with clusters can run. */
-  public static final int MOST_CLUSTER_BLOCKS = 8;
-
   /** What a block is for. */
   public enum Per {
     /** {@code size} blocks for each head; head-major: block = head x size + tile. */
@@ -32,11 +29,6 @@ public record GridRule(Per per, int size) {
      * nothing to do.
      */
     WALKED_TILES,
-    /**
-     * A cluster per item of a head, whose blocks take tiles of {@code size} value columns in turn;
-     * one block that takes them all where there are no clusters.
-     */
-    SHARED_TILES,
     /** A part of {@code size} x {@code size} of the state of each item of a key/value head. */
     STATE_TILE,
     /** {@code size} elements of S, z and u of each sequence of a key/value head. */
@@ -71,7 +63,7 @@ public record GridRule(Per per, int size) {
         switch (per) {
           case HEAD, ROWS -> size;
           case VALUE_TILE, WALKED_TILES -> Math.ceilDiv(valueDim, size);
-          case CLUSTER, CLUSTER_IN_TURNS, SHARED_TILES -> cluster(valueDim);
+          case CLUSTER, CLUSTER_IN_TURNS -> cluster(valueDim);
           case STATE_TILE -> (long) Math.ceilDiv(keyDim, size) * Math.ceilDiv(valueDim, size);
           case STATE_ELEMENTS ->
               Math.ceilDiv((long) keyDim * valueDim + keyDim + valueDim, (long) size);
@@ -83,14 +75,8 @@ public record GridRule(Per per, int size) {
   public int cluster(int valueDim) {
     return switch (per) {
       case CLUSTER, CLUSTER_IN_TURNS -> Math.ceilDiv(valueDim, size);
-      case SHARED_TILES -> Math.min(Math.ceilDiv(valueDim, size), MOST_CLUSTER_BLOCKS);
       default -> 1;
     };
-  }
-
-  /** The rule of a launch on a GPU, or with code, that has no clusters. */
-  public GridRule withoutClusters() {
-    return per == Per.SHARED_TILES ? new GridRule(Per.HEAD, 1) : this;
   }
 
   /** The form in the manifest, such as {@code per_head:4}. */

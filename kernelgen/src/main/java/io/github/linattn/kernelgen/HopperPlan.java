@@ -16,7 +16,8 @@ import java.util.Locale;
  * @param slots fp32 boxes of 64 x 64 on their way to a stage; 0 where boxes land in the stage
  * @param weightBuffers chunks of weights between the warpgroups
  * @param outputBuffers chunks of outputs on their way out, of 64 columns each
- * @param beside warpgroups of the state; with two the one of the scores has all other roles
+ * @param beside warpgroups of the state; in a forward with two the one of the scores has all other
+ *     roles
  * @param auxiliaryGroups warpgroups that sum keys; the first warp starts copies instead
  * @param threads 4 warps for each warpgroup
  * @param roles what each warpgroup does, and its registers
@@ -62,6 +63,9 @@ public record HopperPlan(
 
   /** Above, blocks of 64 columns would read q and k more often than memory can give them. */
   private static final int MAX_SINGLE_HEAD_DIM = 192;
+
+  /** The same of sums, which hold little else. */
+  private static final int MAX_SINGLE_SUM = 96;
 
   /** Above, the parts of a chunk are brought and given back one by one. */
   private static final int MAX_WHOLE_HEAD_DIM = 128;
@@ -143,16 +147,17 @@ public record HopperPlan(
               headDim));
     }
     boolean rows = converted || normalized;
-    int beside = headDim > MAX_SINGLE_HEAD_DIM && !rows && !sums ? 2 : 1;
+    int beside = !rows && headDim > (sums ? MAX_SINGLE_SUM : MAX_SINGLE_HEAD_DIM) ? 2 : 1;
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
     int auxiliaryGroups = rows || apart ? 1 : 2;
-    int groups = (beside > 1 ? 0 : auxiliaryGroups) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
+    boolean merged = beside > 1 && !sums;
+    int groups = (merged ? 0 : auxiliaryGroups) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
     int threads = groups * WARPGROUP;
     Roles roles = sums ? sumRoles(headDim, rows) : roles(headDim, converted, normalized, products);
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
-    for (Buffers choice : beside > 1 ? BESIDE : choices(converted, products, sums)) {
+    for (Buffers choice : merged ? BESIDE : choices(converted, products, sums)) {
       List<SharedRegion> map = map(headDim, element, products, choice, beside, sums);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
@@ -222,7 +227,10 @@ public record HopperPlan(
    */
   private static Roles sumRoles(int headDim, boolean rows) {
     if (!rows) {
-      return headDim > 128 ? new Roles(96, 0, 248, 0) : new Roles(168, 0, 168, 0);
+      if (headDim > 128) {
+        return new Roles(56, 0, 200, 0);
+      }
+      return headDim > MAX_SINGLE_SUM ? new Roles(128, 0, 128, 0) : new Roles(168, 0, 168, 0);
     }
     return headDim > 128 ? new Roles(104, 0, 232, 168) : new Roles(168, 0, 168, 168);
   }

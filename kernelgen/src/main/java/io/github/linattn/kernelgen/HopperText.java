@@ -66,7 +66,7 @@ final class HopperText {
 
   private static String roles(HopperPlan plan) {
     HopperPlan.Roles roles = plan.roles();
-    if (plan.beside() > 1) {
+    if (roles.auxiliary() == 0) {
       return String.format(
           Locale.ROOT,
           "copies, sums and scores (%d registers), %d of the state (%d)",
@@ -77,10 +77,11 @@ final class HopperText {
     String text =
         String.format(
             Locale.ROOT,
-            "%scopies and sums (%d registers), %sstate (%d)",
+            "%scopies and sums (%d registers), %s%sstate (%d)",
             plan.auxiliaryGroups() == 1 ? "" : plan.auxiliaryGroups() + " of ",
             roles.auxiliary(),
             roles.score() == 0 ? "" : String.format(Locale.ROOT, "scores (%d), ", roles.score()),
+            plan.beside() == 1 ? "" : plan.beside() + " of ",
             roles.state());
     return text
         + (roles.rows() == 0 ? "" : String.format(Locale.ROOT, ", rows (%d)", roles.rows()));

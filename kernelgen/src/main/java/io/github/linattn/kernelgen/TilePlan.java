@@ -31,9 +31,10 @@ public record TilePlan(
   private static final int SUM_WORDS = 1;
 
   /** Of a tile of a state. */
-  static final int DECODE_COLUMNS = 32;
+  static final int DECODE_COLUMNS = 16;
 
-  static final int DECODE_THREADS = 128;
+  /** Four warps for parts of S, one for z. */
+  static final int DECODE_THREADS = 160;
 
   private static final int RECURRENCE_COLUMNS = 32;
   private static final int RECURRENCE_THREADS = 128;
@@ -72,9 +73,9 @@ public record TilePlan(
           new TilePlan(
               DECODE_THREADS,
               4,
-              new SharedRule.PerGroup(DECODE_THREADS / WARP * (DECODE_COLUMNS + 4)),
+              new SharedRule.PerGroup((DECODE_THREADS / WARP - 1) * DECODE_COLUMNS + 1),
               0,
-              new GridRule(GridRule.Per.SHARED_TILES, DECODE_COLUMNS));
+              new GridRule(GridRule.Per.VALUE_TILE, DECODE_COLUMNS));
       case RECURRENCE ->
           new TilePlan(
               RECURRENCE_THREADS,

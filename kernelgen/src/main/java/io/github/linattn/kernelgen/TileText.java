@@ -123,12 +123,6 @@ final class TileText {
       case STATE_ELEMENTS -> "key/value heads x sequences x " + size + " elements of the state";
       case VALUE_TILE -> "heads x items x tiles of " + size + " value columns";
       case WALKED_TILES -> "at most heads x items x tiles of " + size + " value columns";
-      case SHARED_TILES ->
-          "key/value heads x items x up to "
-              + GridRule.MOST_CLUSTER_BLOCKS
-              + " blocks for their tiles of "
-              + size
-              + " value columns";
       default -> rule.text();
     };
   }

@@ -88,19 +88,16 @@ class KernelSpecTest {
     assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).blocks(10, 128, 130)).isEqualTo(30);
     assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).cluster(130)).isEqualTo(1);
     assertThat(new GridRule(GridRule.Per.WALKED_TILES, 32).blocks(10, 128, 130)).isEqualTo(50);
-    GridRule shared = new GridRule(GridRule.Per.SHARED_TILES, 32);
-    assertThat(shared.blocks(10, 128, 130)).isEqualTo(50);
-    assertThat(shared.cluster(130)).isEqualTo(5);
-    assertThat(shared.cluster(512)).isEqualTo(8);
-    assertThat(shared.withoutClusters().blocks(10, 128, 130)).isEqualTo(10);
-    assertThat(cluster.withoutClusters()).isEqualTo(cluster);
+    GridRule turns = new GridRule(GridRule.Per.CLUSTER_IN_TURNS, 64);
+    assertThat(turns.blocks(10, 128, 130)).isEqualTo(30);
+    assertThat(turns.cluster(130)).isEqualTo(3);
     assertThat(new GridRule(GridRule.Per.STATE_TILE, 64).blocks(2, 96, 130)).isEqualTo(12);
     assertThat(new GridRule(GridRule.Per.STATE_ELEMENTS, 256).blocks(2, 16, 16)).isEqualTo(4);
     for (GridRule rule :
         List.of(
             cluster,
             new GridRule(GridRule.Per.VALUE_TILE, 32),
-            shared,
+            turns,
             new GridRule(GridRule.Per.WALKED_TILES, 32),
             new GridRule(GridRule.Per.STATE_TILE, 64),
             new GridRule(GridRule.Per.STATE_ELEMENTS, 256))) {

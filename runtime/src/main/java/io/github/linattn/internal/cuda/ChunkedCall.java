@@ -154,8 +154,10 @@ final class ChunkedCall {
    * Fills it in for a call.
    *
    * @param workspace device address of the plan's workspace, used by the calls of the queue in turn
+   * @param tickets device address of zeros, which a step of decoding leaves as zeros
    */
-  void fill(ForwardCall forward, ForwardPlan plan, Kernels kernels, long workspace) {
+  void fill(
+      ForwardCall forward, ForwardPlan plan, Kernels kernels, long workspace, long tickets) {
     clear();
     AttentionInput input = forward.input();
     packing = input.isPacked() ? input.sequences() : null;
@@ -169,6 +171,8 @@ final class ChunkedCall {
     long copy = marks + alignedBytes(plan.markBytes());
     fillCommon(main, forward);
     setInt(main, "turns", plan.turns());
+    setInt(main, "slot_step", plan.slotStep());
+    setLong(main, "tickets", tickets);
     copies = new ArrayList<>();
     switch (plan.kind()) {
       case FORWARD, DECODE -> fillWhole(forward, plan, marks, copy);
@@ -282,19 +286,20 @@ final class ChunkedCall {
   private void fillSegmented(ForwardCall forward, ForwardPlan plan, long states, long marks) {
     Cut cut = plan.cut();
     AttentionShape shape = forward.input().shape();
-    setItems(main, cut, cut.items());
+    setItems(main, plan.forwardCut(), plan.slots());
     setLong(main, "marks", marks);
     listed = !cut.isRegular();
     if (listed) {
       setLong(main, "items", items(cut, true));
     }
     MemorySegment.copy(main, 0, sums, 0, main.byteSize());
-    State before = State.at(states, shape, cut.items());
+    State before = State.at(states, shape, plan.slots());
     before.set(sums, "_out");
     ofKeyValueHeads(sums, shape);
-    setInt(sums, "num_items", cut.summedItems(forward.finalState() != null));
+    setItems(sums, cut, plan.slots());
+    setInt(sums, "num_items", plan.summed());
     before.set(main, "_in");
-    fillScan(cut, before, shape);
+    fillScan(cut, plan.slots(), before, shape);
     if (initial != null) {
       setScanState("_in", initial);
     }
@@ -315,7 +320,7 @@ final class ChunkedCall {
     State before = State.at(states, shape, cut.items());
     before.set(sums, "_out");
     ofKeyValueHeads(sums, shape);
-    fillScan(cut, before, shape);
+    fillScan(cut, cut.items(), before, shape);
     State total = State.at(before.end(), shape, cut.sequences());
     total.setScan(scan, "_out");
     Cut outputs = plan.outputs();
@@ -336,15 +341,16 @@ final class ChunkedCall {
     setLong(sums, "b_per_head", 0);
     setLong(sums, "marks", 0);
     setInt(sums, "turns", 1);
+    setInt(sums, "slot_step", 1);
   }
 
-  private void fillScan(Cut cut, State items, AttentionShape shape) {
+  private void fillScan(Cut cut, int slots, State items, AttentionShape shape) {
     scan.fill((byte) 0);
     items.setScan(scan, "");
     if (!cut.isRegular()) {
       scan.set(JAVA_LONG, scanOffset("spans"), spans(cut));
     }
-    scan.set(JAVA_INT, scanOffset("num_items"), cut.items());
+    scan.set(JAVA_INT, scanOffset("num_items"), slots);
     scan.set(JAVA_INT, scanOffset("num_sequences"), cut.sequences());
     scan.set(JAVA_INT, scanOffset("key_dim"), shape.keyDim());
     scan.set(JAVA_INT, scanOffset("value_dim"), shape.valueDim());

@@ -18,12 +18,14 @@ import org.jspecify.annotations.Nullable;
  */
 final class ChunkedCalls {
   private static final int MOST = 16;
+  private static final long LEAST_TICKET_BYTES = 4096;
 
   private final CudaQueue queue;
   private final ChunkedCall[] calls = new ChunkedCall[MOST];
   private final List<Arena> retired = new ArrayList<>();
   private Arena workspaceOwner = Arena.ofShared();
   private @Nullable DeviceMemory workspace;
+  private @Nullable DeviceMemory tickets;
   private int next;
 
   ChunkedCalls(CudaQueue queue, Arena owner) {
@@ -63,7 +65,7 @@ final class ChunkedCalls {
     long address = workspace(plan.workspaceBytes() + 2 * ChunkedCall.alignedBytes(1));
     ChunkedCall call = calls[next];
     try {
-      call.fill(forward, plan, kernels, address);
+      call.fill(forward, plan, kernels, address, tickets(plan));
       call.run();
     } catch (RuntimeException | Error e) {
       call.clear();
@@ -91,6 +93,22 @@ final class ChunkedCalls {
       return grow(cuda, Math.max(bytes, Math.min(2 * small.byteSize(), 2 * bytes)));
     }
     return grow(cuda, bytes);
+  }
+
+  /** Enough for the blocks of a step of decoding; 0 for other plans. */
+  private long tickets(ForwardPlan plan) {
+    if (plan.kind() != ForwardPlan.Kind.DECODE) {
+      return 0;
+    }
+    long bytes = (long) plan.steps().getFirst().blocks() * Integer.BYTES;
+    if (tickets == null || tickets.byteSize() < bytes) {
+      Arena owner = Arena.ofShared();
+      retired.add(owner); // older ones may be in graphs
+      Cuda cuda = queue.device().enter();
+      tickets = cuda.allocate(owner, Math.max(bytes, LEAST_TICKET_BYTES));
+      cuda.fillAsync(tickets, 0, (byte) 0, tickets.byteSize(), queue.stream());
+    }
+    return tickets.address();
   }
 
   private long grow(Cuda cuda, long bytes) {

@@ -69,7 +69,8 @@ public final class ChunkedStructs {
           JAVA_FLOAT.withName("b"),
           JAVA_INT.withName("batches"),
           JAVA_INT.withName("turns"),
-          MemoryLayout.paddingLayout(4));
+          JAVA_INT.withName("slot_step"),
+          JAVA_LONG.withName("tickets"));
 
   /** {@code linattn::StateScanArguments}. */
   public static final StructLayout STATE_SCAN =
@@ -100,7 +101,7 @@ public final class ChunkedStructs {
               TENSOR_MAP.withName("value"),
               TENSOR_MAP.withName("out"),
               CHUNKED.withName("chunked"),
-              MemoryLayout.paddingLayout(16))
+              MemoryLayout.paddingLayout(8))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
   private ChunkedStructs() {}

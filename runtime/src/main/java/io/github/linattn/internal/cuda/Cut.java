@@ -54,11 +54,6 @@ final class Cut {
     return items;
   }
 
-  /** Items whose sums are wanted: the last one's is in the final state alone. */
-  int summedItems(boolean finalState) {
-    return finalState || packing != null ? items : Math.max(1, items - 1);
-  }
-
   /** Tokens of a segment; N for whole sequences. */
   int itemTokens() {
     return segment == 0 ? tokens : segment;

@@ -10,7 +10,9 @@ import org.jspecify.annotations.Nullable;
  * @param kind the order of the launches
  * @param steps in order
  * @param cut items of {@link Kind#FORWARD} and of the sums
- * @param outputs items of the outputs where they differ
+ * @param outputs items of the outputs where they differ: of a segmented plan, so many of {@code
+ *     cut} as one
+ * @param summed items of {@code cut} whose sums are wanted; 0 where there are none
  * @param turns blocks that walk the same chunks of an item and write their outputs in turn
  * @param stateBytes of the states of items, then of the sums of sequences
  * @param markBytes of the marks of the forward
@@ -23,6 +25,7 @@ record ForwardPlan(
     List<Step> steps,
     Cut cut,
     @Nullable Cut outputs,
+    int summed,
     int turns,
     long stateBytes,
     long markBytes,
@@ -61,6 +64,21 @@ record ForwardPlan(
           .formatted(
               kernel.symbol(), blocks, cluster == 1 ? "" : " in clusters of %d".formatted(cluster));
     }
+  }
+
+  /** Items of the forward. */
+  Cut forwardCut() {
+    return outputs == null ? cut : outputs;
+  }
+
+  /** Items of the sums for each of the forward. */
+  int slotStep() {
+    return kind == Kind.SEGMENTED && outputs != null ? outputs.itemTokens() / cut.itemTokens() : 1;
+  }
+
+  /** States of items of a key/value head: before each whose sums are wanted, and one after. */
+  int slots() {
+    return Math.min(summed + 1, cut.items());
   }
 
   long workspaceBytes() {

@@ -32,6 +32,9 @@ final class Planner {
 
   private static final int LEAST_OUTPUT_SEGMENT = 256;
 
+  /** With more, a chunk more is nothing. */
+  private static final int LONG_SEGMENT = 4096;
+
   /** Columns of a tile of the forward, hence of a mark. */
   private static final int COLUMNS = 64;
 
@@ -227,7 +230,9 @@ final class Planner {
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
     for (int parts = 2; Math.ceilDiv(longest, parts) >= LEAST_SEGMENT; parts++) {
-      int segment = Math.ceilDiv(Math.ceilDiv(longest, parts), CHUNK) * CHUNK;
+      int least = Math.ceilDiv(longest, parts);
+      int step = least < LONG_SEGMENT ? CHUNK : 2 * CHUNK; // that sums of halves are possible
+      int segment = Math.ceilDiv(least, step) * step;
       Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
       for (int turns = 1;
           segment <= limit && isWorthIt(question, forward, cut, turns);
@@ -288,6 +293,7 @@ final class Planner {
             List.of(step.get(), recurrence.get()),
             cut,
             null,
+            0,
             turns,
             0,
             markBytes(question, cut, turns),
@@ -304,7 +310,10 @@ final class Planner {
   private Optional<ForwardPlan> segmented(
       Question question, KernelEntry forward, int segment, int turns) {
     Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
-    int summed = cut.summedItems(question.finalState);
+    int parts = partsOfSums(question, cut);
+    Cut sumsCut = new Cut(question.shape.tokens(), question.packing, segment / parts);
+    boolean all = question.finalState || question.packing != null;
+    int summed = all ? sumsCut.items() : Math.max(1, (cut.items() - 1) * parts);
     Optional<Step> sums = sums(question, summed);
     Optional<Step> scan = scan(question, cut);
     Optional<Step> step = step(forward, question, question.heads() * cut.items() * turns);
@@ -312,9 +321,13 @@ final class Planner {
     if (sums.isEmpty() || scan.isEmpty() || step.isEmpty() || recurrence.isEmpty()) {
       return Optional.empty();
     }
-    long stateBytes = question.stateBytes() * question.keyValueHeads() * cut.items();
+    long stateBytes =
+        question.stateBytes()
+            * question.keyValueHeads()
+            * Math.min(summed + 1, sumsCut.items());
     double kept = question.keyValueBytes() + stateBytes;
-    double first = pass(question, sums.get(), cut, summed, 1, kept * summed / cut.items(), true);
+    double first =
+        pass(question, sums.get(), sumsCut, summed, 1, kept * summed / sumsCut.items(), true);
     double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
     double third =
         pass(
@@ -329,14 +342,33 @@ final class Planner {
         new ForwardPlan(
             Kind.SEGMENTED,
             List.of(sums.get(), scan.get(), step.get(), recurrence.get()),
-            cut,
-            null,
+            sumsCut,
+            parts == 1 ? null : cut,
+            summed,
             turns,
             stateBytes,
             markBytes(question, cut, turns),
             0,
             first + second + third + 4 * Rates.LAUNCH_MICROS,
             ""));
+  }
+
+  /**
+   * Items of the sums for each of the forward, a power of two: as many as give every multiprocessor
+   * a block, because the blocks of sums are fewer than those of the forward.
+   */
+  private int partsOfSums(Question question, Cut cut) {
+    int parts = 1;
+    int segment = cut.itemTokens();
+    while (cut.isRegular()
+        && sums(question, Math.max(1, cut.items() - 1) * parts)
+            .filter(step -> step.blocks() * 10L < multiprocessors * 7L)
+            .isPresent()
+        && segment % (2 * parts * CHUNK) == 0
+        && segment / (2 * parts) >= LEAST_SEGMENT) {
+      parts *= 2;
+    }
+    return parts;
   }
 
   private Optional<ForwardPlan> decode(Question question) {
@@ -352,6 +384,7 @@ final class Planner {
                   List.of(step),
                   cut,
                   null,
+                  0,
                   1,
                   0,
                   0,
@@ -399,6 +432,7 @@ final class Planner {
             List.of(sums.get(), scan.get(), answers.get()),
             cut,
             outputs,
+            cut.items(),
             1,
             stateBytes,
             0,
@@ -454,7 +488,7 @@ final class Planner {
   private Optional<Step> step(KernelEntry kernel, Question question, long count) {
     AttentionShape shape = question.shape;
     boolean sm90 = kernel.hasSm90Features(capability);
-    GridRule grid = sm90 ? kernel.gridRule() : kernel.gridRule().withoutClusters();
+    GridRule grid = kernel.gridRule();
     long blocks = grid.blocks(count, shape.keyDim(), shape.valueDim());
     int shared = kernel.shared().bytes(shape.keyDim(), shape.headsPerKeyValueHead());
     if (blocks > Integer.MAX_VALUE || shared > sharedBytes) {
@@ -507,10 +541,10 @@ final class Planner {
     KernelEntry forward = best.steps().get(best.kind() == Kind.SEGMENTED ? 2 : 0).kernel();
     String how =
         best.kind() == Kind.SEGMENTED
-            ? "segments: %s with a scan between two passes".formatted(best.cut())
-            : best.cut().longest() <= CHUNK
+            ? "segments: %s with a scan between two passes".formatted(best.forwardCut())
+            : best.forwardCut().longest() <= CHUNK
                 ? "short: one chunk, without a state between chunks"
-                : "one pass: %s".formatted(best.cut());
+                : "one pass: %s".formatted(best.forwardCut());
     if (best.turns() > 1) {
       how += ", whose chunks %d blocks write in turn".formatted(best.turns());
     }
@@ -542,6 +576,7 @@ final class Planner {
         best.steps(),
         best.cut(),
         best.outputs(),
+        best.summed(),
         best.turns(),
         best.stateBytes(),
         best.markBytes(),

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
@@ -235,6 +236,55 @@ class PlannerTest {
   void aHeadDimensionThatIsNotBuiltHasNoCausalPlan() {
     assertThat(planner(true).plan(causal(AttentionShape.of(1, 1, 64, 96), DType.F32, Mode.DEFAULT)))
         .isEmpty();
+  }
+
+  @Test
+  void blocksTakeTurnsWhereHeadsLeaveMultiprocessorsIdle() {
+    Planner.Question question =
+        causal(AttentionShape.of(1, 8, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    ForwardPlan one = planner(true).plan(question, PlanChoice.parse("wgmma")).orElseThrow();
+    ForwardPlan two = planner(true).plan(question, PlanChoice.parse("wgmma*2")).orElseThrow();
+    assertThat(two.turns()).isEqualTo(2);
+    assertThat(two.steps().getFirst().blocks()).isEqualTo(2 * one.steps().getFirst().blocks());
+    assertThat(two.markBytes()).isEqualTo(2 * one.markBytes());
+    assertThat(two.micros()).isLessThan(one.micros());
+    assertThat(two.reason())
+        .isEqualTo(
+            "one pass: 1 items of up to 10000 tokens, whose chunks 2 blocks write in turn, by wgmma"
+                + " on 132 multiprocessors");
+    assertThat(planner(true).plan(question, PlanChoice.parse("mma*2"))).isEmpty();
+    assertThat(planner(true).plan(question, PlanChoice.parse("wgmma*16"))).isEmpty();
+    assertThat(
+            planner(true)
+                .plan(
+                    causal(AttentionShape.of(1, 8, 10_000, KEY_DIM), DType.F32, Mode.TF32),
+                    PlanChoice.parse("wgmma*2")))
+        .isEmpty();
+  }
+
+  @Test
+  void aChoiceOfPlanHasAForm() {
+    assertThat(PlanChoice.parse("wgmma:128*4")).isEqualTo(new PlanChoice(Technique.WGMMA, 128, 4));
+    assertThat(PlanChoice.parse("wgmma:128*4")).hasToString("linattn.plan=wgmma:128*4");
+    for (String wrong : List.of("", "wgmma:", "wgmma*", "wgmma:100", "wgmma*3", "wgmma*2:64")) {
+      assertThatIllegalArgumentException().isThrownBy(() -> PlanChoice.parse(wrong));
+    }
+  }
+
+  /** Sums of fewer blocks than multiprocessors are cut finer than the forward. */
+  @Test
+  void sumsHaveItemsOfTheirOwn() {
+    Planner.Question question =
+        causal(AttentionShape.of(1, 4, 65_536, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    ForwardPlan plan = planner(true).plan(question, PlanChoice.parse("wgmma:8192")).orElseThrow();
+    assertThat(plan.forwardCut().items()).isEqualTo(8);
+    assertThat(plan.slotStep()).isEqualTo(4);
+    assertThat(plan.cut().itemTokens()).isEqualTo(2048);
+    assertThat(plan.summed()).isEqualTo(28);
+    assertThat(plan.slots()).isEqualTo(29);
+    assertThat(plan.steps().getFirst().blocks()).isEqualTo(4 * 28);
+    long stateBytes = 4L * (KEY_DIM * KEY_DIM + 2 * KEY_DIM) * Float.BYTES;
+    assertThat(plan.stateBytes()).isEqualTo(29 * stateBytes);
   }
 
   @Test

@@ -17,7 +17,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * Breaks when a plan that the planner does not choose for a small problem is wrong: every
- * technique, with whole sequences and with segments of one, two and three chunks.
+ * technique, with whole sequences and with segments of one, two and three chunks, and with blocks
+ * that take turns.
  */
 @GpuTest
 final class GpuPlansTest {
@@ -34,8 +35,28 @@ final class GpuPlansTest {
           }
         }
       }
+      if (hopper) {
+        for (String turns : List.of("*2", "*4", ":64*2", ":128*2")) {
+          for (Case.Builder builder : casesInTurns()) {
+            rows.add(Arguments.of("wgmma" + turns, builder.build(), subject));
+          }
+        }
+      }
     }
     return rows;
+  }
+
+  /** What blocks that take turns do: 16 bits, not normalised, up to D = 128. */
+  private static List<Case.Builder> casesInTurns() {
+    List<Case.Builder> cases = new ArrayList<>();
+    for (DType dtype : List.of(DType.BF16, DType.F16)) {
+      String name = "turns " + dtype;
+      cases.add(SweepContract.of(name, 1, 2, 391, 64).dtype(dtype).afterTokens(37));
+      cases.add(SweepContract.of(name, 2, 4, 2, 320, 128, 96).dtype(dtype));
+      cases.add(SweepContract.of(name, 1, 2, 271, 32).dtype(dtype).packed(70, 0, 1, 200));
+      cases.add(SweepContract.of(name, 1, 2, 200, 96).dtype(dtype).coefficients(1.5f, 0));
+    }
+    return cases;
   }
 
   private static List<Case.Builder> cases() {
