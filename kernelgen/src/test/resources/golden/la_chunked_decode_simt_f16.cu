@@ -2,18 +2,18 @@
 //
 // operation  decode, family chunked, simt, f16 native
 // key dim    any
-// block      160 threads, at least 4 to a multiprocessor
-// grid       heads x items x tiles of 16 value columns
-// shared     2308 bytes for Dk = 256; per_group:65
+// block      256 threads, at least 2 to a multiprocessor
+// grid       heads x items x tiles of 32 value columns
+// shared     4224 bytes for Dk = 256; per_group:288
 #include "linattn/decode.cuh"
 
 namespace {
-using Plan = linattn::DecodePlan<__half, /*kColumns=*/16, /*kThreads=*/160>;
-static_assert(Plan::kThreads == 160, "the header and the resource plan disagree on threads");
-static_assert(Plan::shared_bytes(256, 1) == 2308, "the header and the resource plan disagree on the map");
+using Plan = linattn::DecodePlan<__half, /*kColumns=*/32, /*kThreads=*/256>;
+static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
+static_assert(Plan::shared_bytes(256, 1) == 4224, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(160, 4)
+extern "C" __global__ void __launch_bounds__(256, 2)
     la_chunked_decode_simt_f16(const __grid_constant__ linattn::ChunkedArguments arguments) {
   linattn::decode<Plan>(arguments);
 }

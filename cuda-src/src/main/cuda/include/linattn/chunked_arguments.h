@@ -82,7 +82,7 @@ struct Item {
 //    292      4  batches        batch rows
 //    296      4  turns          a power of two; 1 where a kernel knows no turns
 //    300      4  slot_step      see above
-//    304      8  tickets        [kv heads, items] of decode: zero before and after each launch
+//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch
 struct ChunkedArguments {
   TensorView query;
   TensorView key;
@@ -116,6 +116,9 @@ struct ChunkedArguments {
   int32_t slot_step;
   uint32_t* tickets;
 };
+
+// Neighbours in memory would wait for one another.
+constexpr int kTicketWords = 32;
 
 // The items of one sequence, for state_scan.
 //

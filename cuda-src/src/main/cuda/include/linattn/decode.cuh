@@ -10,42 +10,36 @@ namespace linattn {
 // A block has a tile of kColumns value columns of an item of a kv head, whose first token is the token:
 //   block = (kv_head * num_items + item) * tiles + tile, kv heads counted over all batch rows.
 // The final state may be the initial one. A thread reads what it has of S and u before it writes it. All tiles
-// read z, in a warp of its own; the one that is the last to have read it, as the item's tickets tell, writes it.
-// Key columns: any, to 512. Shared memory, in floats:
-//   k and the queries of the group where they are staged [(1 + group) x row], partial sums
-//   [group x warps x kColumns], q.z [group], where a row is Dk rounded up to 4.
+// read z; the block that is the last of them to have read it, as the item's ticket tells, writes it. Key columns:
+// any, to 512. Shared memory, in floats:
+//   z with the token [row], k and the queries of the group where they are staged [(1 + group) x row], partial
+//   sums [group x warps x kPartials], where a row is Dk rounded up to 4.
 template <typename ElementOf, int kColumnsOf, int kThreadsOf>
 struct DecodePlan {
   using Element = ElementOf;
   static constexpr int kColumns = kColumnsOf;
-  static constexpr int kThreads = kThreadsOf;         // of the block, those of z included
-  static constexpr int kStateThreads = kThreads - kWarp;
-  static constexpr int kWarps = kStateThreads / kWarp;
+  static constexpr int kThreads = kThreadsOf;
+  static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kLanesPerRow = kColumns / 4;  // 16 bytes each
-  static constexpr int kRows = kLanesPerRow;         // of S, neighbours, in a thread
-  static constexpr int kPassRows = kStateThreads / kLanesPerRow * kRows;  // of a block, under way at once
-  static constexpr int kMaxKeyDim = 512;
-  static constexpr int kKeySums = kMaxKeyDim / kWarp;  // of z, in a lane
+  static constexpr int kRows = kLanesPerRow;         // of S, neighbours, in a thread; a lane has z of one
+  static constexpr int kPassRows = kThreads / kLanesPerRow * kRows;  // of a block, under way at once
+  static constexpr int kPartials = kColumns + 4;     // q.S of a tile, q.z, padding to 16 bytes
 
   static_assert(kColumns == 16 || kColumns == 32, "rows of a thread are few, and fours");
-  static_assert(kStateThreads % kColumns == 0, "a thread has one column of the outputs");
-  static_assert(kKeySums <= kRows * 4, "a thread has a part of S or of z");
+  static_assert(kThreads % kColumns == 0, "a thread has one column of the outputs");
 
   __host__ __device__ static constexpr int row_stride(int key_dim) { return ceil_div(key_dim, 4) * 4; }
 
   __host__ __device__ static constexpr int shared_bytes(int key_dim, int group) {
-    return 4 * ((1 + group) * row_stride(key_dim) + group * (kWarps * kColumns + 1));
+    return 4 * ((2 + group) * row_stride(key_dim) + group * kWarps * kPartials);
   }
 };
 
-// What this warp has read it has read before; what it writes then it writes after. Returns how many tickets were
-// taken before, to lane 0 alone.
-__device__ __forceinline__ uint32_t take_ticket(uint32_t* tickets, int lane) {
-  uint32_t before = 0;
-  __syncwarp();
-  if (lane == 0) {
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(tickets) : "memory");
-  }
+// Returns how many were taken before. Relaxed, because a fence would wait for the block's writes of S: what this
+// block has read of z stands in its registers by then, and who writes z has seen all tickets.
+__device__ __forceinline__ uint32_t take_ticket(uint32_t* tickets) {
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(tickets) : "memory");
   return before;
 }
 
@@ -208,26 +202,27 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
   const int key_dim = args.key_dim;
   const int num_keys = work.num_keys;
   const int stride = Plan::row_stride(key_dim);
-  float* const key_smem = reinterpret_cast<float*>(chunk_smem);
+  float* const key_sum_smem = reinterpret_cast<float*>(chunk_smem);
+  float* const key_smem = key_sum_smem + stride;
   float* const query_smem = key_smem + stride;
   float* const partial_smem = query_smem + args.group * stride;
-  float* const product_smem = partial_smem + args.group * Plan::kWarps * kColumns;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
   const int lane = thread % kWarp;
-  const bool has_key_sum = warp == Plan::kWarps;
   const int row = thread / Plan::kLanesPerRow * kRows;
-  const int column = thread % Plan::kLanesPerRow * 4;
+  const int own = thread % Plan::kLanesPerRow;  // the row of which this lane has z
+  const int column = own * 4;
   const int out_column = thread % kColumns;
   const int first_column = work.tile * kColumns;
   const int num_columns = min(args.value_dim - first_column, kColumns);
   const bool is_vector = args.value_dim % 4 == 0;  // then rows of S stay aligned to 16 bytes
   const bool is_staged = args.normalize != 0 || args.group > 1;
 
-  float state_frag[kRows][4];  // in the warp of z: lane + 32 i of z
+  float state_frag[kRows][4];
   float key_frag[kRows];
   float query_frag[kRows];
+  float key_sum;
 
   const auto load_state = [&](int m) {
     const float* const rows_gmem = args.state_in + work.state_offset(args, m, first_column + column);
@@ -253,6 +248,8 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
         }
       }
     }
+    const bool valid = args.key_sum_in != nullptr && m + own < key_dim;
+    key_sum = valid ? args.key_sum_in[work.state * key_dim + m + own] : 0.0f;
   };
   const auto store_state = [&](int m) {
     float* const rows_gmem = args.state_out + work.state_offset(args, m, first_column + column);
@@ -288,9 +285,13 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
       load_neighbours(query_frag, work.query(args, i) + m, num_keys - m);
     }
   };
-  const auto key_at = [&](int m) { return is_staged ? key_smem[m] : to_float(work.key(args)[m]); };
-  const auto query_at = [&](int m, int i) {
-    return is_staged ? query_smem[i * stride + m] : to_float(work.query(args, i)[m]);
+  const auto own_row = [&](const float(&row_frag)[kRows]) {
+    float x = row_frag[0];
+#pragma unroll
+    for (int i = 1; i < kRows; ++i) {
+      x = own == i ? row_frag[i] : x;
+    }
+    return x;
   };
 
 #if LINATTN_DEPENDENT_LAUNCHES
@@ -299,147 +300,125 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
   wait_for_earlier_kernels();
 
   // All that comes from memory is asked for before anything is waited for.
+  load_state(row);
   const Element* const value_gmem = work.value(args) + first_column;
-  const int64_t value_sum_offset = work.state * args.value_dim + first_column + out_column;
-  const bool column_valid = !has_key_sum && out_column < num_columns;
   float value_frag[4];
-  float value_sum = 0.0f;
-  uint32_t tickets_before = 0;
-  if (has_key_sum) {
-#pragma unroll
-    for (int i = 0; i < Plan::kKeySums; ++i) {
-      const int m = lane + i * kWarp;
-      state_frag[i / 4][i % 4] =
-          args.key_sum_in != nullptr && m < key_dim ? args.key_sum_in[work.state * key_dim + m] : 0.0f;
-    }
-    if (args.key_sum_out != nullptr) {
-      tickets_before = take_ticket(args.tickets + work.item_of_head, lane);
-    }
-  } else {
-    load_state(row);
-    load_neighbours(value_frag, value_gmem + column, work.has_token() ? num_columns - column : 0);
-    value_sum = args.value_sum_in != nullptr && column_valid ? args.value_sum_in[value_sum_offset] : 0.0f;
-    if (work.has_token() && column_valid) {
-      value_sum += to_float(value_gmem[out_column]);
-    }
+  load_neighbours(value_frag, value_gmem + column, work.has_token() ? num_columns - column : 0);
+  const int64_t value_sum_offset = work.state * args.value_dim + first_column + out_column;
+  const bool column_valid = out_column < num_columns;
+  float value_sum = args.value_sum_in != nullptr && column_valid ? args.value_sum_in[value_sum_offset] : 0.0f;
+  if (work.has_token() && column_valid) {
+    value_sum += to_float(value_gmem[out_column]);
   }
   if (is_staged) {
-    for (int r = warp; r < 1 + args.group; r += Plan::kThreads / kWarp) {
+    for (int r = warp; r < 1 + args.group; r += Plan::kWarps) {
       stage_row(key_smem + r * stride, r == 0 ? work.key(args) : work.query(args, r - 1), num_keys,
                 args.normalize != 0);
     }
     __syncthreads();
   }
 
-  if (has_key_sum) {
-#pragma unroll
-    for (int i = 0; i < Plan::kKeySums; ++i) {
-      const int m = lane + i * kWarp;
-      state_frag[i / 4][i % 4] += m < num_keys ? key_at(m) : 0.0f;
+#pragma unroll 1
+  for (int m = row; m - row < key_dim; m += Plan::kPassRows) {
+    if (m > row) {
+      load_state(m);
     }
+    load_key(m);
+    load_query(m, 0);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (m + i < key_dim) {  // 0 times an infinite v would not be 0
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          state_frag[i][c] = fmaf(key_frag[i], value_frag[c], state_frag[i][c]);
+        }
+      }
+    }
+    if (args.state_out != nullptr) {
+      store_state(m);
+    }
+    key_sum += own_row(key_frag);
+    if (m + own < key_dim) {
+      key_sum_smem[m + own] = key_sum;
+    }
+
 #pragma unroll 1
     for (int head = 0; head < args.group; ++head) {
-      float product = 0.0f;
-#pragma unroll
-      for (int i = 0; i < Plan::kKeySums; ++i) {
-        const int m = lane + i * kWarp;
-        product = m < num_keys ? fmaf(query_at(m, head), state_frag[i / 4][i % 4], product) : product;
+      if (head > 0) {
+        load_query(m, head);
       }
-      product = sum_lanes(product);
-      if (lane == 0) {
-        product_smem[head] = product;
-      }
-    }
-  } else {
-#pragma unroll 1
-    for (int m = row; m - row < key_dim; m += Plan::kPassRows) {
-      if (m > row) {
-        load_state(m);
-      }
-      load_key(m);
-      load_query(m, 0);
+      float sum_frag[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        if (m + i < key_dim) {  // 0 times an infinite v would not be 0
 #pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            state_frag[i][c] = fmaf(key_frag[i], value_frag[c], state_frag[i][c]);
-          }
+        for (int c = 0; c < 4; ++c) {
+          sum_frag[c] = fmaf(query_frag[i], state_frag[i][c], sum_frag[c]);
         }
       }
-      if (args.state_out != nullptr) {
-        store_state(m);
+#pragma unroll
+      for (int distance = Plan::kLanesPerRow; distance < kWarp; distance *= 2) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          sum_frag[c] += __shfl_xor_sync(kAllLanes, sum_frag[c], distance);
+        }
       }
-#pragma unroll 1
-      for (int head = 0; head < args.group; ++head) {
-        if (head > 0) {
-          load_query(m, head);
+      const float product = sum_lanes(own_row(query_frag) * key_sum);
+      if (lane < Plan::kLanesPerRow) {
+        float* const slot_smem = partial_smem + (head * Plan::kWarps + warp) * Plan::kPartials;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          slot_smem[column + c] = sum_frag[c] + (m > row ? slot_smem[column + c] : 0.0f);
         }
-        float sum_frag[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            sum_frag[c] = fmaf(query_frag[i], state_frag[i][c], sum_frag[c]);
-          }
-        }
-#pragma unroll
-        for (int distance = Plan::kLanesPerRow; distance < kWarp; distance *= 2) {
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            sum_frag[c] += __shfl_xor_sync(kAllLanes, sum_frag[c], distance);
-          }
-        }
-        if (lane < Plan::kLanesPerRow) {
-          float* const slot_smem = partial_smem + (head * Plan::kWarps + warp) * kColumns;
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            slot_smem[column + c] = sum_frag[c] + (m > row ? slot_smem[column + c] : 0.0f);
-          }
+        if (lane == 0) {
+          slot_smem[kColumns] = product + (m > row ? slot_smem[kColumns] : 0.0f);
         }
       }
     }
   }
   __syncthreads();
+  // All threads have read their part of z; the answer comes while the outputs are computed.
+  uint32_t tickets_before = 0;
+  if (thread == 0 && args.key_sum_out != nullptr) {
+    tickets_before = take_ticket(args.tickets + kTicketWords * work.item_of_head);
+  }
 
-  if (!has_key_sum) {
-    for (int i = thread / kColumns; i < args.group; i += Plan::kStateThreads / kColumns) {
-      float linear = 0.0f;
+  for (int i = thread / kColumns; i < args.group; i += Plan::kThreads / kColumns) {
+    float linear = 0.0f;
+    float product = 0.0f;
 #pragma unroll
-      for (int w = 0; w < Plan::kWarps; ++w) {
-        linear += partial_smem[(i * Plan::kWarps + w) * kColumns + out_column];
-      }
-      const int head_idx = work.first_head + i;
-      const float a = args.a_per_head == nullptr ? args.a : args.a_per_head[head_idx];
-      const float b = args.b_per_head == nullptr ? args.b : args.b_per_head[head_idx];
-      const double count = static_cast<double>(work.item.count + 1);
-      const float normalizer = static_cast<float>(a * count + static_cast<double>(b) * product_smem[i]);
-      if (work.has_token() && column_valid) {
-        const float out = fmaf(b, linear, a * value_sum) / normalizer;
-        row_address<Element>(args.out, work.batch_idx, head_idx, work.item.start)[first_column + out_column] =
-            from_float<Element>(out);
-      }
-      if (work.has_token() && work.tile == 0 && out_column == 0) {
-        *row_address<float>(args.normalizer, work.batch_idx, head_idx, work.item.start) = normalizer;
-      }
+    for (int w = 0; w < Plan::kWarps; ++w) {
+      const float* const slot_smem = partial_smem + (i * Plan::kWarps + w) * Plan::kPartials;
+      linear += slot_smem[out_column];
+      product += slot_smem[kColumns];
     }
-    // Every thread has read its column of u: the barrier above came after.
-    if (args.value_sum_out != nullptr && thread < kColumns && column_valid) {
-      args.value_sum_out[value_sum_offset] = value_sum;
+    const int head_idx = work.first_head + i;
+    const float a = args.a_per_head == nullptr ? args.a : args.a_per_head[head_idx];
+    const float b = args.b_per_head == nullptr ? args.b : args.b_per_head[head_idx];
+    const double count = static_cast<double>(work.item.count + 1);
+    const float normalizer = static_cast<float>(a * count + static_cast<double>(b) * product);
+    if (work.has_token() && column_valid) {
+      const float out = fmaf(b, linear, a * value_sum) / normalizer;
+      row_address<Element>(args.out, work.batch_idx, head_idx, work.item.start)[first_column + out_column] =
+          from_float<Element>(out);
     }
-  } else if (args.key_sum_out != nullptr) {
-    tickets_before = __shfl_sync(kAllLanes, tickets_before, 0);
-    if (tickets_before + 1 == static_cast<uint32_t>(work.num_tiles)) {
-#pragma unroll
-      for (int i = 0; i < Plan::kKeySums; ++i) {
-        const int m = lane + i * kWarp;
-        if (m < key_dim) {
-          args.key_sum_out[work.state * key_dim + m] = state_frag[i / 4][i % 4];
-        }
-      }
-      if (lane == 0) {
-        args.tickets[work.item_of_head] = 0;  // for the next launch
-      }
+    if (work.has_token() && work.tile == 0 && out_column == 0) {
+      *row_address<float>(args.normalizer, work.batch_idx, head_idx, work.item.start) = normalizer;
+    }
+  }
+  // Every thread has read its column of u: the barrier above came after.
+  if (args.value_sum_out != nullptr && thread < kColumns && column_valid) {
+    args.value_sum_out[value_sum_offset] = value_sum;
+  }
+  if (args.key_sum_out == nullptr) {
+    return;
+  }
+  const bool is_last = tickets_before + 1 == static_cast<uint32_t>(work.num_tiles);
+  if (__syncthreads_or(thread == 0 && is_last) != 0) {
+    for (int m = thread; m < key_dim; m += Plan::kThreads) {
+      args.key_sum_out[work.state * key_dim + m] = key_sum_smem[m];
+    }
+    if (thread == 0) {
+      args.tickets[kTicketWords * work.item_of_head] = 0;  // for the next launch
     }
   }
 }

@@ -169,8 +169,12 @@ struct Block {
   __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
     return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
   }
+  // Of the item. Sums walk backwards: the forward that follows finds in the L2 cache what it reads first.
+  __device__ __forceinline__ int first_token(int chunk) const {
+    return (Plan::kSums ? num_chunks - 1 - chunk : chunk) * Plan::kChunk;
+  }
   __device__ __forceinline__ int rows(int chunk) const {
-    return min(Plan::kChunk, work.tokens - chunk * Plan::kChunk);
+    return min(Plan::kChunk, work.tokens - first_token(chunk));
   }
 
   // With fp32 tensors, Q and K are converted before V.

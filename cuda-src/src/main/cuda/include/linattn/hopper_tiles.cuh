@@ -12,7 +12,7 @@ template <class Plan>
 __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, RingPosition<Plan::kStages> at,
                                            bool starts) {
   const ItemWork& work = block.work;
-  const int token = work.start + chunk * Plan::kChunk;
+  const int token = work.start + block.first_token(chunk);
   barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
   if (starts) {
     const bool asks = !Plan::kSums && block.writes(chunk);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
   } else if constexpr (!Plan::kSplit) {
     RingPosition<Plan::kSlots> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const int token = work.start + chunk * Plan::kChunk;
+      const int token = work.start + block.first_token(chunk);
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
         const bool is_query = is_query_slot<Plan>(slot);
@@ -106,7 +106,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
   } else {
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const int token = work.start + chunk * Plan::kChunk;
+      const int token = work.start + block.first_token(chunk);
       const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk);
       if constexpr (!Plan::kSums) {
         barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);

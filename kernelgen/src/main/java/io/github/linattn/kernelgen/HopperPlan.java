@@ -65,7 +65,7 @@ public record HopperPlan(
   private static final int MAX_SINGLE_HEAD_DIM = 192;
 
   /** The same of sums, which hold little else. */
-  private static final int MAX_SINGLE_SUM = 96;
+  private static final int MAX_SINGLE_SUM = 128;
 
   /** Above, the parts of a chunk are brought and given back one by one. */
   private static final int MAX_WHOLE_HEAD_DIM = 128;
@@ -227,10 +227,10 @@ public record HopperPlan(
    */
   private static Roles sumRoles(int headDim, boolean rows) {
     if (!rows) {
-      if (headDim > 128) {
+      if (headDim > MAX_SINGLE_SUM) {
         return new Roles(56, 0, 200, 0);
       }
-      return headDim > MAX_SINGLE_SUM ? new Roles(128, 0, 128, 0) : new Roles(168, 0, 168, 0);
+      return new Roles(168, 0, 168, 0);
     }
     return headDim > 128 ? new Roles(104, 0, 232, 168) : new Roles(168, 0, 168, 168);
   }

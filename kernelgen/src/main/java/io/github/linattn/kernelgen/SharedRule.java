@@ -33,12 +33,12 @@ public sealed interface SharedRule {
     }
   }
 
-  /** k, and of each query head of a group q and partial sums. */
+  /** k, z, and of each query head of a group q and partial sums. */
   record PerGroup(int partialSums) implements SharedRule {
     @Override
     public int bytes(int keyDim, int group) {
       int row = Math.ceilDiv(keyDim, 4) * 4;
-      int floats = (1 + group) * row + group * partialSums;
+      int floats = (2 + group) * row + group * partialSums;
       return floats * Float.BYTES;
     }
 

@@ -31,10 +31,9 @@ public record TilePlan(
   private static final int SUM_WORDS = 1;
 
   /** Of a tile of a state. */
-  static final int DECODE_COLUMNS = 16;
+  static final int DECODE_COLUMNS = 32;
 
-  /** Four warps for parts of S, one for z. */
-  static final int DECODE_THREADS = 160;
+  static final int DECODE_THREADS = 256;
 
   private static final int RECURRENCE_COLUMNS = 32;
   private static final int RECURRENCE_THREADS = 128;
@@ -72,8 +71,8 @@ public record TilePlan(
       case DECODE ->
           new TilePlan(
               DECODE_THREADS,
-              4,
-              new SharedRule.PerGroup((DECODE_THREADS / WARP - 1) * DECODE_COLUMNS + 1),
+              2,
+              new SharedRule.PerGroup(DECODE_THREADS / WARP * (DECODE_COLUMNS + 4)),
               0,
               new GridRule(GridRule.Per.VALUE_TILE, DECODE_COLUMNS));
       case RECURRENCE ->

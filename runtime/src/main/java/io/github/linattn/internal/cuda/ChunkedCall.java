@@ -156,8 +156,7 @@ final class ChunkedCall {
    * @param workspace device address of the plan's workspace, used by the calls of the queue in turn
    * @param tickets device address of zeros, which a step of decoding leaves as zeros
    */
-  void fill(
-      ForwardCall forward, ForwardPlan plan, Kernels kernels, long workspace, long tickets) {
+  void fill(ForwardCall forward, ForwardPlan plan, Kernels kernels, long workspace, long tickets) {
     clear();
     AttentionInput input = forward.input();
     packing = input.isPacked() ? input.sequences() : null;

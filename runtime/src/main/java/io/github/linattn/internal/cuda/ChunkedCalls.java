@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class ChunkedCalls {
   private static final int MOST = 16;
-  private static final long LEAST_TICKET_BYTES = 4096;
+  private static final long TICKET_BYTES = 128;
 
   private final CudaQueue queue;
   private final ChunkedCall[] calls = new ChunkedCall[MOST];
@@ -100,12 +100,12 @@ final class ChunkedCalls {
     if (plan.kind() != ForwardPlan.Kind.DECODE) {
       return 0;
     }
-    long bytes = (long) plan.steps().getFirst().blocks() * Integer.BYTES;
+    long bytes = (long) plan.steps().getFirst().blocks() * TICKET_BYTES;
     if (tickets == null || tickets.byteSize() < bytes) {
       Arena owner = Arena.ofShared();
       retired.add(owner); // older ones may be in graphs
       Cuda cuda = queue.device().enter();
-      tickets = cuda.allocate(owner, Math.max(bytes, LEAST_TICKET_BYTES));
+      tickets = cuda.allocate(owner, bytes);
       cuda.fillAsync(tickets, 0, (byte) 0, tickets.byteSize(), queue.stream());
     }
     return tickets.address();

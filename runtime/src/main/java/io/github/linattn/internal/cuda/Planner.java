@@ -181,7 +181,7 @@ final class Planner {
     Cut cut = new Cut(question.shape.tokens(), question.packing, choice.segment());
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
-        .filter(forward -> cut.longest() <= Rates.mostItemTokens(forward.precision()))
+        .filter(forward -> cut.longest() <= Rates.mostItemTokens(forward))
         .filter(forward -> choice.turns() <= mostTurns(forward))
         .findFirst()
         .flatMap(
@@ -219,7 +219,7 @@ final class Planner {
   }
 
   private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
-    int limit = Rates.mostItemTokens(forward.precision());
+    int limit = Rates.mostItemTokens(forward);
     Cut whole = new Cut(question.shape.tokens(), question.packing, 0);
     Optional<ForwardPlan> sums = segmented(question, forward, segments(whole, limit), 1);
     if (whole.longest() <= limit || sums.isEmpty()) {
@@ -268,8 +268,7 @@ final class Planner {
   }
 
   /** Each sequence from its own initial state. */
-  private Optional<ForwardPlan> whole(
-      Question question, KernelEntry forward, Cut cut, int turns) {
+  private Optional<ForwardPlan> whole(Question question, KernelEntry forward, Cut cut, int turns) {
     Optional<Step> recurrence = recurrence(question, cut);
     Optional<Step> step = step(forward, question, question.heads() * cut.items() * turns);
     if (step.isEmpty() || recurrence.isEmpty()) {
@@ -322,9 +321,7 @@ final class Planner {
       return Optional.empty();
     }
     long stateBytes =
-        question.stateBytes()
-            * question.keyValueHeads()
-            * Math.min(summed + 1, sumsCut.items());
+        question.stateBytes() * question.keyValueHeads() * Math.min(summed + 1, sumsCut.items());
     double kept = question.keyValueBytes() + stateBytes;
     double first =
         pass(question, sums.get(), sumsCut, summed, 1, kept * summed / sumsCut.items(), true);
@@ -445,7 +442,7 @@ final class Planner {
   private int segmentFor(long blocksPerItem, int tokens, int least) {
     long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors, Math.max(1, blocksPerItem)));
     long segment = Math.ceilDiv(Math.ceilDiv(tokens, parts), CHUNK) * CHUNK;
-    int most = Rates.mostItemTokens(Precision.TF32);
+    int most = Rates.SAFE_ITEM_TOKENS;
     return (int) Math.min(Math.max(segment, least), most);
   }
 
@@ -511,18 +508,15 @@ final class Planner {
    * @param states whether blocks read or write states
    */
   private double pass(
-      Question question,
-      Step step,
-      Cut cut,
-      int items,
-      int turns,
-      double bytes,
-      boolean states) {
+      Question question, Step step, Cut cut, int items, int turns, double bytes, boolean states) {
     KernelEntry kernel = step.kernel();
     int keyDim = question.shape.keyDim();
     double chunk =
         (Rates.chunkMicros(kernel, keyDim) + (turns - 1) * Rates.addedChunkMicros(keyDim)) / turns;
-    double start = Rates.startMicros(kernel.technique()) + (states ? Rates.stateMicros(keyDim) : 0);
+    double start =
+        Rates.startMicros(kernel.technique())
+            + (states ? Rates.stateMicros(keyDim) : 0)
+            + (turns > 1 ? Rates.TURNS_MICROS : 0);
     long longest = Math.ceilDiv(cut.longest(), CHUNK);
     double perBlock = bytes / Rates.BYTES_PER_MICRO / step.blocks();
     if (!cut.isRegular()) {

@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
@@ -10,7 +11,7 @@ import io.github.linattn.kernelgen.Technique;
  */
 final class Rates {
   /** Copy speed of device memory. */
-  static final double BYTES_PER_MICRO = 4.0e6;
+  static final double BYTES_PER_MICRO = 3.9e6;
 
   /** From one kernel of a stream to the next, which starts early. */
   static final double LAUNCH_MICROS = 1;
@@ -22,10 +23,10 @@ final class Rates {
    * One chunk of 64 tokens of a block of wgmma with D = 32, 64, 96, 128, 192 and 256, one product;
    * above 192 a block has 128 value columns.
    */
-  private static final double[] NATIVE = {0.72, 0.8, 0.93, 1.05, 1.29, 2.73};
+  private static final double[] NATIVE = {0.68, 0.755, 0.86, 0.955, 1.28, 2.7};
 
   /** One chunk of sums alone, 64 value columns, 16 bits. */
-  private static final double[] SUMS = {0.42, 0.44, 0.44, 0.45, 0.6, 0.72};
+  private static final double[] SUMS = {0.27, 0.27, 0.28, 0.3, 0.45, 0.6};
 
   /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
@@ -34,7 +35,10 @@ final class Rates {
   private static final double[] SPLIT = {1.9, 2.15, 2.6, 2.85};
 
   /** One chunk that a block of wgmma adds to its state while another one writes the outputs. */
-  private static final double[] ADDED = {0.2, 0.2, 0.27, 0.33};
+  private static final double[] ADDED = {0.32, 0.335, 0.38, 0.43};
+
+  /** What blocks that take turns need longer to start. */
+  static final double TURNS_MICROS = 1.3;
 
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
@@ -46,6 +50,9 @@ final class Rates {
 
   private static final double MMA_TF32_SHARE = 1.8;
   private static final double MMA_ACCURATE_SHARE = 3.8;
+
+  /** Suits every kernel. */
+  static final int SAFE_ITEM_TOKENS = 32_768;
 
   private Rates() {}
 
@@ -108,9 +115,14 @@ final class Rates {
 
   /**
    * The most tokens of an item: the accumulators of tensor cores truncate, so that the error of a
-   * state grows with the chunks added to it.
+   * state grows with the chunks added to it, at worst by 1.1e-8 a token. That is to stay below what
+   * the operands lose.
    */
-  static int mostItemTokens(Precision precision) {
-    return precision == Precision.TF32 ? 32_768 : 65_536;
+  static int mostItemTokens(KernelEntry forward) {
+    return switch (forward.precision()) {
+      case TF32 -> SAFE_ITEM_TOKENS;
+      case NATIVE -> forward.elementType() == ElementType.BF16 ? 131_072 : 65_536;
+      case DEFAULT, ACCURATE -> 65_536;
+    };
   }
 }

@@ -76,6 +76,16 @@ final class GpuPlansTest {
     return cases;
   }
 
+  static List<Arguments> casesInTurnsOnHopper() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      if (subject.backend().describe().contains("sm_90")) {
+        casesInTurns().forEach(builder -> rows.add(Arguments.of(builder.build(), subject)));
+      }
+    }
+    return rows;
+  }
+
   @AfterEach
   void choosesFreelyAgain() {
     System.clearProperty(PROPERTY);
@@ -88,5 +98,16 @@ final class GpuPlansTest {
     Results first = Run.of(problem, subject.backend());
     first.assertRight(problem);
     Run.of(problem, subject.backend()).assertSameBits(first, plan + " run twice");
+  }
+
+  @ParameterizedTest(name = "{0} on {1}")
+  @MethodSource("casesInTurnsOnHopper")
+  void blocksThatTakeTurnsGiveTheBitsOfOne(Case problem, Subject subject) {
+    System.setProperty(PROPERTY, "wgmma");
+    Results one = Run.of(problem, subject.backend());
+    for (String turns : List.of("wgmma*2", "wgmma*4")) {
+      System.setProperty(PROPERTY, turns);
+      Run.of(problem, subject.backend()).assertSameBits(one, turns);
+    }
   }
 }
