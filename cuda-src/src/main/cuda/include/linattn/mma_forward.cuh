@@ -24,23 +24,6 @@ __device__ __forceinline__ void wait_for_threads() {
   asm volatile("bar.sync %0, %1;\n" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
-// The same; returns whether one of the threads brought true.
-template <int kBarrier, int kThreads>
-__device__ __forceinline__ bool any_of_threads(bool condition) {
-  uint32_t any;
-  asm volatile(
-      "{\n"
-      ".reg .pred mine, any;\n"
-      "setp.ne.u32 mine, %1, 0;\n"
-      "bar.red.or.pred any, %2, %3, mine;\n"
-      "selp.u32 %0, 1, 0, any;\n"
-      "}\n"
-      : "=r"(any)
-      : "r"(static_cast<uint32_t>(condition)), "n"(kBarrier), "n"(kThreads)
-      : "memory");
-  return any != 0;
-}
-
 // Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64]}, 2 x W [C x C], and in floats 2 x z [D],
 // partial sums of z [kSumParts x D], q.z [C], |q| [C], sums of W's rows [kGroups x C],
 // 2 x {1 / g, a |q|} [C].
@@ -864,9 +847,13 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
     }
   }
   wait_for_copies();
-  const bool any_bad = any_of_threads<kRoleBarrier, Plan::kThreads>(is_bad);
+  // The roles may meet at two copies of this barrier, which one that reduces would not allow.
   if (args.marks != nullptr && thread == 0) {
-    args.marks[blockIdx.x] = any_bad ? 1u : 0u;
+    args.marks[blockIdx.x] = 0;
+  }
+  wait_for_threads<kRoleBarrier, Plan::kThreads>();
+  if (args.marks != nullptr && is_bad) {
+    args.marks[blockIdx.x] = 1;
   }
 }
 

@@ -12,8 +12,8 @@ public enum Mode {
    * pass it where q and k have elements of one sign only; docs/performance.md has the figures.
    */
   ACCURATE,
-  /** Products of at least 16 significant bits: relative error at most 3e-5. */
+  /** Products of at least 16 significant bits: relative error at most 2e-5. */
   DEFAULT,
-  /** Products of at least 10 significant bits: relative error at most 1.5e-3. */
+  /** Products of at least 10 significant bits: relative error at most 1e-3. */
   TF32
 }

@@ -227,13 +227,19 @@ class BenchForwardCommandTest {
   void plansToTimeCoverTheChoice() {
     BenchCase few = BenchCase.of(AttentionShape.of(1, 1, 1_048_576, 128), BF16);
     assertThat(BenchPlans.segments(few.shape())).hasSize(6).startsWith(524_288).endsWith(1024);
-    assertThat(BenchPlans.names(few)).hasSize(14).startsWith("wgmma", "wgmma:524288");
+    assertThat(BenchPlans.names(few))
+        .hasSize(17)
+        .startsWith("wgmma", "wgmma*2", "wgmma*4", "wgmma*8", "wgmma:524288");
     BenchCase many = BenchCase.of(AttentionShape.of(1, 256, 1000, 256), BF16);
     assertThat(BenchPlans.names(many)).containsExactly("wgmma", "wgmma:512", "mma", "mma:512");
     assertThat(BenchPlans.names(many.with(false, false))).isEmpty();
     assertThat(BenchPlans.segments(AttentionShape.of(1, 1, 100, 64))).isEmpty();
     var pass = new Plan.Pass(List.of(), 0, 0, 1, "one pass: x, by wgmma on 132 multiprocessors");
     assertThat(BenchPlans.word(many, pass)).isEqualTo("one pass, wgmma");
+    var inTurn =
+        new Plan.Pass(
+            List.of(), 0, 0, 1, "one pass: x, whose chunks 2 blocks write in turn, by wgmma on 1 x");
+    assertThat(BenchPlans.word(many, inTurn)).isEqualTo("one pass, wgmma*2");
     var cut =
         new Plan.Pass(
             List.of(), 0, 0, 1, "segments: 5 items of up to 64 tokens with a scan, by mma on 1 x");

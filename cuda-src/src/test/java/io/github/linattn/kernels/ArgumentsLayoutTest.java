@@ -49,7 +49,7 @@ class ArgumentsLayoutTest {
       }
     }
     assertThat(documented)
-        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 28 + 2 + 14)
+        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 31 + 2 + 14)
         .isEqualTo(compiled());
   }
 

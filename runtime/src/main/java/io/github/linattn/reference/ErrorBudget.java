@@ -19,11 +19,11 @@ public final class ErrorBudget {
       case F32 ->
           switch (mode) {
             case ACCURATE -> 2e-6;
-            case DEFAULT -> 3e-5;
-            case TF32 -> 1.5e-3;
+            case DEFAULT -> 2e-5;
+            case TF32 -> 1e-3;
           };
-      case BF16 -> 1.2e-2;
-      case F16 -> 3e-3;
+      case BF16 -> 5e-3;
+      case F16 -> 1e-3;
     };
   }
 

@@ -55,7 +55,7 @@ final class CommandsTest {
     String table =
         benchFailed("--batch=1", "--heads=2", "--tokens=1100", "--all-plans", "--json=" + json);
     assertThat(table)
-        .contains("NaN     NaN 1.2e-02  FAILED")
+        .contains("NaN     NaN 5.0e-03  FAILED")
         .contains("wgmma WRONG", "wgmma:576 WRONG", "mma WRONG", "mma:576 WRONG")
         .contains("host, bf16, ")
         .contains("in 1 of 1 cases");

@@ -21,7 +21,7 @@ import io.github.linattn.reference.Reference;
  *       io.github.linattn.Mode}, so every mode is held to it there. A running fp32 sum may grow in
  *       error with its length, so the bound does beyond 10,000 tokens.
  *   <li>products on tensor cores: what the mode promises, and for 16-bit tensors the rounding of
- *       states and weights to their type, 5e-3 for bf16 and 1.5e-3 for fp16.
+ *       states and weights to their type.
  *   <li>rounding of stored results: half a unit in the last place, 2^-9 for bf16 and 2^-11 for
  *       fp16; below 2^-14 fp16 has a fixed step of 2^-24, half of which is the quantum.
  *   <li>da and db are sums of terms of either sign that nearly cancel: fifty times fp32.
@@ -56,12 +56,7 @@ public final class Tolerance {
 
   /** Bounds of a backend that multiplies on tensor cores, for inputs as it reads them. */
   public static Bounds onTensorCores(Case problem) {
-    double bound =
-        switch (problem.dtype) {
-          case F32 -> ErrorBudget.of(DType.F32, problem.mode);
-          case BF16 -> 5e-3;
-          case F16 -> 1.5e-3;
-        };
+    double bound = ErrorBudget.of(problem.dtype, problem.mode);
     double grown = bound * Math.max(1, problem.shape.tokens() / TOKENS_OF_FP32);
     return new Bounds(grown, grown, CANCELLING * grown);
   }
@@ -73,7 +68,7 @@ public final class Tolerance {
    */
   public static Bounds unrounded(Case problem) {
     Mode exact = problem.dtype == DType.F32 ? Mode.ACCURATE : Mode.DEFAULT;
-    double bound = ErrorBudget.of(problem.dtype, exact); // 6 half units for 16 bits
+    double bound = ErrorBudget.of(problem.dtype, exact);
     return new Bounds(bound, bound, CANCELLING * bound);
   }
 
