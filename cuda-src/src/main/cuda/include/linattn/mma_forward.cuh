@@ -15,14 +15,52 @@
 
 namespace linattn {
 
-// Barriers that threads may reach at several places; at barrier 0, that of __syncthreads, all are at one.
+// A barrier of the threads of one role.
 constexpr int kScoreBarrier = 1;
-constexpr int kRoleBarrier = 2;
 
 template <int kBarrier, int kThreads>
 __device__ __forceinline__ void wait_for_threads() {
   asm volatile("bar.sync %0, %1;\n" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
+
+// Where the roles meet. They do so in loops of their own, and a barrier by number of all threads wants them at one
+// instruction.
+template <int kThreads>
+class MeetingPlace {
+ public:
+  // All threads of the block call it.
+  __device__ __forceinline__ explicit MeetingPlace(uint64_t* barrier_smem)
+      : barrier(static_cast<uint32_t>(__cvta_generic_to_shared(barrier_smem))) {
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+    }
+    __syncthreads();
+  }
+
+  // What any thread wrote before is seen by all after.
+  __device__ __forceinline__ void meet() {
+    asm volatile(
+        "{\n"
+        ".reg .b64 state;\n"
+        ".reg .pred done;\n"
+        "mbarrier.arrive.shared.b64 state, [%0];\n"
+        "again:\n"
+#if LINATTN_DEPENDENT_LAUNCHES  // sm_90 sleeps while it waits
+        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+#else
+        "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+#endif
+        "@!done bra again;\n"
+        "}\n" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+    parity ^= 1;
+  }
+
+ private:
+  uint32_t barrier;
+  uint32_t parity = 0;
+};
 
 // Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64]}, 2 x W [C x C], and in floats 2 x z [D],
 // partial sums of z [kSumParts x D], q.z [C], |q| [C], sums of W's rows [kGroups x C],
@@ -764,8 +802,9 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
   extern __shared__ __align__(16) unsigned char chunk_smem[];
 
   let_later_kernels_start();
-
   const ForwardMemory<Plan> memory(chunk_smem);
+  // In the padding behind the first row, which no copy writes.
+  MeetingPlace<Plan::kThreads> roles(reinterpret_cast<uint64_t*>(memory.stages_smem + Plan::kHeadDim));
   const ValueTile<kValueColumns> tile(args);
   const int thread = static_cast<int>(threadIdx.x);
   const bool is_score_role = thread < Plan::kScoreThreads;
@@ -801,13 +840,13 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
   const auto enter = [&](int chunk) {
     if constexpr (Plan::kStages > 2) {
       wait_for_groups<Plan::kStages - 3>();
-      wait_for_threads<kRoleBarrier, Plan::kThreads>();
+      roles.meet();
       start_chunk(chunk + Plan::kStages - 1);
     } else {
-      wait_for_threads<kRoleBarrier, Plan::kThreads>();
+      roles.meet();
       start_chunk(chunk + 1);
       wait_for_copies();
-      wait_for_threads<kRoleBarrier, Plan::kThreads>();
+      roles.meet();
     }
   };
   // invariant: iteration c forms W of chunk c + 1 and the outputs of chunk c. Each role has a loop of its own:
@@ -847,11 +886,10 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
     }
   }
   wait_for_copies();
-  // The roles may meet at two copies of this barrier, which one that reduces would not allow.
   if (args.marks != nullptr && thread == 0) {
     args.marks[blockIdx.x] = 0;
   }
-  wait_for_threads<kRoleBarrier, Plan::kThreads>();
+  roles.meet();
   if (args.marks != nullptr && is_bad) {
     args.marks[blockIdx.x] = 1;
   }

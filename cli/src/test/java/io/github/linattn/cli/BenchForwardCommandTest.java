@@ -238,7 +238,11 @@ class BenchForwardCommandTest {
     assertThat(BenchPlans.word(many, pass)).isEqualTo("one pass, wgmma");
     var inTurn =
         new Plan.Pass(
-            List.of(), 0, 0, 1, "one pass: x, whose chunks 2 blocks write in turn, by wgmma on 1 x");
+            List.of(),
+            0,
+            0,
+            1,
+            "one pass: x, whose chunks 2 blocks write in turn, by wgmma on 1 x");
     assertThat(BenchPlans.word(many, inTurn)).isEqualTo("one pass, wgmma*2");
     var cut =
         new Plan.Pass(
