@@ -48,6 +48,7 @@ struct Score {
         weights_at.advance();
       } else {
         barrier_wait(block.key_full(at.index()), at.parity());
+        barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());  // synccheck wants each phase awaited
         arrive_as_reader<Plan::kNormalize>(block.key_empty(at.index()), lane);
       }
       count += Plan::kChunk;

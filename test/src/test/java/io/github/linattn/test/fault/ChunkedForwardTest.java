@@ -190,11 +190,43 @@ final class ChunkedForwardTest {
         assertThat(number(decode, "state_in")).isEqualTo(number(decode, "state_out"));
         assertThat(number(decode, "key_sum_in")).isEqualTo(number(decode, "key_sum_out"));
         assertThat(number(decode, "value_sum_in")).isEqualTo(number(decode, "value_sum_out"));
+        assertThat(number(decode, "tickets")).isNotZero().isEqualTo(tickets(0));
         assertThat(cudart.launchBlocks(i)).isEqualTo(2 * 4 * 4);
-        assertThat(cudart.launchCluster(i)).isEqualTo(4);
+        assertThat(cudart.launchCluster(i)).isEqualTo(1);
         assertThat(cudart.launchedEarly(i)).isTrue();
       }
       assertThat(state.count(0)).isEqualTo(3);
+    }
+  }
+
+  private long tickets(int launch) {
+    return number(cudart.launchArguments(launch, CHUNKED.byteSize()), "tickets");
+  }
+
+  @Test
+  void blocksTakeTurnsAndSumsHaveItemsOfTheirOwn() {
+    try (Fixture f = new Fixture(AttentionShape.of(1, 32, 1000, 64), DType.BF16)) {
+      System.setProperty("linattn.plan", "wgmma*2");
+      LinearAttention.builder().on(f.gpu).forwardInto(f.q, f.k, f.v, f.o, f.g);
+      assertThat(kernels(0, 2)).containsExactly("forward", "recurrence");
+      MemorySegment forward = cudart.launchArguments(1, CHUNKED.byteSize());
+      assertThat(count(forward, "turns")).isEqualTo(2);
+      assertThat(cudart.launchBlocks(0)).isEqualTo(32 * 2);
+      assertThat(count(forward, "slot_step")).isEqualTo(1);
+    } finally {
+      System.clearProperty("linattn.plan");
+    }
+    reset();
+    try (Fixture f = new Fixture(AttentionShape.of(1, 4, 65_536, D), DType.BF16)) {
+      System.setProperty("linattn.plan", "wgmma:8192");
+      LinearAttention.builder().on(f.gpu).forwardInto(f.q, f.k, f.v, f.o, f.g);
+      MemorySegment forward = cudart.launchArguments(3, CHUNKED.byteSize());
+      assertThat(count(forward, "turns")).isEqualTo(1);
+      assertThat(count(forward, "num_items")).isEqualTo(8);
+      assertThat(count(forward, "slot_step")).isEqualTo(2);
+      assertThat(count(forward, "slots")).isEqualTo(15);
+    } finally {
+      System.clearProperty("linattn.plan");
     }
   }
 
