@@ -35,11 +35,16 @@ final class Headers {
     "linattn/memory.cuh",
     "linattn/mma.cuh",
     "linattn/mma_forward.cuh",
+    "linattn/mma_plan.cuh",
+    "linattn/mma_score.cuh",
+    "linattn/mma_state.cuh",
     "linattn/recurrence.cuh",
     "linattn/reduce.cuh",
     "linattn/row_kernels.cuh",
     "linattn/sliced_scan.cuh",
-    "linattn/state_kernels.cuh",
+    "linattn/state_outputs.cuh",
+    "linattn/state_scan.cuh",
+    "linattn/state_sums.cuh",
   };
 
   private Headers() {}

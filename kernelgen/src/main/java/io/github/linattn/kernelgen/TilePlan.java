@@ -3,9 +3,9 @@ package io.github.linattn.kernelgen;
 import java.util.Locale;
 
 /**
- * Plan of the kernels of the family {@code chunked} that every architecture runs. {@code linattn/}
- * {@code mma_forward.cuh}, {@code state_kernels.cuh}, {@code decode.cuh} and {@code recurrence.cuh}
- * derive the same numbers.
+ * Plan of the kernels of the family {@code chunked} that every architecture runs. The headers in
+ * {@code linattn/}, {@code mma_forward.cuh} and those named as the operations, derive the same
+ * numbers.
  *
  * @param threads of a block
  * @param minBlocks that a multiprocessor should hold: bounds the registers

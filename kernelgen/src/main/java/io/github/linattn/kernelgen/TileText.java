@@ -56,9 +56,7 @@ final class TileText {
   private static String header(Operation operation) {
     return switch (operation) {
       case FORWARD -> "mma_forward.cuh";
-      case DECODE -> "decode.cuh";
-      case RECURRENCE -> "recurrence.cuh";
-      default -> "state_kernels.cuh";
+      default -> operation.id() + ".cuh";
     };
   }
 

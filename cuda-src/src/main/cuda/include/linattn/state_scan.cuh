@@ -1,0 +1,86 @@
+// The states before items, from the sums of items.
+#pragma once
+
+#include "linattn/chunk_items.cuh"
+#include "linattn/chunk_rows.cuh"
+#include "linattn/dependent_launch.cuh"
+
+namespace linattn {
+
+// A thread has an element of the state of a sequence of a kv head, in the order S, z, u:
+// block = (kv_head * num_sequences + sequence) * tiles + tile, kThreads elements each. With `spans` null
+// there is one sequence.
+struct StateScanPlan {
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kSharedBytes = 0;
+
+  __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {
+    return ceil_div(key_dim * value_dim + key_dim + value_dim, kThreads);
+  }
+};
+
+template <class Plan>
+__device__ __forceinline__ void state_scan(const StateScanArguments& args) {
+  constexpr int kBatch = 16;  // loads under way
+  let_later_kernels_start();
+  const BlockIndex block(blockIdx.x, args.num_sequences, Plan::tiles(args.key_dim, args.value_dim));
+  const int sequence = block.item_idx;
+  int element = block.tile_idx * Plan::kThreads + static_cast<int>(threadIdx.x);
+  float* sums_gmem = args.state;
+  const float* in_gmem = args.state_in;
+  float* out_gmem = args.state_out;
+  int extent = args.key_dim * args.value_dim;
+  wait_for_earlier_kernels();
+  if (element >= extent) {
+    element -= extent;
+    extent = args.key_dim;
+    sums_gmem = args.key_sum;
+    in_gmem = args.key_sum_in;
+    out_gmem = args.key_sum_out;
+    if (element >= extent) {
+      element -= extent;
+      extent = args.value_dim;
+      sums_gmem = args.value_sum;
+      in_gmem = args.value_sum_in;
+      out_gmem = args.value_sum_out;
+      if (element >= extent) {
+        return;
+      }
+    }
+  }
+  Span span;
+  span.first = 0;
+  span.num_items = args.num_items;
+  if (args.spans != nullptr) {
+    span = args.spans[sequence];
+  }
+  const int64_t end_offset = (block.head * args.num_sequences + sequence) * extent + element;
+  // The last sum is in the final state alone; where nobody wants that, it has not been computed.
+  const int num_sums = out_gmem != nullptr || args.spans != nullptr ? span.num_items : span.num_items - 1;
+  RunningSum sum(in_gmem == nullptr ? 0.0f : in_gmem[end_offset]);
+  if (sums_gmem != nullptr) {
+    float* item_gmem = sums_gmem + (block.head * args.num_items + span.first) * extent + element;
+    for (int i = 0; i < span.num_items; i += kBatch) {
+      float term_frag[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        term_frag[k] = i + k < num_sums ? item_gmem[static_cast<int64_t>(k) * extent] : 0.0f;
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (i + k < span.num_items) {
+          item_gmem[static_cast<int64_t>(k) * extent] = sum.total();
+          sum.add(term_frag[k]);
+          sum.fold();
+        }
+      }
+      item_gmem += static_cast<int64_t>(kBatch) * extent;
+    }
+  }
+  if (out_gmem != nullptr) {
+    out_gmem[end_offset] = sum.total();
+  }
+}
+
+}  // namespace linattn
