@@ -117,7 +117,8 @@ public final class Catalogue {
         switch (numbers.precision) {
           case ACCURATE -> headDim >= 192;
           case TF32 -> headDim >= 256;
-          default -> false;
+          case NATIVE -> numbers.element == ElementType.F16 && headDim >= 192;
+          case DEFAULT -> false;
         };
     if (!wide) {
       return portable;
