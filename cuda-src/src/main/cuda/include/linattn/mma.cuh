@@ -254,6 +254,16 @@ __device__ __forceinline__ void clear(float (&acc_frag)[4]) {
   acc_frag[0] = acc_frag[1] = acc_frag[2] = acc_frag[3] = 0.0f;
 }
 
+// Pairs of accumulators.
+template <int kPairs>
+__device__ __forceinline__ void clear(float (&acc_frag)[kPairs][2][4]) {
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    clear(acc_frag[j][0]);
+    clear(acc_frag[j][1]);
+  }
+}
+
 __device__ __forceinline__ void add_to(float (&sum_frag)[4], const float (&acc_frag)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

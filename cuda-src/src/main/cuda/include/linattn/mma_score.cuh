@@ -166,22 +166,14 @@ struct ScoreRole {
     typename Plan::Weight* const weights_smem = memory.weights(chunk);
 
     float score_frag[Plan::kColumnBlocks][2][4];
-#pragma unroll
-    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-      clear(score_frag[j][0]);
-      clear(score_frag[j][1]);
-    }
+    clear(score_frag);
     // Rolled: the code of a chunk has to stay in the instruction cache.
 #pragma unroll 1
     for (int first_step = 0; first_step < Plan::kDepthSteps; first_step += Plan::kScoreSteps) {
       float product_frag[Plan::kColumnBlocks][2][4];
       float(&sum_frag)[Plan::kColumnBlocks][2][4] = Plan::kAccurate ? product_frag : score_frag;
       if constexpr (Plan::kAccurate) {
-#pragma unroll
-        for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-          clear(product_frag[j][0]);
-          clear(product_frag[j][1]);
-        }
+        clear(product_frag);
       }
 #pragma unroll
       for (int i = 0; i < Plan::kScoreSteps; ++i) {

@@ -93,11 +93,7 @@ struct StateRole {
     }
 
     float out_frag[Plan::kSteps][2][4];  // O^T, 16 tokens a step
-#pragma unroll
-    for (int j = 0; j < Plan::kSteps; ++j) {
-      clear(out_frag[j][0]);
-      clear(out_frag[j][1]);
-    }
+    clear(out_frag);
     if (reads_state) {
       add_state_term(query_smem, out_frag);
     }
@@ -200,11 +196,7 @@ struct StateRole {
       float product_frag[Plan::kSteps][2][4];
       float(&sum_frag)[Plan::kSteps][2][4] = Plan::kAccurate ? product_frag : out_frag;
       if constexpr (Plan::kAccurate) {
-#pragma unroll
-        for (int j = 0; j < Plan::kSteps; ++j) {
-          clear(product_frag[j][0]);
-          clear(product_frag[j][1]);
-        }
+        clear(product_frag);
       }
 #pragma unroll
       for (int step = first_step; step < first_step + Plan::kFlushSteps && step < Plan::kDepthSteps; ++step) {
@@ -233,11 +225,7 @@ struct StateRole {
     float product_frag[Plan::kSteps][2][4];
     float(&sum_frag)[Plan::kSteps][2][4] = Plan::kAccurate ? product_frag : out_frag;
     if constexpr (Plan::kAccurate) {
-#pragma unroll
-      for (int j = 0; j < Plan::kSteps; ++j) {
-        clear(product_frag[j][0]);
-        clear(product_frag[j][1]);
-      }
+      clear(product_frag);
     }
 #pragma unroll
     for (int j = 0; j < Plan::kSteps; ++j) {
@@ -315,11 +303,7 @@ struct StateRole {
                                                const typename Operand::A (&value_frag)[Plan::kSteps],
                                                int first) {
     float product_frag[kBatch][2][4];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      clear(product_frag[j][0]);
-      clear(product_frag[j][1]);
-    }
+    clear(product_frag);
 #pragma unroll
     for (int step = 0; step < Plan::kSteps; ++step) {
 #pragma unroll

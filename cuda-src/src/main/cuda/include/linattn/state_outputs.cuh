@@ -121,11 +121,7 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
     if (depth == 0) {
       squares = 0.0f;
       products = 0.0f;
-#pragma unroll
-      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-        clear(out_frag[j][0]);
-        clear(out_frag[j][1]);
-      }
+      clear(out_frag);
     }
     visit_row<Plan::kLanesPerRow>(query_smem + row * QueryLayout::kStride, Plan::kDepth, row_lane,
                                   [&](int column, float x, float y) {
@@ -136,11 +132,7 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
                                   });
     float product_frag[Plan::kColumnBlocks][2][4];
     if constexpr (Plan::kAccurate) {
-#pragma unroll
-      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-        clear(product_frag[j][0]);
-        clear(product_frag[j][1]);
-      }
+      clear(product_frag);
     }
 #pragma unroll
     for (int k = 0; k < Plan::kDepth; k += 16) {

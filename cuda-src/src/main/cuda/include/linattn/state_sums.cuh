@@ -265,11 +265,7 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
   float state_frag[Plan::kRowBlocks][Plan::kColumnBlocks][2][4];
 #pragma unroll
   for (int r = 0; r < Plan::kRowBlocks; ++r) {
-#pragma unroll
-    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-      clear(state_frag[r][j][0]);
-      clear(state_frag[r][j][1]);
-    }
+    clear(state_frag[r]);
   }
 
   wait_for_earlier_kernels();
@@ -328,11 +324,7 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
         // The sums inside the tensor core truncate. Where that counts, a chunk's product is formed apart.
         float product_frag[Plan::kRowBlocks][2][4];
         if constexpr (Plan::kAccurate) {
-#pragma unroll
-          for (int r = 0; r < Plan::kRowBlocks; ++r) {
-            clear(product_frag[r][0]);
-            clear(product_frag[r][1]);
-          }
+          clear(product_frag);
         }
 #pragma unroll
         for (int step = 0; step < Plan::kTokenSteps; ++step) {

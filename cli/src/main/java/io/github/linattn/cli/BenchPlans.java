@@ -1,7 +1,6 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
-import io.github.linattn.DType;
 import io.github.linattn.Plan;
 import java.util.ArrayList;
 import java.util.List;
@@ -27,7 +26,6 @@ final class BenchPlans {
   private static final long MOST_TURN_BLOCKS = 128;
 
   private static final int MOST_TURNS = 8;
-  private static final int MOST_TURNS_DIM = 128;
   private static final Pattern SEGMENTS =
       Pattern.compile("^segments: \\d+ items of up to (\\d+) tokens");
   private static final Pattern TURNS = Pattern.compile("chunks (\\d+) blocks write in turn");
@@ -42,7 +40,7 @@ final class BenchPlans {
       for (String technique : TECHNIQUES) {
         names.add(technique);
         if (technique.equals("wgmma")) {
-          turns(problem).forEach(turns -> names.add(technique + "*" + turns));
+          turns(problem.shape()).forEach(turns -> names.add(technique + "*" + turns));
         }
         segments(problem.shape()).forEach(segment -> names.add(technique + ":" + segment));
       }
@@ -50,16 +48,14 @@ final class BenchPlans {
     return names;
   }
 
-  /** Blocks that take turns, as long as they all have room at once. */
-  private static List<Integer> turns(BenchCase problem) {
+  /**
+   * Blocks that take turns, as long as they all have room at once; the runtime refuses where none
+   * can.
+   */
+  private static List<Integer> turns(AttentionShape shape) {
     List<Integer> turns = new ArrayList<>();
-    AttentionShape shape = problem.shape();
     long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
-    boolean can =
-        problem.precision().dtype() != DType.F32
-            && !problem.normalize()
-            && shape.keyDim() <= MOST_TURNS_DIM;
-    for (int i = 2; can && i <= MOST_TURNS && blocks * i <= MOST_TURN_BLOCKS; i *= 2) {
+    for (int i = 2; i <= MOST_TURNS && blocks * i <= MOST_TURN_BLOCKS; i *= 2) {
       turns.add(i);
     }
     return turns;

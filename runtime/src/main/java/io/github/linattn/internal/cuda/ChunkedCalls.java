@@ -22,7 +22,10 @@ final class ChunkedCalls {
 
   private final CudaQueue queue;
   private final ChunkedCall[] calls = new ChunkedCall[MOST];
-  private final List<Arena> retired = new ArrayList<>();
+
+  /** Of memory that stays until the end, because graphs may use it: old workspaces and tickets. */
+  private final List<Arena> kept = new ArrayList<>();
+
   private Arena workspaceOwner = Arena.ofShared();
   private @Nullable DeviceMemory workspace;
   private @Nullable DeviceMemory tickets;
@@ -84,7 +87,7 @@ final class ChunkedCalls {
       DeviceMemory small = workspace;
       workspace = null;
       if (queue.hasGraphs()) {
-        retired.add(workspaceOwner);
+        kept.add(workspaceOwner);
       } else {
         cuda.synchronize(queue.stream());
         workspaceOwner.close();
@@ -103,7 +106,7 @@ final class ChunkedCalls {
     long bytes = (long) plan.steps().getFirst().blocks() * TICKET_BYTES;
     if (tickets == null || tickets.byteSize() < bytes) {
       Arena owner = Arena.ofShared();
-      retired.add(owner); // older ones may be in graphs
+      kept.add(owner);
       Cuda cuda = queue.device().enter();
       tickets = cuda.allocate(owner, bytes);
       cuda.fillAsync(tickets, 0, (byte) 0, tickets.byteSize(), queue.stream());
@@ -126,7 +129,7 @@ final class ChunkedCalls {
   /** Frees the workspace; the stream has done its work. */
   void close() {
     clear();
-    retired.forEach(Arena::close);
+    kept.forEach(Arena::close);
     workspaceOwner.close();
   }
 }

@@ -66,6 +66,12 @@ record ForwardPlan(
     }
   }
 
+  /** The same plan with this reason. */
+  ForwardPlan because(String why) {
+    return new ForwardPlan(
+        kind, steps, cut, outputs, summed, turns, stateBytes, markBytes, copyBytes, micros, why);
+  }
+
   /** Items of the forward. */
   Cut forwardCut() {
     return outputs == null ? cut : outputs;

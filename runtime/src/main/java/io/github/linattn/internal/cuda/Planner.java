@@ -282,7 +282,7 @@ final class Planner {
             + question.queryBytes()
             + states * question.keyValueHeads() * cut.sequences();
     double micros =
-        pass(question, step.get(), cut, cut.items() * turns, turns, bytes, states > 0)
+        pass(question, step.get(), cut, cut.items(), turns, bytes, states > 0)
             + 2 * Rates.LAUNCH_MICROS;
     long copy =
         question.inPlace ? question.stateBytes() * question.keyValueHeads() * cut.sequences() : 0;
@@ -327,14 +327,7 @@ final class Planner {
         pass(question, sums.get(), sumsCut, summed, 1, kept * summed / sumsCut.items(), true);
     double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
     double third =
-        pass(
-            question,
-            step.get(),
-            cut,
-            cut.items() * turns,
-            turns,
-            kept + question.queryBytes(),
-            true);
+        pass(question, step.get(), cut, cut.items(), turns, kept + question.queryBytes(), true);
     return Optional.of(
         new ForwardPlan(
             Kind.SEGMENTED,
@@ -502,7 +495,7 @@ final class Planner {
    * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
    * as a block works, or as its bytes are on their way.
    *
-   * @param items that the blocks have, one for each turn
+   * @param items that the blocks have
    * @param turns of the blocks of an item
    * @param bytes that all blocks read and write
    * @param states whether blocks read or write states
@@ -520,7 +513,7 @@ final class Planner {
     long longest = Math.ceilDiv(cut.longest(), CHUNK);
     double perBlock = bytes / Rates.BYTES_PER_MICRO / step.blocks();
     if (!cut.isRegular()) {
-      double blocksPerItem = (double) step.blocks() / Math.max(1, items);
+      double blocksPerItem = (double) step.blocks() / Math.max(1, items * turns);
       double even = cut.chunks(CHUNK) * blocksPerItem / multiprocessors;
       return Math.max(start + chunk * Math.max(longest, even), perBlock * step.blocks());
     }
@@ -565,18 +558,7 @@ final class Planner {
             forward.technique().id(),
             multiprocessors,
             against);
-    return new ForwardPlan(
-        best.kind(),
-        best.steps(),
-        best.cut(),
-        best.outputs(),
-        best.summed(),
-        best.turns(),
-        best.stateBytes(),
-        best.markBytes(),
-        best.copyBytes(),
-        best.micros(),
-        reason);
+    return best.because(reason);
   }
 
   private static KernelEntry forwardOf(ForwardPlan plan) {
