@@ -1,0 +1,150 @@
+// Arguments of the gradients of the family `chunked`, passed by value: docs/decisions/0008-backward.md has the
+// formulas. Plain C++, so that a host compiler can check the layout.
+//
+// Each gradient of a head is a sum like that of the forward over other rows:
+//
+//   out_p = factor_p * sum over n of (offset + x_p . y_n) z_n
+//
+//   task            x    y    z   out  over    offset     rows of z times    factor
+//   query_gradient  dO   v    k   dq   n <= p  -d_p       1 / |k_n|          b / g_p
+//   key_gradient    v    dO   q   dk   n >= p  -d_n       b / (g_n |q_n|)    1
+//   value_gradient  k    q    dO  dv   n >= p  a, slope b  1 / g_n           1
+//
+// with d_i = o_i . dO_i. Where rows are normalised, rows of k and q that are x or y are divided by their
+// lengths as well; dq and dk are then the gradients of the divided rows, and normalize_rows_gradient finishes
+// them. Without causality n is any row.
+//
+// The states that the tasks walk with are those of the forward, and their gradients, as [Dk, Dv] each:
+//
+//   S, z, u     of the tokens before an item: sums of k v^T, k, v (k divided)
+//   dS, dz, du  of the tokens after it: the gradient of the final state, and
+//               sums of b q dO^T / g, -b d q / g, a dO / g (q divided), over all query heads of the group
+//
+// so that a term S^T.. or dS.. stands for all tokens that the item does not hold.
+#pragma once
+
+#include <cstdint>
+
+#include "linattn/chunked_arguments.h"
+
+namespace linattn {
+
+enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradient = 2 };
+
+// chunked.query, .key, .value and .out are x, y, z and out of the task; .key_dim is the width of x and y,
+// .value_dim that of z and out. Of the task kQueryGradient x and out have `heads`, y and z `heads / group`; of
+// the others x and out have `heads / group`, y and z `heads`, and a block adds up the heads of a group.
+//
+// chunked.normalizer is g of the forward, read only. chunked.state_in is S or dS as [slots, Dk, Dv], whichever way the
+// task reads it; key_sum_in the sum of rows y (u, for kQueryGradient alone), value_sum_in that of rows z
+// (z; dz; du). state_out is dS before the item and written by the task kValueGradient, value_sum_out (dz;
+// du) by either of the two. Items, slots and counts are those of the forward; marks, turns and tickets are unused.
+// chunked.normalize is 1 where query_scale and key_scale are given.
+//
+// offset  bytes  member
+//      0    312  chunked
+//    312      8  delta         d [batch, heads, tokens]
+//    320      8  query_scale   1 / |q| [batch, heads, tokens], 1 for a row of zeros; or null: as they are
+//    328      8  key_scale     1 / |k| [batch, kv heads, tokens], likewise
+//    336      8  partials      [batch, heads, num_items, tiles, 2] sums of da and db over the rows of a tile of
+//                              dq: da = sum of (sum over n of offset + x.y) / g of the first tile, 0 of others;
+//                              db = sum of q . dq / b, 0 unless asked
+//    344     32  slope_query   q (divided where rows are normalised), where db is asked; else address null
+//    376      4  task          a GradientTask
+//    380      4  reserved      0
+struct GradientArguments {
+  ChunkedArguments chunked;
+  float* delta;
+  const float* query_scale;
+  const float* key_scale;
+  double* partials;
+  TensorView slope_query;
+  int32_t task;
+  int32_t reserved;
+};
+
+// What the sweeps read of single rows: d and the scales. Row r < batch * heads * tokens is row r of o, dO and q in
+// the order [batch, head, token]; row batch * heads * tokens + r is row r of k. Rows of k, and the scales, are
+// wanted only where query_scale is not null.
+//
+// offset  bytes  member
+//      0     32  query
+//     32     32  key
+//     64     32  out
+//     96     32  out_gradient
+//    128      8  delta
+//    136      8  query_scale  or null
+//    144      8  key_scale    or null
+//    152      4  tokens
+//    156      4  heads
+//    160      4  group
+//    164      4  batches
+//    168      4  key_dim      Dk
+//    172      4  value_dim    Dv
+struct GradientRowsArguments {
+  TensorView query;
+  TensorView key;
+  TensorView out;
+  TensorView out_gradient;
+  float* delta;
+  const float* query_scale;
+  const float* key_scale;
+  int32_t tokens;
+  int32_t heads;
+  int32_t group;
+  int32_t batches;
+  int32_t key_dim;
+  int32_t value_dim;
+};
+
+// dx = (dy - y (y . dy)) s with y = s x: the gradient of a row from that of the row over its length, in
+// place. A row of zeros gets zeros.
+//
+// offset  bytes  member
+//      0     32  row        x: q or k
+//     32     32  gradient   dy on entry, dx on return
+//     64      8  scale      s [batch, heads, tokens]
+//     72      4  tokens
+//     76      4  heads      of the rows
+//     80      4  batches
+//     84      4  dim        columns of a row
+struct NormalizeRowsGradientArguments {
+  TensorView row;
+  TensorView gradient;
+  const float* scale;
+  int32_t tokens;
+  int32_t heads;
+  int32_t batches;
+  int32_t dim;
+};
+
+// da and db of each head from the partial sums, in order. Where db was not asked of the sweep it follows from
+// a da + b db = 0, which holds because o depends on a : b alone.
+//
+// offset  bytes  member
+//      0      8  partials        [batch * heads, count, 2]
+//      8      8  a_per_head      or null
+//     16      8  b_per_head      or null
+//     24      8  a_gradient      [batch * heads], or null
+//     32      8  b_gradient      [batch * heads], or null
+//     40      4  count           partial sums of a head
+//     44      4  heads           of a batch row
+//     48      4  batches
+//     52      4  slope_is_summed 1: db is the sum
+//     56      4  a
+//     60      4  b
+struct CoefficientSumsArguments {
+  const double* partials;
+  const float* a_per_head;
+  const float* b_per_head;
+  float* a_gradient;
+  float* b_gradient;
+  int32_t count;
+  int32_t heads;
+  int32_t batches;
+  int32_t slope_is_summed;
+  float a;
+  float b;
+};
+
+}  // namespace linattn
