@@ -132,7 +132,8 @@ struct Span {
 
 // Turns the sums of each item into the state before it: state[i] = initial + sum of the items of its
 // sequence before i, in order; the total goes to the final state. In place. A sequence without items
-// passes its initial state on. Without state_out and spans the last sum is not read.
+// passes its initial state on. Without state_out and spans the last sum is not read. Backwards, the sum is over
+// the items of the sequence after i, added from the last one on.
 //
 // offset  bytes  member
 //      0      8  state          S [kv heads, num_items, Dk, Dv], sums on entry, states on return
@@ -149,6 +150,8 @@ struct Span {
 //     84      4  num_sequences
 //     88      4  key_dim        Dk
 //     92      4  value_dim      Dv
+//     96      4  backwards      1 or 0
+//    100      4  reserved       0
 struct StateScanArguments {
   float* state;
   float* key_sum;
@@ -164,6 +167,8 @@ struct StateScanArguments {
   int32_t num_sequences;
   int32_t key_dim;
   int32_t value_dim;
+  int32_t backwards;
+  int32_t reserved;
 };
 
 }  // namespace linattn
