@@ -39,11 +39,16 @@ struct Head {
 
   // Every number of a block fits 31 bits, and so does a head's; divisions of 64 bits would take longer than
   // all else before the first load.
-  __device__ __forceinline__ Head(const ChunkedArguments& args, int64_t index_of) : index(index_of) {
-    const int kv_heads = args.heads / args.group;
-    batch_idx = static_cast<int>(static_cast<uint32_t>(index) / args.heads);
-    head_idx = static_cast<int>(static_cast<uint32_t>(index) % args.heads);
-    kv_head_idx = head_idx / args.group;
+  __device__ __forceinline__ Head(const ChunkedArguments& args, int64_t index_of)
+      : Head(args, index_of, args.heads, args.group) {}
+
+  // Of so many heads of a batch row, of which each `group` share a key/value head.
+  __device__ __forceinline__ Head(const ChunkedArguments& args, int64_t index_of, int heads, int group)
+      : index(index_of) {
+    const int kv_heads = heads / group;
+    batch_idx = static_cast<int>(static_cast<uint32_t>(index) / heads);
+    head_idx = static_cast<int>(static_cast<uint32_t>(index) % heads);
+    kv_head_idx = head_idx / group;
     kv_index = static_cast<int64_t>(batch_idx) * kv_heads + kv_head_idx;
     a = args.a_per_head == nullptr ? args.a : args.a_per_head[head_idx];
     b = args.b_per_head == nullptr ? args.b : args.b_per_head[head_idx];
@@ -95,8 +100,11 @@ struct ValueTile {
   __device__ __forceinline__ explicit ValueTile(const ChunkedArguments& args) : ValueTile(args, blockIdx.x) {}
 
   __device__ __forceinline__ ValueTile(const ChunkedArguments& args, int64_t block_number)
+      : ValueTile(args, block_number, args.heads, args.group) {}
+
+  __device__ __forceinline__ ValueTile(const ChunkedArguments& args, int64_t block_number, int heads, int group)
       : block(block_number, args.num_items, ceil_div(args.value_dim, kColumns)),
-        head(args, block.head),
+        head(args, block.head, heads, group),
         item(load_item(args, block.item_idx)),
         first_column(block.tile_idx * kColumns) {
     const int columns_left = args.value_dim - first_column;

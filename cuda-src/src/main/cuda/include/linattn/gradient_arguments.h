@@ -51,7 +51,7 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 //                              db = sum of q . dq / b, 0 unless asked
 //    344     32  slope_query   q (divided where rows are normalised), where db is asked; else address null
 //    376      4  task          a GradientTask
-//    380      4  reserved      0
+//    380      4  tasks         of the launch: 2 where one computes the gradients of k and of v
 struct GradientArguments {
   ChunkedArguments chunked;
   float* delta;
@@ -60,7 +60,7 @@ struct GradientArguments {
   double* partials;
   TensorView slope_query;
   int32_t task;
-  int32_t reserved;
+  int32_t tasks;
 };
 
 // What the sweeps read of single rows: d and the scales. Row r < batch * heads * tokens is row r of o, dO and q in

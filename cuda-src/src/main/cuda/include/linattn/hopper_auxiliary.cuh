@@ -64,7 +64,7 @@ struct Auxiliary {
   }
 
   __device__ __forceinline__ void start() {
-    const StateAddress<Plan> state(block.args.chunked);
+    const StateAddress<Plan> state(block);
     const float* key_sum = state.key_sum_in;
 #pragma unroll
     for (int i = 0; i < kSumsOfWarp; ++i) {
@@ -77,7 +77,7 @@ struct Auxiliary {
   }
 
   __device__ __forceinline__ void finish() const {
-    const StateAddress<Plan> state(block.args.chunked);
+    const StateAddress<Plan> state(block);
     if (state.key_sum_out == nullptr) {
       return;
     }
@@ -85,7 +85,7 @@ struct Auxiliary {
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
       const RowSum<kLanes> total = sums[i].of_all_rows();
-      const int end = is_value(sum) ? block.args.chunked.value_dim - block.work.first_column : Plan::kHeadDim;
+      const int end = is_value(sum) ? block.chunked().value_dim - block.work.first_column : Plan::kHeadDim;
       const int first = column(sum);
       if (writes() && sum < kSums && first < end && (is_value(sum) || block.work.tile == 0)) {
         float* sum_gmem = (is_value(sum) ? state.value_sum_out : state.key_sum_out) + first;

@@ -1,8 +1,11 @@
 // What the roles of a block share: its item, the places in shared memory, the unit of its sums.
 #pragma once
 
+#include <type_traits>
+
 #include "linattn/chunk_items.cuh"
 #include "linattn/chunked_arguments.h"
+#include "linattn/gradient_arguments.h"
 #include "linattn/hopper.cuh"
 #include "linattn/hopper_plan.cuh"
 #include "linattn/reduce.cuh"
@@ -18,9 +21,55 @@ struct HopperArguments {
   ChunkedArguments chunked;
 };
 
+// One gradient: x, y, z and out of its table.
+//
+// offset  bytes  member
+//      0    128  query
+//    128    128  key
+//    256    128  value
+//    384    128  out
+//    512    384  gradient
+struct HopperGradient {
+  TensorMap query;
+  TensorMap key;
+  TensorMap value;
+  TensorMap out;
+  GradientArguments gradient;
+};
+
+// The gradients that a launch computes: of q, or of k and v. Those of k and v differ in everything but the
+// number of items; where v is not as wide as k each has a launch of its own.
+//
+struct HopperGradientArguments {
+  HopperGradient tasks[2];
+};
+
 template <class Plan>
 __device__ __forceinline__ int chunks_of(int tokens) {
   return (tokens + Plan::kChunk - 1) / Plan::kChunk;
+}
+
+// The blocks of a cluster have the tiles of one task, then of the other.
+template <class Plan>
+__device__ __forceinline__ uint32_t task_of(const GradientArguments& args, uint32_t number) {
+  const uint32_t tiles = ceil_div(args.chunked.value_dim, Plan::kTileColumns);
+  return number / tiles % args.tasks;
+}
+
+template <class Plan>
+__device__ __forceinline__ uint32_t number_in_task(const GradientArguments& args, uint32_t number) {
+  const uint32_t tiles = ceil_div(args.chunked.value_dim, Plan::kTileColumns);
+  return number / (tiles * args.tasks) * tiles + number % tiles;
+}
+
+// The tile of a block: of a query head, or of the reverse of a key/value head.
+template <class Plan>
+__device__ __forceinline__ ValueTile<Plan::kTileColumns> tile_of(const ChunkedArguments& args, int64_t number) {
+  if constexpr (Plan::kReverse) {
+    return ValueTile<Plan::kTileColumns>(args, number, args.heads / args.group, 1);
+  } else {
+    return ValueTile<Plan::kTileColumns>(args, number);
+  }
 }
 
 // Which of the blocks that take turns this is, and its number among those with the same turn.
@@ -52,9 +101,9 @@ struct Turn {
   }
 };
 
-// The block's item and its tile of value columns.
+// The block's item and its tile of value columns. Of the reverse `head` is the first query head of the group.
 struct ItemWork {
-  int turn;
+  int turn;  // of the reverse: query heads of the group
   int tile;
   int first_column;
   int start;
@@ -79,6 +128,13 @@ struct ItemWork {
         a(block.head.a),
         b(block.head.b),
         count(static_cast<float>(block.item.count)) {}
+
+  // The slope of a gradient's sum is one; `a` is free there.
+  template <int kColumns>
+  __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, const GradientArguments& args)
+      : ItemWork(block, args.chunked.group) {
+    head = args.task == kQueryGradient ? head : kv_head * args.chunked.group;
+  }
 };
 
 // Operands of fp16 are multiplied by powers of two that keep them in its range. They follow the largest
@@ -92,7 +148,8 @@ enum Scale {
   kOutputScale,   // v of the tensors = this * v of the operands
   kWeightBound,   // of |a + b q.k|
   kStateBound,    // of |b| |S| for each token in it, in units of a weight
-  kPlainTokens    // up to this count S is its own operand
+  kPlainTokens,   // up to this count S is its own operand
+  kWeightScale    // of the weights of the reverse
 };
 
 // An element of which only the size matters.
@@ -121,15 +178,51 @@ struct Unit {
 // What the roles share.
 template <class Plan>
 struct Block {
-  const HopperArguments& args;
+  using Arguments = std::conditional_t<Plan::kGradient, HopperGradient, HopperArguments>;
+
+  const Arguments& args;
   const ItemWork& work;
   uint32_t base;  // of the shared memory, aligned
-  int num_chunks;  // that the block walks
+  int num_chunks;  // that the block walks; of the reverse, once for each head of the group
+
+  __device__ __forceinline__ const ChunkedArguments& chunked() const {
+    if constexpr (Plan::kGradient) {
+      return args.gradient.chunked;
+    } else {
+      return args.chunked;
+    }
+  }
 
   // Whether the block writes the outputs of a chunk, or only adds it to its state.
   __device__ __forceinline__ bool writes(int chunk) const {
-    return !Plan::kTurns || (chunk & (args.chunked.turns - 1)) == work.turn;
+    return !Plan::kTurns || (chunk & (chunked().turns - 1)) == work.turn;
   }
+
+  // Heads of the rows of a chunk. The reverse adds up a group of query heads.
+  __device__ __forceinline__ int group() const { return Plan::kReverse && Plan::kUneven ? work.turn : 1; }
+  __device__ __forceinline__ int member(int chunk) const { return group() == 1 ? 0 : chunk % group(); }
+  __device__ __forceinline__ int query_head() const { return Plan::kReverse ? work.kv_head : work.head; }
+  __device__ __forceinline__ int key_head(int chunk) const {
+    return Plan::kReverse ? work.head + member(chunk) : work.kv_head;
+  }
+  // b of a head of the group.
+  __device__ __forceinline__ float slope_of(int member) const {
+    const ChunkedArguments& heads = chunked();
+    return heads.b_per_head == nullptr ? heads.b : heads.b_per_head[work.head + member];
+  }
+  // Of the constants that a gradient adds to a product of rows; d is a product of rows too.
+  __device__ __forceinline__ float constant_bound(float product_bound) const {
+    if constexpr (Plan::kGradient) {
+      const float b = slope_of(0);
+      return args.gradient.task == kValueGradient ? fabsf(constant_of(0) / (b == 0.0f ? 1.0f : b)) : product_bound;
+    }
+    return 0.0f;
+  }
+  __device__ __forceinline__ float constant_of(int member) const {
+    const ChunkedArguments& heads = chunked();
+    return heads.a_per_head == nullptr ? heads.a : heads.a_per_head[work.head + member];
+  }
+  __device__ __forceinline__ int out_head() const { return query_head(); }
 
   __device__ __forceinline__ uint32_t scale_address(Scale scale) const {
     return base + Plan::kScalesOffset + scale * 4;
@@ -169,9 +262,17 @@ struct Block {
   __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
     return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
   }
-  // Of the item. Sums walk backwards: the forward that follows finds in the L2 cache what it reads first.
+  // Of the reverse: the constants of the columns of W, and the unit of z.
+  __device__ __forceinline__ uint32_t factors(int stage_idx) const {
+    return base + Plan::kFactorsOffset + stage_idx * Plan::kFactorBytes;
+  }
+  __device__ __forceinline__ uint32_t unit_address(int stage_idx) const {
+    return factors(stage_idx) + Plan::kChunk * 4;
+  }
+  // Of the item. Sums walk backwards too: the forward that follows finds in the L2 cache what it reads first.
   __device__ __forceinline__ int first_token(int chunk) const {
-    return (Plan::kSums ? num_chunks - 1 - chunk : chunk) * Plan::kChunk;
+    const int place = Plan::kSums || Plan::kReverse ? num_chunks - 1 - chunk : chunk;
+    return (group() == 1 ? place : place / group()) * Plan::kChunk;
   }
   __device__ __forceinline__ int rows(int chunk) const {
     return min(Plan::kChunk, work.tokens - first_token(chunk));
@@ -195,8 +296,9 @@ struct Block {
 
   // The unit of O: W and b S are multiplied by it, and g with them. It is 1/b, so that S is its own operand;
   // without b the product of S is thrown away.
+  __device__ __forceinline__ float slope() const { return Plan::kGradient ? 1.0f : work.b; }
   __device__ __forceinline__ Unit first_unit() const {
-    const float slope = work.b * scale(kScoreScale);
+    const float slope = this->slope() * scale(kScoreScale);
     return slope == 0.0f ? Unit{1.0f, 1.0f, 0.0f} : Unit{1.0f / slope, slope, 1.0f};
   }
   // The sum of k v over n tokens is at most n times the roots of their mean squares: up to this count fp16
@@ -208,7 +310,7 @@ struct Block {
       const float bound = fmaxf(scale(kWeightBound), scale(kStateBound) * tokens);
       const int exponent = exponent_of(kMaxHalf) - 1 - exponent_of(bound);
       const float value = power_of_two(exponent);
-      unit = Unit{value, power_of_two(-exponent), work.b * value};
+      unit = Unit{value, power_of_two(-exponent), slope() * value};
     }
   }
   // The unit of z: the mean of rows is no larger than the largest.
@@ -252,21 +354,42 @@ struct StateAddress {
   float* key_sum_out;
   float* value_sum_out;
 
-  __device__ __forceinline__ explicit StateAddress(const ChunkedArguments& args, int column = 0) {
-    const Turn<Plan> turn(args, block_number());
-    const ValueTile<Plan::kTileColumns> block(args, turn.block);
-    const int64_t state = block.state_offset(args) + column;
-    const int64_t key_sum = block.key_sum_offset(args);
-    const int64_t value_sum = block.value_sum_offset(args) + column;
-    const bool reads = args.state_in != nullptr;
-    state_in = reads ? args.state_in + state : nullptr;
-    key_sum_in = reads ? args.key_sum_in + key_sum : nullptr;
-    value_sum_in = reads ? args.value_sum_in + value_sum : nullptr;
-    const bool writes = args.state_out != nullptr && block.head.writes_state(args) &&
-                        turn.walks_to_end(chunks_of<Plan>(block.item.tokens), args.turns);
-    state_out = writes ? args.state_out + state : nullptr;
-    key_sum_out = writes ? args.key_sum_out + key_sum : nullptr;
-    value_sum_out = writes ? args.value_sum_out + value_sum : nullptr;
+  int64_t column_stride;  // between value columns of S, and between its key columns
+  int64_t key_stride;
+
+  // Of 64 columns from `column` of the block's values on.
+  __device__ __forceinline__ explicit StateAddress(const Block<Plan>& block, int column = 0) {
+    const ChunkedArguments& args = block.chunked();
+    const Turn<Plan> turn(args, block_number(block));
+    const auto tile = tile_of<Plan>(args, turn.block);
+    column_stride = 1;
+    key_stride = args.value_dim;
+    if constexpr (Plan::kGradient) {  // S is [Dk, Dv] whichever of the two is wide as the keys here
+      if (block.args.gradient.task != kValueGradient) {
+        column_stride = args.key_dim;
+        key_stride = 1;
+      }
+    }
+    const int64_t state = tile.state * args.key_dim * args.value_dim + (tile.first_column + column) * column_stride;
+    const int64_t key_sum = tile.key_sum_offset(args);
+    const int64_t value_sum = tile.value_sum_offset(args) + column;
+    state_in = args.state_in != nullptr ? args.state_in + state : nullptr;
+    key_sum_in = args.key_sum_in != nullptr ? args.key_sum_in + key_sum : nullptr;
+    value_sum_in = args.value_sum_in != nullptr ? args.value_sum_in + value_sum : nullptr;
+    const bool writes = Plan::kReverse || (tile.head.writes_state(args) &&
+                                           turn.walks_to_end(chunks_of<Plan>(tile.item.tokens), args.turns));
+    state_out = writes && args.state_out != nullptr ? args.state_out + state : nullptr;
+    key_sum_out = writes && args.key_sum_out != nullptr ? args.key_sum_out + key_sum : nullptr;
+    value_sum_out = writes && args.value_sum_out != nullptr ? args.value_sum_out + value_sum : nullptr;
+  }
+
+  // Among those of its task.
+  __device__ __forceinline__ static uint32_t block_number(const Block<Plan>& block) {
+    if constexpr (Plan::kReverse) {
+      return number_in_task<Plan>(block.args.gradient, block_number());
+    } else {
+      return block_number();
+    }
   }
 
   // Anew each time, unlike blockIdx.

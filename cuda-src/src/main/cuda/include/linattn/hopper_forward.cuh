@@ -68,7 +68,7 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i), 4 + kStateReaders);
     barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
-    barrier_init(block.barrier(Plan::kReady, i), Plan::kAuxiliaryWarps + (normalizers ? kWarpgroup : 0));
+    barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
     barrier_init(block.barrier(Plan::kWeightsFull, i), kWarpgroup / 4);
@@ -111,7 +111,7 @@ __device__ __forceinline__ void measure_column(const TensorView& view, int batch
 template <class Plan>
 __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Extent* extents_smem) {
   const ItemWork& work = block.work;
-  const ChunkedArguments& args = block.args.chunked;
+  const ChunkedArguments& args = block.chunked();
   const int num_rows = min(Plan::kChunk, work.tokens);
   const int first_value = work.first_column;
   const int num_values = min(Plan::kTileColumns, args.value_dim - first_value);
@@ -120,11 +120,11 @@ __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Ex
   for (int i = kFirst + threadIdx.x; i < 2 * Plan::kHeadDim + num_values; i += Plan::kThreads) {
     const int column = i % Plan::kHeadDim;
     if (i < Plan::kHeadDim) {
-      measure_column<Plan>(args.query, work.batch, work.head, work.start, column, num_rows, extents_smem);
+      measure_column<Plan>(args.query, work.batch, block.query_head(), work.start, column, num_rows, extents_smem);
     } else if (i < 2 * Plan::kHeadDim) {
-      measure_column<Plan>(args.key, work.batch, work.kv_head, work.start, column, num_rows, extents_smem + 1);
+      measure_column<Plan>(args.key, work.batch, block.key_head(0), work.start, column, num_rows, extents_smem + 1);
     } else {
-      measure_column<Plan>(args.value, work.batch, work.kv_head, work.start,
+      measure_column<Plan>(args.value, work.batch, block.key_head(0), work.start,
                            first_value + i - 2 * Plan::kHeadDim, num_rows, extents_smem + 2);
     }
   }
@@ -170,8 +170,12 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
     root[1] = 1.0f;
     scale[1] = 1.0f;
   }
-  const float a = fabsf(work.a) * (Plan::kNormalize ? Plan::kHeadDim * bound[0] : 1.0f);
-  const float b = fabsf(work.b);
+  float a = fabsf(work.a) * (Plan::kNormalize ? Plan::kHeadDim * bound[0] : 1.0f);
+  float b = fabsf(work.b);
+  if constexpr (Plan::kGradient) {
+    b = 1.0f;
+    a = block.constant_bound(Plan::kHeadDim * bound[0] * bound[1]);
+  }
   const float weight_bound = a + b * Plan::kHeadDim * bound[0] * bound[1];
   const float state_bound = b * kMargin * root[1] * root[2];
   const float tokens = work.count + static_cast<float>(work.tokens);
@@ -182,7 +186,7 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
       scale[0] *= power_of_two(-1 - exponent_of(weight / kMaxHalf));
     }
     const float state = kMargin * root[1] * root[2] * scale[1] * scale[2] * tokens;
-    if (state > kMaxHalf) {
+    if (!Plan::kReverse && state > kMaxHalf) {
       scale[2] *= power_of_two(-1 - exponent_of(state / kMaxHalf));
     }
   }
@@ -192,7 +196,10 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
   store_float(block.scale_address(kScoreScale), 1.0f / (scale[0] * scale[1]));
   store_float(block.scale_address(kOutputScale), 1.0f / scale[2]);
   store_float(block.scale_address(kWeightBound), weight_bound);
-  store_float(block.scale_address(kStateBound), state_bound);
+  store_float(block.scale_address(kStateBound), Plan::kReverse ? state_bound * scale[1] * scale[2] : state_bound);
+  store_float(block.scale_address(kWeightScale), Plan::kFollows && weight_bound > kMaxHalf
+                                                     ? power_of_two(-1 - exponent_of(weight_bound / kMaxHalf))
+                                                     : 1.0f);
   store_float(block.scale_address(kPlainTokens),
               weight_bound <= kMaxHalf * b ? fminf(kMaxHalf * b / state_bound, 0x1p100f) : -1.0f);
 }
@@ -200,7 +207,7 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
 // One mark for each 64 value columns of the block. All threads take part.
 template <class Plan>
 __device__ __forceinline__ void write_marks(const Block<Plan>& block, bool marks, int marked_box) {
-  const ChunkedArguments& args = block.args.chunked;
+  const ChunkedArguments& args = block.chunked();
 #pragma unroll
   for (int box = 0; box < Plan::kBeside; ++box) {
     const int marked = __syncthreads_or(marks && (marked_box < 0 || marked_box == box));

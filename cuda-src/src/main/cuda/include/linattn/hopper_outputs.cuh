@@ -18,6 +18,7 @@ struct Outputs {
   int lane;
   float first_sum = 0.0f;  // u of this thread's two rows
   float second_sum = 0.0f;
+  double slope_sum = 0.0;     // of q . dq / b, where wanted
   float marks = 0.0f;         // NaN once an output was not finite
   uint32_t marked_pairs = 0;  // the same of outputs of 16 bits
 
@@ -38,14 +39,22 @@ struct Outputs {
   __device__ __forceinline__ int value_column() const { return warp * 16 + (lane >> 2); }
   // None of a box that begins past the end.
   __device__ __forceinline__ int num_columns() const {
-    return min(Plan::kBoxColumns, block.args.chunked.value_dim - first_column());
+    return min(Plan::kBoxColumns, block.chunked().value_dim - first_column());
+  }
+
+  // Of u against that of the tensors.
+  __device__ __forceinline__ float sum_scale() const {
+    if constexpr (Plan::kReverse) {
+      return block.scale(kValueScale) * block.scale(kWeightScale) / block.scale(kScoreScale);
+    }
+    return block.scale(kValueScale);
   }
 
   __device__ __forceinline__ void start() {
-    const StateAddress<Plan> address(block.args.chunked, box * Plan::kBoxColumns);
+    const StateAddress<Plan> address(block, box * Plan::kBoxColumns);
     if (address.value_sum_in != nullptr) {
       const int column = value_column();
-      const float scale = block.scale(kValueScale);
+      const float scale = sum_scale();
       first_sum = column < num_columns() ? address.value_sum_in[column] * scale : 0.0f;
       second_sum = column + 8 < num_columns() ? address.value_sum_in[column + 8] * scale : 0.0f;
     }
@@ -53,10 +62,10 @@ struct Outputs {
 
   // Once all chunks are written.
   __device__ __forceinline__ void finish() const {
-    const StateAddress<Plan> address(block.args.chunked, box * Plan::kBoxColumns);
+    const StateAddress<Plan> address(block, box * Plan::kBoxColumns);
     if (address.value_sum_out != nullptr && (lane & 3) == 0) {
       const int column = value_column();
-      const float scale = 1.0f / block.scale(kValueScale);
+      const float scale = 1.0f / sum_scale();
       if (column < num_columns()) {
         address.value_sum_out[column] = first_sum * scale;
       }
@@ -101,17 +110,54 @@ struct Outputs {
     named_barrier(barrier_number(), kWarpgroup);
   }
 
-  // u of a chunk; every fourth lane has it.
+  // u of a chunk; every fourth lane has it. Of the reverse it comes in parts, in the neighbouring lanes too.
   __device__ __forceinline__ void add_value_sums(float first, float second) {
-    first_sum += __shfl_sync(kAllLanes, first, lane & 28);
-    second_sum += __shfl_sync(kAllLanes, second, lane & 28);
+    if constexpr (Plan::kReverse) {
+      first_sum += sum_lanes<4>(first);
+      second_sum += sum_lanes<4>(second);
+    } else {
+      first_sum += __shfl_sync(kAllLanes, first, lane & 28);
+      second_sum += __shfl_sync(kAllLanes, second, lane & 28);
+    }
+  }
+
+  // The rows of dq are multiplied by b; before, where the gradient of b is wanted of them, by q.
+  __device__ __forceinline__ void apply_slope(float (&outputs_frag)[36], int chunk) {
+    const ItemWork& work = block.work;
+    const TensorView& query = block.args.gradient.slope_query;
+    if (query.address != nullptr) {
+      using Value = std::conditional_t<Plan::kConverted, float, typename Half::Type>;
+      const int first = value_column();
+      const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk) + 2 * (lane & 3);
+      const Value* const query_gmem = row_address<const Value>(query, work.batch, work.head, token) + first_column();
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int row = i / 4 * 8 + i % 2;
+        const int column = first + (i % 4 < 2 ? 0 : 8);
+        if (row + 2 * (lane & 3) < block.rows(chunk) && column < num_columns()) {
+          sum = fmaf(static_cast<float>(query_gmem[row * query.token_stride + column]), outputs_frag[i], sum);
+        }
+        asm volatile("" ::: "memory");  // loads under way would cost registers
+      }
+      slope_sum += sum;
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      outputs_frag[i] *= work.b;
+    }
   }
 
   // o = (O + a u) / g, by way of shared memory to global memory; u of the chunk stands in column 64.
   __device__ __forceinline__ void write(float (&outputs_frag)[36], float constant, int chunk, int weights_idx,
                                         int outputs_idx) {
     const uint32_t columns = block.columns(weights_idx) + (lane & 3) * 8;
-    if constexpr (Plan::kNormalize) {
+    if constexpr (Plan::kReverse) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        outputs_frag[i] = (outputs_frag[i] + (i % 4 < 2 ? first_sum : second_sum)) * constant;
+      }
+    } else if constexpr (Plan::kRowConstants) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float2 factor = load_float2(columns + j * 32);
@@ -133,7 +179,14 @@ struct Outputs {
         outputs_frag[4 * j + 3] = (outputs_frag[4 * j + 3] + second_constant) * factor.y;
       }
     }
-    add_value_sums(outputs_frag[32], outputs_frag[34]);
+    if constexpr (Plan::kQueryGradient) {
+      apply_slope(outputs_frag, chunk);
+    }
+    if constexpr (Plan::kReverse) {
+      add_value_sums(outputs_frag[32] + outputs_frag[33], outputs_frag[34] + outputs_frag[35]);
+    } else {
+      add_value_sums(outputs_frag[32], outputs_frag[34]);
+    }
     barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_idx));
     const uint32_t tile = block.outputs(box * Plan::kOutputBuffers + outputs_idx);
     if constexpr (Plan::Element::kBytes == 2) {
@@ -189,10 +242,10 @@ struct Outputs {
 
   __device__ __forceinline__ void start_store(uint32_t tile, int chunk) const {
     const ItemWork& work = block.work;
-    const int token = work.start + chunk * Plan::kChunk;
-    store_tile(&block.args.out, {first_column(), token, work.head, work.batch}, tile);
+    const int token = work.start + block.first_token(chunk);
+    store_tile(&block.args.out, {first_column(), token, block.out_head(), work.batch}, tile);
     if constexpr (Plan::Element::kBytes == 4) {
-      store_tile(&block.args.out, {first_column() + 32, token, work.head, work.batch}, tile + Plan::kBoxBytes);
+      store_tile(&block.args.out, {first_column() + 32, token, block.out_head(), work.batch}, tile + Plan::kBoxBytes);
     }
     commit_stores();
   }
@@ -203,13 +256,13 @@ struct Outputs {
     using Bytes = Untyped<Plan::Element::kBytes>;
     constexpr int kUnitElements = kUnitBytes / Plan::Element::kBytes;
     constexpr int kUnits = Plan::kBoxColumns / kUnitElements;
-    const int token = work.start + chunk * Plan::kChunk;
+    const int token = work.start + block.first_token(chunk);
     for (int i = warp * kWarp + lane; i < block.rows(chunk) * kUnits; i += kWarpgroup) {
       const int row = i / kUnits;
       const int unit = i % kUnits;
       if (unit * kUnitElements < num_columns()) {
         const uint4 data = load_unit(tile + (unit >> 3) * Plan::kBoxBytes + swizzled(row, unit & 7));
-        Bytes* out_gmem = row_address<Bytes>(block.args.chunked.out, work.batch, work.head, token + row);
+        Bytes* out_gmem = row_address<Bytes>(block.chunked().out, work.batch, block.out_head(), token + row);
         *reinterpret_cast<uint4*>(out_gmem + first_column() + unit * kUnitElements) = data;
       }
     }

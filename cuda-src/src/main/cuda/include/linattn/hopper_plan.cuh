@@ -26,6 +26,7 @@ struct Operand;
 
 template <>
 struct Operand<Bf16> {
+  using Type = __nv_bfloat16;
   static constexpr bool kScaled = false;  // has the range of fp32
   static constexpr uint32_t kOnes = 0x3f803f80u;
 
@@ -56,6 +57,7 @@ struct Operand<Bf16> {
 
 template <>
 struct Operand<F16> {
+  using Type = __half;
   static constexpr bool kScaled = true;
   static constexpr uint32_t kOnes = 0x3c003c00u;
 
@@ -112,6 +114,12 @@ struct HopperPlan {
   static constexpr bool kScaled = Half::kScaled;
   static constexpr bool kNormalize = Spec::kNormalize;
   static constexpr bool kSums = Spec::kSums;
+  static constexpr bool kQueryGradient = Spec::kQueryGradient;
+  // The gradient of k or of v: from the last chunk on, once for each query head of a group.
+  static constexpr bool kReverse = Spec::kKeyValueGradient;
+  static constexpr bool kGradient = kQueryGradient || kReverse;
+  // Whether a row has a constant of its own instead of a.
+  static constexpr bool kRowConstants = kNormalize || kQueryGradient;
   // Operands of fp16 whose tensors are fp16: what is too large for them can only be scaled as S and W.
   static constexpr bool kFollows = kScaled && !kConverted;
   // Q, K and V of a stage are filled and given back apart, where a stage is too large to come as a whole.
@@ -119,10 +127,12 @@ struct HopperPlan {
   static constexpr int kStages = Spec::kStages;
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
-  static constexpr bool kMerged = kBeside > 1 && !kSums;
+  static constexpr bool kMerged = kBeside > 1 && !kSums && !kReverse;
   // Whether blocks may take turns, and whether they do.
-  static constexpr bool kMayTakeTurns = !kSums && !kConverted && !kNormalize && !kApart;
+  static constexpr bool kMayTakeTurns = !kSums && !kGradient && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
+  // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone.
+  static constexpr bool kUneven = false;
 
   static constexpr int kChunk = 64;
   static constexpr int kBoxColumns = 64;
@@ -155,7 +165,10 @@ struct HopperPlan {
   static constexpr int kWeightsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
   static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
-  static constexpr int kBarriersOffset = kLengthsOffset + kStages * kChunk * 4;
+  // Of the rows of z, and their unit.
+  static constexpr int kFactorsOffset = kLengthsOffset + kStages * kChunk * 4;
+  static constexpr int kFactorBytes = kReverse ? kChunk * 4 + 16 : 0;
+  static constexpr int kBarriersOffset = kFactorsOffset + kStages * kFactorBytes;
 
   // Barriers, 8 bytes each.
   static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
@@ -191,7 +204,10 @@ struct HopperPlan {
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
   static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows ? 32 : 1);
-  static constexpr int kScoreArrivals = kNormalize ? kWarpgroup : 4;
+  // Whether threads write what the scores read of a stage beside its tiles.
+  static constexpr bool kScoreVectors = kNormalize || kReverse;
+  static constexpr int kScoreArrivals = kScoreVectors ? kWarpgroup : 4;
+  static constexpr int kReadyArrivals = kAuxiliaryWarps * (kReverse ? 32 : 1);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
   static constexpr bool kAlwaysReady = !kSums || (kNormalize && !kConverted);
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
@@ -200,6 +216,12 @@ struct HopperPlan {
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
   static constexpr int kStateRegisters = kHeadDim / 2;
+};
+
+// The same plan where the steps of the reverse differ.
+template <class Plan>
+struct WithUnevenSteps : Plan {
+  static constexpr bool kUneven = true;
 };
 
 // The same plan where blocks take turns.

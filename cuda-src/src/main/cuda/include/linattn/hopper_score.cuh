@@ -1,4 +1,4 @@
-// The score role.
+// The score role of the forward, and of the gradient of q.
 #pragma once
 
 #include "linattn/hopper_auxiliary.cuh"
@@ -8,8 +8,10 @@
 namespace linattn {
 namespace hopper {
 
+// Q K^T of a chunk and the way of weights to shared memory. A warp has 16 rows; pair i of its accumulators are
+// the columns from 16 i on, of which a thread has 2 t, 2 t + 1 and 8 more of the rows row() and row() + 8.
 template <class Plan>
-struct Score {
+struct Scores {
   using Half = typename Plan::Half;
   using Products = typename Plan::Products;
 
@@ -18,15 +20,134 @@ struct Score {
   int lane;
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kWeightBuffers> weights_at;
+
+  __device__ __forceinline__ Scores(const Block<Plan>& shared, int warp_in_group, int lane_idx)
+      : block(shared), warp(warp_in_group), lane(lane_idx) {}
+
+  __device__ __forceinline__ int row() const { return warp * 16 + (lane >> 2); }
+
+  __device__ __forceinline__ void start_products(float (&scores_frag)[Products::kScoreRegisters]) {
+    barrier_wait(block.query_full(at.index()), at.parity());
+    if constexpr (Plan::kApart) {
+      barrier_wait(block.key_full(at.index()), at.parity());
+    }
+    barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+    pin(scores_frag);
+    products_fence();
+    const uint64_t query = operand(block.query(at.index(), 0));
+    const uint64_t key = operand(block.key(at.index(), 0));
+#pragma unroll
+    for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
+      const int query_step = step / 4 * Plan::kQueryBox + step % 4 * 32;
+      const uint64_t key_at = further(key, step / 4 * Plan::kKeyBox + step % 4 * 32);
+      Products::scores(scores_frag, further(query, query_step), key_at, step > 0);
+      if constexpr (Plan::kSplit) {
+        Products::scores_of_lower_query(scores_frag, further(query, query_step + Plan::kLower), key_at, 1);
+      }
+    }
+    products_commit();
+  }
+
+  __device__ __forceinline__ void finish_products(float (&scores_frag)[Products::kScoreRegisters]) {
+    products_wait<0>();
+    pin(scores_frag);
+    arrive_as_reader<Plan::kScoreVectors>(block.key_empty(at.index()), lane);
+    if constexpr (Plan::kApart) {
+      arrive_once_a_warp(block.query_empty(at.index()), lane);
+    }
+    if constexpr (Plan::kSplit) {  // upper query times lower key stands behind the columns of z
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        scores_frag[i] += scores_frag[36 + i];
+      }
+    }
+  }
+
+  // Waits until W may be written; its rows of this warp.
+  __device__ __forceinline__ uint32_t weights_row() {
+    barrier_wait(block.barrier(Plan::kWeightsEmpty, weights_at.index()), weights_at.parity() ^ 1);
+    return block.weights(weights_at.index()) + swizzled(0, 0) +
+           static_cast<uint32_t>((warp * 16 + (lane & 15)) * kRowBytes);
+  }
+
+  // Stores four weights of a pair at a time, those of rows row() and row() + 8.
+  struct Pair {
+    uint32_t upper_frag[4];
+    uint32_t lower_frag[4];
+
+    __device__ __forceinline__ void set(int block8, float w0, float w1, float w2, float w3) {
+      if constexpr (Plan::kSplit) {
+        split<Half>(w0, w1, upper_frag[2 * block8], lower_frag[2 * block8]);
+        split<Half>(w2, w3, upper_frag[2 * block8 + 1], lower_frag[2 * block8 + 1]);
+      } else {
+        upper_frag[2 * block8] = Half::pack(w0, w1);
+        upper_frag[2 * block8 + 1] = Half::pack(w2, w3);
+      }
+    }
+  };
+
+  __device__ __forceinline__ void store(uint32_t weights, int pair, const Pair& weights_frag) const {
+    const uint32_t matrices = weights + (((2 * pair + (lane >> 4)) ^ (lane & 7)) * kUnitBytes);
+    store_matrices(matrices, weights_frag.upper_frag);
+    if constexpr (Plan::kSplit) {
+      store_matrices(matrices + Plan::kLowerKey, weights_frag.lower_frag);
+    }
+  }
+};
+
+// What the scores of a gradient read of rows row and row + 8 of a chunk, asked for a chunk ahead: behind the
+// copies under way it would come late.
+template <class Plan, bool kRead = Plan::kQueryGradient>
+struct GradientRows {
+  float delta[2] = {0.0f, 0.0f};
+  float normalizer[2] = {1.0f, 1.0f};
+
+  __device__ __forceinline__ void load(const Block<Plan>& block, int chunk, int row) {
+    if (chunk >= block.num_chunks) {
+      return;
+    }
+    const ItemWork& work = block.work;
+    const ChunkedArguments& args = block.chunked();
+    const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk) + row;
+    const float* const delta_gmem =
+        block.args.gradient.delta + (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens + token;
+    const float* const g_gmem = row_address<const float>(args.normalizer, work.batch, work.head, token);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (row + 8 * i < block.rows(chunk)) {
+        delta[i] = delta_gmem[8 * i];
+        normalizer[i] = g_gmem[8 * i * args.normalizer.token_stride];
+      }
+    }
+  }
+
+  __device__ __forceinline__ float constant(int i, float) const { return -delta[i]; }
+};
+
+template <class Plan>
+struct GradientRows<Plan, false> {
+  __device__ __forceinline__ void load(const Block<Plan>&, int, int) {}
+  __device__ __forceinline__ static float constant(int, float a) { return a; }
+};
+
+template <class Plan>
+struct Score : Scores<Plan> {
+  using Base = Scores<Plan>;
+  using Base::at;
+  using Base::block;
+  using Base::lane;
+  using Base::warp;
+  using Base::weights_at;
+
   float count;  // before the chunk
   float plain_tokens;
   Unit unit;
   float marks = 0.0f;  // NaN once a g was not finite
+  GradientRows<Plan> next_rows;
+  double weight_sum = 0.0;  // of a gradient: the weights of each row over its g
 
   __device__ __forceinline__ Score(const Block<Plan>& shared, int warp_in_group, int lane_idx)
-      : block(shared),
-        warp(warp_in_group),
-        lane(lane_idx),
+      : Base(shared, warp_in_group, lane_idx),
         count(shared.work.count),
         plain_tokens(shared.plain_tokens()),
         unit(shared.first_unit()) {}
@@ -39,6 +160,7 @@ struct Score {
         load_chunk(block, 0, at, lane == 0);
       }
     }
+    next_rows.load(block, 0, this->row());
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       if constexpr (Plan::kMerged) {
         auxiliary.prepare(chunk, at);
@@ -49,7 +171,7 @@ struct Score {
       } else {
         barrier_wait(block.key_full(at.index()), at.parity());
         barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());  // synccheck wants each phase awaited
-        arrive_as_reader<Plan::kNormalize>(block.key_empty(at.index()), lane);
+        arrive_as_reader<Plan::kScoreVectors>(block.key_empty(at.index()), lane);
       }
       count += Plan::kChunk;
       if constexpr (Plan::kMerged) {
@@ -71,30 +193,9 @@ struct Score {
   __device__ __forceinline__ void weigh(int chunk) {
     const ItemWork& work = block.work;
     const int t = lane & 3;
-    const int row = warp * 16 + (lane >> 2);
-    const uint32_t matrix_row = swizzled(0, 0) + static_cast<uint32_t>((warp * 16 + (lane & 15)) * kRowBytes);
-    const int matrix_swizzle = lane & 7;
-    const int matrix_unit = lane >> 4;
+    const int row = this->row();
     float scores_frag[Plan::Products::kScoreRegisters];
-    barrier_wait(block.query_full(at.index()), at.parity());
-    if constexpr (Plan::kApart) {
-      barrier_wait(block.key_full(at.index()), at.parity());
-    }
-    barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
-    pin(scores_frag);
-    products_fence();
-    const uint64_t query = operand(block.query(at.index(), 0));
-    const uint64_t key = operand(block.key(at.index(), 0));
-#pragma unroll
-    for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
-      const int query_step = step / 4 * Plan::kQueryBox + step % 4 * 32;
-      const uint64_t key_at = further(key, step / 4 * Plan::kKeyBox + step % 4 * 32);
-      Products::scores(scores_frag, further(query, query_step), key_at, step > 0);
-      if constexpr (Plan::kSplit) {
-        Products::scores_of_lower_query(scores_frag, further(query, query_step + Plan::kLower), key_at, 1);
-      }
-    }
-    products_commit();
+    this->start_products(scores_frag);
     // Everything is in the unit of O; with normalised rows times |q| as well. Formed under the products.
     block.follow(count + Plan::kChunk, plain_tokens, unit);
     const float slope = unit.slope;
@@ -106,31 +207,20 @@ struct Score {
       first_length = load_float(block.lengths(at.index()) + row * 4) * query_scale;
       second_length = load_float(block.lengths(at.index()) + row * 4 + 32) * query_scale;
     }
-    const float first_offset = work.a * unit.value * first_length;
-    const float second_offset = work.a * unit.value * second_length;
+    const GradientRows<Plan> rows = next_rows;
+    next_rows.load(block, chunk + 1, row);
+    const float first_offset = rows.constant(0, work.a) * unit.value * first_length;
+    const float second_offset = rows.constant(1, work.a) * unit.value * second_length;
     const float first_before = first_offset * count;
     const float second_before = second_offset * count;
-    products_wait<0>();
-    pin(scores_frag);
-    arrive_as_reader<Plan::kNormalize>(block.key_empty(at.index()), lane);
-    if constexpr (Plan::kApart) {
-      arrive_once_a_warp(block.query_empty(at.index()), lane);
-    }
-    if constexpr (Plan::kSplit) {  // upper query times lower key stands behind the columns of z
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        scores_frag[i] += scores_frag[36 + i];
-      }
-    }
+    this->finish_products(scores_frag);
     float first_g = (scores_frag[32] + scores_frag[33]) * key_sum_scale;
     float second_g = (scores_frag[34] + scores_frag[35]) * key_sum_scale;
-    barrier_wait(block.barrier(Plan::kWeightsEmpty, weights_at.index()), weights_at.parity() ^ 1);
-    const uint32_t weights = block.weights(weights_at.index()) + matrix_row;
+    const uint32_t weights = this->weights_row();
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {  // of 8 columns each
       if (pair <= warp) {  // above the diagonal are the zeros of the start
-        uint32_t upper_frag[4];
-        uint32_t lower_frag[4];
+        typename Base::Pair weights_frag;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int block8 = 2 * pair + i;
@@ -147,19 +237,9 @@ struct Score {
           }
           first_g += w0 + w1;
           second_g += w2 + w3;
-          if constexpr (Plan::kSplit) {
-            split<Half>(w0, w1, upper_frag[2 * i], lower_frag[2 * i]);
-            split<Half>(w2, w3, upper_frag[2 * i + 1], lower_frag[2 * i + 1]);
-          } else {
-            upper_frag[2 * i] = Half::pack(w0, w1);
-            upper_frag[2 * i + 1] = Half::pack(w2, w3);
-          }
+          weights_frag.set(i, w0, w1, w2, w3);
         }
-        const uint32_t matrices = weights + (((2 * pair + matrix_unit) ^ matrix_swizzle) * kUnitBytes);
-        store_matrices(matrices, upper_frag);
-        if constexpr (Plan::kSplit) {
-          store_matrices(matrices + Plan::kLowerKey, lower_frag);
-        }
+        this->store(weights, pair, weights_frag);
       }
     }
     first_g = sum_lanes<4>(first_g) + first_before;  // while the weights are on their way
@@ -168,25 +248,35 @@ struct Score {
     if (t == 0) {
       // Rows past the end divide nothing: their outputs are zero and mark nothing.
       const float outputs = block.scale(kOutputScale);
-      const float first_factor = row < num_rows ? reciprocal(first_g) * outputs : 0.0f;
-      const float second_factor = row + 8 < num_rows ? reciprocal(second_g) * outputs : 0.0f;
+      float first_inverse = reciprocal(first_g);
+      float second_inverse = reciprocal(second_g);
+      if constexpr (Plan::kQueryGradient) {
+        first_inverse = unit.inverse * reciprocal(rows.normalizer[0]);
+        second_inverse = unit.inverse * reciprocal(rows.normalizer[1]);
+        weight_sum += row < num_rows ? first_g * first_inverse : 0.0f;
+        weight_sum += row + 8 < num_rows ? second_g * second_inverse : 0.0f;
+      }
+      const float first_factor = row < num_rows ? first_inverse * outputs : 0.0f;
+      const float second_factor = row + 8 < num_rows ? second_inverse * outputs : 0.0f;
       const uint32_t columns = block.columns(weights_at.index()) + row * 4;
       store_float(columns, first_factor);
       store_float(columns + 32, second_factor);
-      if constexpr (Plan::kNormalize) {
+      if constexpr (Plan::kRowConstants) {
         store_float(columns + 256, first_factor * first_offset);
         store_float(columns + 256 + 32, second_factor * second_offset);
       }
-      marks = fmaf(row < num_rows ? first_g : 0.0f, 0.0f, marks);
-      marks = fmaf(row + 8 < num_rows ? second_g : 0.0f, 0.0f, marks);
+      if constexpr (!Plan::kGradient) {
+        marks = fmaf(row < num_rows ? first_g : 0.0f, 0.0f, marks);
+        marks = fmaf(row + 8 < num_rows ? second_g : 0.0f, 0.0f, marks);
+      }
     }
     publish_to_async_proxy();
     __syncwarp();
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
-    if (t == 0 && work.tile == 0) {
-      const TensorView& normalizer = block.args.chunked.normalizer;
+    if (!Plan::kGradient && t == 0 && work.tile == 0) {
+      const TensorView& normalizer = block.chunked().normalizer;
       float* const g_gmem =
           row_address<float>(normalizer, work.batch, work.head, work.start + chunk * Plan::kChunk + row);
       if (row < num_rows) {

@@ -15,7 +15,7 @@ struct State {
   static constexpr int kPartRegisters = Plan::kPartRegisters;
   // Operands are made of the whole state at once, because converting between products makes the compiler wait
   // after each of them; of as many key columns as registers allow where these are short.
-  static constexpr int kOperandColumns = Plan::kBeside > 1      ? 32
+  static constexpr int kOperandColumns = Plan::kMerged          ? 32
                                          : Plan::kHeadDim > 192 ? Plan::kPartColumns
                                                                 : Plan::kHeadDim;
   static constexpr int kQueryParts = (Plan::kHeadDim + kOperandColumns - 1) / kOperandColumns;
@@ -29,6 +29,7 @@ struct State {
   int warp;
   int lane;
   float state_frag[kParts][kPartRegisters];  // S^T: rows are value columns, columns are key columns
+  float value_unit = 1.0f;                   // of the reverse: in which S and u are kept
 
   __device__ __forceinline__ State(const Block<Plan>& shared, Outputs<Plan>& outputs_of_columns)
       : block(shared),
@@ -76,7 +77,7 @@ struct State {
   }
 
   __device__ __forceinline__ void start() {
-    const StateAddress<Plan> address(block.args.chunked, outputs.box * Plan::kBoxColumns);
+    const StateAddress<Plan> address(block, outputs.box * Plan::kBoxColumns);
     if (address.state_in == nullptr) {
 #pragma unroll
       for (int i = 0; i < kParts * kPartRegisters; ++i) {
@@ -87,30 +88,32 @@ struct State {
     const int column = outputs.value_column();
     const bool first = column < outputs.num_columns();
     const bool second = column + 8 < outputs.num_columns();
-    const int64_t stride = block.args.chunked.value_dim;
+    const int64_t stride = address.key_stride;
+    const int64_t eight = 8 * address.column_stride;
     const float scale = state_scale();
-    const float* entry_gmem = address.state_in + 2 * (lane & 3) * stride + column;
+    const float* entry_gmem = address.state_in + 2 * (lane & 3) * stride + column * address.column_stride;
 #pragma unroll
     for (int j = 0; j < kColumns8; ++j) {
       element(state_frag, j, 0) = first ? entry_gmem[0] * scale : 0.0f;
       element(state_frag, j, 1) = first ? entry_gmem[stride] * scale : 0.0f;
-      element(state_frag, j, 2) = second ? entry_gmem[8] * scale : 0.0f;
-      element(state_frag, j, 3) = second ? entry_gmem[stride + 8] * scale : 0.0f;
+      element(state_frag, j, 2) = second ? entry_gmem[eight] * scale : 0.0f;
+      element(state_frag, j, 3) = second ? entry_gmem[stride + eight] * scale : 0.0f;
       entry_gmem = after(entry_gmem, 8 * stride);
     }
   }
 
   __device__ __forceinline__ void finish() {
-    const StateAddress<Plan> address(block.args.chunked, outputs.box * Plan::kBoxColumns);
+    const StateAddress<Plan> address(block, outputs.box * Plan::kBoxColumns);
     if (address.state_out == nullptr) {
       return;
     }
     const int column = outputs.value_column();
     const bool first = column < outputs.num_columns();
     const bool second = column + 8 < outputs.num_columns();
-    const int64_t stride = block.args.chunked.value_dim;
+    const int64_t stride = address.key_stride;
+    const int64_t eight = 8 * address.column_stride;
     const float scale = 1.0f / state_scale();
-    float* entry_gmem = address.state_out + 2 * (lane & 3) * stride + column;
+    float* entry_gmem = address.state_out + 2 * (lane & 3) * stride + column * address.column_stride;
 #pragma unroll
     for (int j = 0; j < kColumns8; ++j) {
       if (first) {
@@ -118,8 +121,8 @@ struct State {
         entry_gmem[stride] = element(state_frag, j, 1) * scale;
       }
       if (second) {
-        entry_gmem[8] = element(state_frag, j, 2) * scale;
-        entry_gmem[stride + 8] = element(state_frag, j, 3) * scale;
+        entry_gmem[eight] = element(state_frag, j, 2) * scale;
+        entry_gmem[stride + eight] = element(state_frag, j, 3) * scale;
       }
       entry_gmem = after(entry_gmem, 8 * stride);
     }
@@ -139,11 +142,14 @@ struct State {
       run_sums();
     } else {
       outputs.start();
-      if constexpr (Plan::kSplit) {
+      if constexpr (Plan::kUneven) {
+        run_uneven();
+      } else if constexpr (Plan::kSplit) {
         run_three_products();
       } else {
         run_one_product();
       }
+      change_unit(1.0f);
       outputs.finish();
     }
     finish();
@@ -218,8 +224,40 @@ struct State {
     }
   }
 
+  // Of the reverse: rows of z come in units that follow 1 / g.
+  __device__ __forceinline__ float change_unit(float unit) {
+    if constexpr (Plan::kReverse && Plan::kScaled) {
+      const float ratio = unit / value_unit;
+      if (ratio != 1.0f) {
+#pragma unroll
+        for (int i = 0; i < kParts * kPartRegisters; ++i) {
+          state_frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
+        }
+        outputs.first_sum *= ratio;
+        outputs.second_sum *= ratio;
+        value_unit = unit;
+      }
+      return ratio;
+    }
+    return 1.0f;
+  }
+
+  // Takes the unit of a chunk; returns what it is to the one before.
+  __device__ __forceinline__ float follow_unit(const RingPosition<Plan::kStages>& at) {
+    if constexpr (Plan::kReverse && Plan::kScaled) {
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      return change_unit(load_float(block.unit_address(at.index())));
+    }
+    return 1.0f;
+  }
+
+  // The outputs of the reverse, in the units of the tensors.
+  __device__ __forceinline__ float reverse_factor() const {
+    return 1.0f / (value_unit * outputs.sum_scale());
+  }
+
   __device__ __forceinline__ void run_one_product() {
-    const bool uses_state = block.work.b != 0.0f;
+    const bool uses_state = block.slope() != 0.0f;
     float outputs_frag[36];
     float count = block.work.count + Plan::kChunk;  // after the chunk
     const float plain_tokens = block.plain_tokens();
@@ -236,7 +274,8 @@ struct State {
         at.advance();
         continue;
       }
-      const float scale = unit.slope;
+      follow_unit(at);
+      const float scale = Plan::kReverse ? block.scale(kWeightScale) : unit.slope;
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       if constexpr (kQueryParts == 1) {
         uint32_t half_frag[kPairs];
@@ -276,7 +315,7 @@ struct State {
       products_commit();
       add_chunk(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
       products_commit();
-      const float constant = block.work.a * unit.value;
+      const float constant = Plan::kReverse ? reverse_factor() : block.work.a * unit.value;
       count += Plan::kChunk;
       block.follow(count, plain_tokens, unit);
       if constexpr (Plan::kOutputBuffers == 1) {
@@ -332,7 +371,7 @@ struct State {
     uint32_t lower_frag[kPairs];
     const float constant = block.work.a * block.first_unit().value;
     split_state(upper_frag, lower_frag);
-    const bool uses_state = block.work.b != 0.0f;
+    const bool uses_state = block.slope() != 0.0f;
     RingPosition<Plan::kStages> at;
     RingPosition<Plan::kWeightBuffers> weights_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
@@ -344,14 +383,7 @@ struct State {
       pin(lower_frag);
       pin(outputs_frag);
       products_fence();
-      const uint64_t query = operand(block.query(at.index(), 0));
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const uint64_t upper_query = further(query, step / 4 * Plan::kQueryBox + step % 4 * 32);
-        Products::state_query(outputs_frag, upper_frag + 4 * step, upper_query, step > 0);
-        Products::state_query(outputs_frag, lower_frag + 4 * step, upper_query, 1);
-        Products::state_query(outputs_frag, upper_frag + 4 * step, further(upper_query, Plan::kLower), 1);
-      }
+      multiply_halves(outputs_frag, upper_frag, lower_frag, operand(block.query(at.index(), 0)));
       products_commit();
       products_wait<0>();
       pin(upper_frag);
@@ -361,6 +393,9 @@ struct State {
         barrier_arrive(block.query_empty(at.index()));
       }
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      if constexpr (Plan::kReverse && Plan::kScaled) {  // S was in the unit of the chunk before
+        scale_outputs(outputs_frag, follow_unit(at));
+      }
       float chunk_frag[kParts][kPartRegisters] = {};
       pin_parts(chunk_frag);
       products_fence();
@@ -371,15 +406,7 @@ struct State {
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
       pin(outputs_frag);
       products_fence();
-      const uint64_t weights = operand(block.weights(weights_at.index()));
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        const uint64_t upper_value = further(value, step * 2048);
-        const uint64_t upper_weights = further(weights, step * 32);
-        Products::value_weights(outputs_frag, upper_value, upper_weights, step > 0 || uses_state);
-        Products::value_weights(outputs_frag, further(upper_value, Plan::kLower), upper_weights, 1);
-        Products::value_lower_weights(outputs_frag, upper_value, further(upper_weights, Plan::kLowerKey), 1);
-      }
+      add_weight_halves(outputs_frag, value, operand(block.weights(weights_at.index())), uses_state);
       products_commit();
       products_wait<1>();
       pin_parts(chunk_frag);
@@ -396,9 +423,159 @@ struct State {
       if (lane == 0) {
         barrier_arrive(block.value_empty(at.index()));
       }
-      outputs.write(outputs_frag, constant, chunk, weights_at.index(), 0);
+      outputs.write(outputs_frag, Plan::kReverse ? reverse_factor() : constant, chunk, weights_at.index(), 0);
       at.advance();
       weights_at.advance();
+    }
+  }
+
+  __device__ __forceinline__ static void scale_outputs(float (&outputs_frag)[36], float ratio) {
+    if (ratio != 1.0f) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        outputs_frag[i] *= ratio;
+      }
+    }
+  }
+
+  // The reverse where a group of query heads adds to the outputs of a chunk, or a head without b to the outputs
+  // alone. One thing after the other.
+  __device__ __forceinline__ void run_uneven() {
+    float outputs_frag[36];
+    RingPosition<Plan::kStages> at;
+    RingPosition<Plan::kWeightBuffers> weights_at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const int member = block.member(chunk);
+      const float ratio = follow_unit(at);
+      barrier_wait(block.query_full(at.index()), at.parity());
+      barrier_wait(block.key_full(at.index()), at.parity());
+      barrier_wait(block.value_full(at.index()), at.parity());
+      if (member == 0) {
+        outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
+        multiply_state(outputs_frag, at.index());
+      } else {
+        scale_outputs(outputs_frag, ratio);
+#pragma unroll
+        for (int i = 32; i < 36; ++i) {
+          outputs_frag[i] *= ratio;
+        }
+      }
+      if constexpr (Plan::kApart) {
+        if (lane == 0) {
+          barrier_arrive(block.query_empty(at.index()));
+        }
+      }
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
+      const uint64_t value = operand(block.value(at.index(), outputs.box));
+      pin(outputs_frag);
+      products_fence();
+      add_weights(outputs_frag, value, operand(block.weights(weights_at.index())));
+      products_commit();
+      products_wait<0>();
+      pin(outputs_frag);
+      if (block.slope_of(member) != 0.0f) {
+        add_values(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
+      }
+      if (lane == 0) {
+        barrier_arrive(block.key_empty(at.index()));
+        if constexpr (Plan::kApart) {
+          barrier_arrive(block.value_empty(at.index()));
+        }
+      }
+      if (member == block.group() - 1) {
+        if constexpr (Plan::kOutputBuffers == 1) {
+          outputs.reuse_buffer();
+        }
+        outputs.write(outputs_frag, reverse_factor(), chunk, weights_at.index(),
+                      chunk / block.group() % Plan::kOutputBuffers);
+      } else {
+        barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_at.index()));
+      }
+      at.advance();
+      weights_at.advance();
+    }
+  }
+
+  // O^T = S^T Q^T.
+  __device__ __forceinline__ void multiply_state(float (&outputs_frag)[36], int stage_idx) {
+    if constexpr (Plan::kSplit) {
+      uint32_t upper_frag[kPairs];
+      uint32_t lower_frag[kPairs];
+      split_state(upper_frag, lower_frag);
+      pin(upper_frag);
+      pin(lower_frag);
+      pin(outputs_frag);
+      products_fence();
+      multiply_halves(outputs_frag, upper_frag, lower_frag, operand(block.query(stage_idx, 0)));
+      products_commit();
+      products_wait<0>();
+      pin(upper_frag);
+      pin(lower_frag);
+      pin(outputs_frag);
+    } else {
+#pragma unroll
+      for (int part = 0; part < kQueryParts; ++part) {
+        uint32_t half_frag[kPairs];
+        make_operands(block.scale(kWeightScale), part, half_frag);
+        add_state_query(outputs_frag, half_frag, stage_idx, part);
+        products_commit();
+        products_wait<0>();
+        pin(half_frag);
+        pin(outputs_frag);
+      }
+    }
+  }
+
+  // O^T += V^T W^T.
+  __device__ __forceinline__ static void add_weights(float (&outputs_frag)[36], uint64_t value, uint64_t weights) {
+    if constexpr (Plan::kSplit) {
+      add_weight_halves(outputs_frag, value, weights, true);
+    } else {
+      Outputs<Plan>::add_value_weights(outputs_frag, value, weights, true);
+    }
+  }
+
+  // S^T += V^T K.
+  __device__ __forceinline__ void add_values(uint64_t value, uint64_t key) {
+    if constexpr (Plan::kSplit) {
+      float chunk_frag[kParts][kPartRegisters] = {};
+      pin_parts(chunk_frag);
+      products_fence();
+      multiply_chunk(chunk_frag, value, key);
+      products_commit();
+      products_wait<0>();
+      pin_parts(chunk_frag);
+      add_to_state(chunk_frag);
+    } else {
+      pin_parts(state_frag);
+      products_fence();
+      add_chunk(value, key);
+      products_commit();
+      finish_products();
+    }
+  }
+
+  __device__ __forceinline__ static void multiply_halves(float (&outputs_frag)[36], uint32_t (&upper_frag)[kPairs],
+                                                         uint32_t (&lower_frag)[kPairs], uint64_t query) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint64_t upper_query = further(query, step / 4 * Plan::kQueryBox + step % 4 * 32);
+      Products::state_query(outputs_frag, upper_frag + 4 * step, upper_query, step > 0);
+      Products::state_query(outputs_frag, lower_frag + 4 * step, upper_query, 1);
+      Products::state_query(outputs_frag, upper_frag + 4 * step, further(upper_query, Plan::kLower), 1);
+    }
+  }
+
+  __device__ __forceinline__ static void add_weight_halves(float (&outputs_frag)[36], uint64_t value, uint64_t weights,
+                                                           bool uses_state) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint64_t upper_value = further(value, step * 2048);
+      const uint64_t upper_weights = further(weights, step * 32);
+      Products::value_weights(outputs_frag, upper_value, upper_weights, step > 0 || uses_state);
+      Products::value_weights(outputs_frag, further(upper_value, Plan::kLower), upper_weights, 1);
+      Products::value_lower_weights(outputs_frag, upper_value, further(upper_weights, Plan::kLowerKey), 1);
     }
   }
 

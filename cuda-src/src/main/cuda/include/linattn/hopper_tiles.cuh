@@ -23,7 +23,7 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
 #pragma unroll
       for (int box = 0; box < Plan::kBoxes; ++box) {
         load_tile(block.query(at.index(), box), &block.args.query,
-                  {box * Plan::kBoxColumns, token, work.head, work.batch}, block.query_full(at.index()));
+                  {box * Plan::kBoxColumns, token, block.query_head(), work.batch}, block.query_full(at.index()));
       }
     }
   }
@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
 #pragma unroll
     for (int box = 0; box < Plan::kBoxes; ++box) {
       load_tile(block.key(at.index(), box), &block.args.key,
-                {box * Plan::kBoxColumns, token, work.kv_head, work.batch}, block.key_full(at.index()));
+                {box * Plan::kBoxColumns, token, block.key_head(chunk), work.batch}, block.key_full(at.index()));
     }
   }
   if constexpr (Plan::kApart) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
 #pragma unroll
     for (int box = 0; box < Plan::kBeside; ++box) {
       load_tile(block.value(at.index(), box), &block.args.value,
-                {work.first_column + box * Plan::kBoxColumns, token, work.kv_head, work.batch},
+                {work.first_column + box * Plan::kBoxColumns, token, block.key_head(chunk), work.batch},
                 block.value_full(at.index()));
     }
   }
@@ -98,7 +98,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
         const uint32_t target = block.base + Plan::kSlotsOffset + at.index() * Plan::kSlotBytes;
         barrier_wait(block.barrier(Plan::kSlotEmpty, at.index()), at.parity() ^ 1);
         load_slot<Plan>(target, target + Plan::kBoxBytes, map, column, token,
-                        is_query ? work.head : work.kv_head, work.batch,
+                        is_query ? block.query_head() : block.key_head(chunk), work.batch,
                         block.barrier(Plan::kSlotFull, at.index()));
         at.advance();
       }
@@ -114,7 +114,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
         for (int box = 0; box < Plan::kBoxes; ++box) {
           const uint32_t target = block.query(at.index(), box);
           load_slot<Plan>(target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
-                          work.head, work.batch, first_full + 8 * box);
+                          block.query_head(), work.batch, first_full + 8 * box);
         }
       }
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
@@ -122,12 +122,12 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
       for (int box = 0; box < Plan::kBoxes; ++box) {
         const uint32_t target = block.key(at.index(), box);
         load_slot<Plan>(target, target + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
-                        work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1 - Plan::kBoxes + box));
+                        block.key_head(chunk), work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1 - Plan::kBoxes + box));
       }
       barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
       const uint32_t target = block.value(at.index());
       load_slot<Plan>(target, target + Plan::kLower, &block.args.value, work.first_column, token,
-                      work.kv_head, work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1));
+                      block.key_head(chunk), work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1));
       at.advance();
     }
   }
@@ -300,19 +300,25 @@ struct Converter {
   __device__ __forceinline__ void store(const uint4 (&raw_frag)[8], float scale, uint32_t upper,
                                         uint32_t lower) const {
     if (Plan::kScaled && scale != 1.0f) {
-      store_scaled<true>(raw_frag, scale, upper, lower);
+      store_scaled<true>(raw_frag, {scale, scale}, upper, lower);
     } else {
-      store_scaled<false>(raw_frag, scale, upper, lower);
+      store_scaled<false>(raw_frag, {1.0f, 1.0f}, upper, lower);
     }
   }
 
+  // Factors of a thread's two rows, 8 apart.
+  struct RowFactors {
+    float first;
+    float second;
+  };
+
   template <bool kMultiply>
-  __device__ __forceinline__ void store_scaled(const uint4 (&raw_frag)[8], float factor, uint32_t upper,
+  __device__ __forceinline__ void store_scaled(const uint4 (&raw_frag)[8], RowFactors factors, uint32_t upper,
                                                uint32_t lower) const {
     using Half = typename Plan::Half;
-    const float scale = kMultiply ? factor : 1.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
+      const float scale = !kMultiply ? 1.0f : (i & 1) == 0 ? factors.first : factors.second;
       const uint4 x = raw_frag[2 * i];
       const uint4 y = raw_frag[2 * i + 1];
       const uint32_t offset = (i & 1) * 1024 + (i < 2 ? to_first : to_second);
@@ -337,6 +343,35 @@ struct Converter {
     }
   }
 };
+
+// Of the reverse: rows of z times their weights; rows of y and z past the end, which belong to another sequence,
+// become zero. `row` is a thread's first row.
+template <class Plan>
+__device__ __forceinline__ void store_weighted(const Block<Plan>& block, const Converter<Plan>& converter,
+                                               uint4 (&raw_frag)[8], float scale, int row, int chunk,
+                                               const RingPosition<Plan::kStages>& at, bool is_query, bool is_value,
+                                               uint32_t upper, uint32_t lower) {
+  typename Converter<Plan>::RowFactors factors = {scale, scale};
+  if (is_value) {
+    barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+    factors.first *= load_float(block.lengths(at.index()) + row * 4);
+    factors.second *= load_float(block.lengths(at.index()) + row * 4 + 32);
+  }
+  const int num_rows = block.rows(chunk);
+  if (!is_query && num_rows < Plan::kChunk) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (row + ((i >> 1) & 1) * 8 >= num_rows) {
+        raw_frag[i] = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+  if (is_value || scale != 1.0f) {
+    converter.template store_scaled<true>(raw_frag, factors, upper, lower);
+  } else {
+    converter.template store_scaled<false>(raw_frag, factors, upper, lower);
+  }
+}
 
 template <class Plan>
 __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_group, int lane) {
@@ -375,7 +410,12 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         barrier_wait(block.barrier(Plan::kSlotFull, slot_at.index()), slot_at.parity());
         converter.load(source, source + Plan::kBoxBytes, raw_frag);
       }
-      converter.store(raw_frag, scale, tile, lower);
+      if constexpr (Plan::kReverse) {
+        store_weighted(block, converter, raw_frag, scale, warp_in_group * 16 + (lane & 7), chunk, at, is_query, is_value,
+                       tile, lower);
+      } else {
+        converter.store(raw_frag, scale, tile, lower);
+      }
       if constexpr (!Plan::kSplit) {
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
         slot_at.advance();

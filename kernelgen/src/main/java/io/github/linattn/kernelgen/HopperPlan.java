@@ -147,18 +147,26 @@ public record HopperPlan(
               headDim));
     }
     boolean rows = converted || normalized;
-    int beside = !rows && headDim > (sums ? MAX_SINGLE_SUM : MAX_SINGLE_HEAD_DIM) ? 2 : 1;
+    boolean reverse = operation == Operation.KEY_VALUE_GRADIENT;
+    int beside = rows ? 1 : reverse ? besideOfReverse(headDim) : beside(headDim, sums);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
-    int auxiliaryGroups = rows || apart ? 1 : 2;
-    boolean merged = beside > 1 && !sums;
+    int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
+    boolean merged = beside > 1 && !sums && !reverse;
     int groups = (merged ? 0 : auxiliaryGroups) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
     int threads = groups * WARPGROUP;
-    Roles roles = sums ? sumRoles(headDim, rows) : roles(headDim, converted, normalized, products);
+    Roles roles =
+        sums
+            ? sumRoles(headDim, rows)
+            : reverse && !rows
+                ? reverseRoles(headDim)
+                : isGradient(operation) && products == 3
+                    ? splitGradientRoles(reverse)
+                    : roles(headDim, converted, normalized, products);
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
     for (Buffers choice : merged ? BESIDE : choices(converted, products, sums)) {
-      List<SharedRegion> map = map(headDim, element, products, choice, beside, sums);
+      List<SharedRegion> map = map(headDim, element, products, choice, beside, sums, reverse);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
         return new HopperPlan(
@@ -176,7 +184,7 @@ public record HopperPlan(
             map,
             bytes,
             new GridRule(
-                takesTurns(headDim, rows || sums)
+                takesTurns(headDim, rows || sums || isGradient(operation))
                     ? GridRule.Per.CLUSTER_IN_TURNS
                     : GridRule.Per.CLUSTER,
                 beside * KernelSpec.BOX_COLUMNS));
@@ -190,6 +198,20 @@ public record HopperPlan(
             headDim,
             element.id(),
             precision.id()));
+  }
+
+  private static int beside(int headDim, boolean sums) {
+    return headDim > (sums ? MAX_SINGLE_SUM : MAX_SINGLE_HEAD_DIM) ? 2 : 1;
+  }
+
+  /** Of the gradients of k and v: two heads fill the GPU as one of a forward does. */
+  private static int besideOfReverse(int headDim) {
+    return headDim > KernelSpec.BOX_COLUMNS && headDim <= MAX_WHOLE_HEAD_DIM ? 2 : 1;
+  }
+
+  /** Whether it is a gradient of q, or of k and v. */
+  static boolean isGradient(Operation operation) {
+    return operation == Operation.QUERY_GRADIENT || operation == Operation.KEY_VALUE_GRADIENT;
   }
 
   /** Where all of a chunk lands at once, and nothing is done to it before the products. */
@@ -256,6 +278,18 @@ public record HopperPlan(
     return converted ? new Roles(80, 120, 200, 112) : new Roles(80, 144, 176, 112);
   }
 
+  /** The same of the gradients of k and v of 16-bit tensors, whose warps that sum keys weigh rows. */
+  private static Roles reverseRoles(int headDim) {
+    if (besideOfReverse(headDim) > 1) {
+      return new Roles(88, 88, 168, 0);
+    }
+    return headDim > MAX_WHOLE_HEAD_DIM ? new Roles(96, 152, 248, 0) : new Roles(104, 152, 240, 0);
+  }
+
+  private static Roles splitGradientRoles(boolean reverse) {
+    return reverse ? new Roles(64, 136, 216, 96) : new Roles(64, 136, 240, 72);
+  }
+
   /** Registers of every thread before the roles share them out anew. */
   int launchRegisters() {
     return launchRegisters(threads);
@@ -270,7 +304,13 @@ public record HopperPlan(
   }
 
   private static List<SharedRegion> map(
-      int headDim, ElementType element, int products, Buffers buffers, int beside, boolean sums) {
+      int headDim,
+      ElementType element,
+      int products,
+      Buffers buffers,
+      int beside,
+      boolean sums,
+      boolean reverse) {
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
@@ -299,6 +339,12 @@ public record HopperPlan(
       add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
     }
     add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
+    if (reverse) {
+      add(
+          map,
+          "constants of columns [64], the unit of a chunk",
+          buffers.stages * (CHUNK * Float.BYTES + 16));
+    }
     int barrierBytes = barriers(element, products, boxes, buffers, sums) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;

@@ -176,6 +176,7 @@ public record KernelSpec(
         switch (operation) {
           case FORWARD -> technique != Technique.SIMT;
           case NORMALIZED_FORWARD -> technique == Technique.WGMMA; // others ask at run time
+          case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> technique == Technique.WGMMA;
           case STATE_SUMS -> technique != Technique.SIMT;
           case NORMALIZED_STATE_SUMS -> technique == Technique.WGMMA;
           case STATE_OUTPUTS -> technique == Technique.MMA;

@@ -1,0 +1,129 @@
+// The gradients on sm_90a: docs/decisions/0008-backward.md has the formulas, gradient_arguments.h the table of
+// x, y and z. A block walks the chunks of an item as the forward does, with x, y and z in the places of q, k and
+// v: for the gradient of q from the first chunk on, for those of k and v from the last one on, once for each
+// query head of a group. The blocks of an item and head are a cluster, those of both gradients together.
+#pragma once
+
+#include "linattn/hopper_forward.cuh"
+#include "linattn/hopper_reverse.cuh"
+
+namespace linattn {
+namespace hopper {
+
+// The sums of all threads, in a fixed order, to their place.
+template <class Plan>
+__device__ __forceinline__ void write_partials(const Block<Plan>& block, double* sums_smem, double weights,
+                                               double slopes) {
+  constexpr int kWarps = Plan::kThreads / kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  weights = sum_lanes(weights);
+  slopes = sum_lanes(slopes);
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) {
+    sums_smem[2 * warp] = weights;
+    sums_smem[2 * warp + 1] = slopes;
+  }
+  __syncthreads();
+  if (threadIdx.x < 2) {
+    double sum = 0.0;
+    for (int i = 0; i < kWarps; ++i) {
+      sum += sums_smem[2 * i + threadIdx.x];
+    }
+    const bool is_other_tile = threadIdx.x == 0 && block.work.tile != 0;  // every tile has seen the weights
+    block.args.gradient.partials[2 * static_cast<int64_t>(blockIdx.x) + threadIdx.x] = is_other_tile ? 0.0 : sum;
+  }
+}
+
+template <class Plan>
+__device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t number) {
+  extern __shared__ unsigned char shared[];
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const uint32_t start = shared_address(shared);
+  const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
+  const ItemWork item(tile_of<Plan>(args.gradient.chunked, number), args.gradient);
+  auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
+  if (Plan::kBeside > 1 && threadIdx.x == 0) {
+    *work_smem = item;
+  }
+  const ItemWork& work = Plan::kBeside > 1 ? *work_smem : item;
+  const int group = Plan::kReverse && Plan::kUneven ? args.gradient.chunked.group : 1;
+  const Block<Plan> block{args, work, base, chunks_of<Plan>(item.tokens) * group};
+  if (threadIdx.x == 0) {
+    init_barriers(block);
+  }
+  clear_constants(block);
+  publish_to_async_proxy();
+  __syncthreads();
+  if constexpr (Plan::kScaled) {
+    make_scales(block, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
+    __syncthreads();
+  }
+  cluster_sync();
+  double weight_sum = 0.0;
+  double slope_sum = 0.0;
+  const int warpgroup = warp / 4;
+  if (warpgroup < Plan::kScoreGroup) {
+    if constexpr (!Plan::kMerged) {
+      Plan::Spec::Registers::auxiliary();
+      if (warp > 0) {
+        if constexpr (Plan::kReverse) {
+          Weigher<Plan>{block, warp - 1, lane}.run();
+        } else {
+          Auxiliary<Plan>(block, warp - 1, lane).run();
+        }
+      } else if (lane == 0) {
+        produce(block);
+      }
+    }
+  } else if (warpgroup < Plan::kStateGroup) {
+    Plan::Spec::Registers::score();
+    if constexpr (Plan::kReverse) {
+      ReverseScore<Plan>(block, warp & 3, lane).run();
+    } else {
+      Score<Plan> score(block, warp & 3, lane);
+      score.run();
+      weight_sum = score.weight_sum;
+    }
+  } else if (warpgroup < Plan::kRowsGroup) {
+    Plan::Spec::Registers::state();
+    Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
+    State<Plan>(block, outputs).run();
+    slope_sum = outputs.slope_sum;
+  } else if constexpr (Plan::kConverted) {
+    Plan::Spec::Registers::rows();
+    convert(block, warp & 3, lane);
+  }
+  if constexpr (Plan::kQueryGradient) {
+    write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kColumnsOffset), weight_sum,
+                   slope_sum);
+  }
+  cluster_sync();
+}
+
+// Whether every step of the reverse is like any other: one query head, with a slope.
+template <class Plan>
+__device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t number) {
+  const auto tile = tile_of<Plan>(args, number);
+  const float b = args.b_per_head == nullptr ? args.b : args.b_per_head[tile.head.kv_head_idx * args.group];
+  return args.group == 1 && b != 0.0f;
+}
+
+template <class Plan>
+__device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
+  if constexpr (Plan::kReverse) {
+    const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
+    const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
+    const HopperGradient& of_task = args.tasks[task];
+    if (is_even<Plan>(of_task.gradient.chunked, number)) {
+      walk_gradient<Plan>(of_task, number);
+    } else {
+      walk_gradient<WithUnevenSteps<Plan>>(of_task, number);
+    }
+  } else {
+    walk_gradient<Plan>(args.tasks[0], blockIdx.x);
+  }
+}
+
+}  // namespace hopper
+}  // namespace linattn

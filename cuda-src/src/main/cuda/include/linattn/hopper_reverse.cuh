@@ -1,0 +1,258 @@
+// The roles of the gradients of k and v that those of the forward do not have: weights of a column, and weights
+// of the rows of z.
+#pragma once
+
+#include "linattn/hopper_block.cuh"
+#include "linattn/hopper_score.cuh"
+
+namespace linattn {
+namespace hopper {
+
+// W of the reverse: T^T o (constant of the column + X Y^T). Below the diagonal are the zeros of the start.
+template <class Plan>
+struct ReverseScore : Scores<Plan> {
+  using Base = Scores<Plan>;
+  using Base::at;
+  using Base::block;
+  using Base::lane;
+  using Base::warp;
+  using Base::weights_at;
+  using Half = typename Plan::Half;
+  // A constant in parts of 16 bits, each a row behind the weights: the products add up constant times z there.
+  static constexpr int kConstantParts = Plan::kSplit || Plan::kScaled ? 3 : 2;
+
+  using Base::Base;
+
+  __device__ __forceinline__ void run() {
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      weigh(chunk);
+      at.advance();
+      weights_at.advance();
+    }
+  }
+
+  __device__ __forceinline__ void weigh(int chunk) {
+    const int t = lane & 3;
+    const int row = this->row();
+    float scores_frag[Plan::Products::kScoreRegisters];
+    this->start_products(scores_frag);
+    float slope = block.scale(kWeightScale);
+    if (Plan::kUneven && block.slope_of(block.member(chunk)) == 0.0f) {
+      slope = 0.0f;
+    }
+    const uint32_t factors = block.factors(at.index()) + 8 * t;
+    float2 constants[8];
+#pragma unroll
+    for (int block8 = 0; block8 < 8; ++block8) {
+      constants[block8] = load_float2(factors + 32 * block8);
+    }
+    const float2 own = load_float2(block.factors(at.index()) + 8 * lane);
+    this->finish_products(scores_frag);
+    const uint32_t weights = this->weights_row();
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      if (pair >= warp) {
+        typename Base::Pair weights_frag;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int block8 = 2 * pair + i;
+          const int column = 8 * block8 + 2 * t;
+          const float2 constant = constants[block8];
+          float w0 = fmaf(slope, scores_frag[4 * block8], constant.x);
+          float w1 = fmaf(slope, scores_frag[4 * block8 + 1], constant.y);
+          float w2 = fmaf(slope, scores_frag[4 * block8 + 2], constant.x);
+          float w3 = fmaf(slope, scores_frag[4 * block8 + 3], constant.y);
+          if (pair == warp) {
+            w0 = column >= row ? w0 : 0.0f;
+            w1 = column + 1 >= row ? w1 : 0.0f;
+            w2 = column >= row + 8 ? w2 : 0.0f;
+            w3 = column + 1 >= row + 8 ? w3 : 0.0f;
+          }
+          weights_frag.set(i, w0, w1, w2, w3);
+        }
+        this->store(weights, pair, weights_frag);
+      }
+    }
+    if (warp == 3) {  // it has the fewest weights
+      store_constants(own.x, own.y);
+    }
+    publish_to_async_proxy();
+    __syncwarp();
+    if (t == 0) {
+      barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
+    }
+  }
+
+  // Of columns 2 lane and 2 lane + 1.
+  __device__ __forceinline__ void store_constants(float low, float high) const {
+    const uint32_t rows = block.weights(weights_at.index()) + Plan::kBoxBytes + (lane & 3) * 4;
+#pragma unroll
+    for (int part = 0; part < kConstantParts; ++part) {
+      const uint32_t pair = Half::pack(low, high);
+      store_word(rows + swizzled(part, lane >> 2), pair);
+      low -= Half::low(pair);
+      high -= Half::high(pair);
+    }
+  }
+};
+
+// Weights of the rows of z, and the constants of the columns of W. Every warp forms them all, two to a lane.
+// 16-bit rows of z are multiplied where they have landed, and rows past the end cleared, with those of y;
+// rows of fp32 tensors get both on their way.
+template <class Plan>
+struct Weigher {
+  static constexpr int kWarps = Plan::kAuxiliaryWarps;
+  using Half = typename Plan::Half;
+
+  // Of rows lane and lane + 32.
+  struct Rows {
+    float normalizer[2];
+    float delta[2];
+  };
+
+  const Block<Plan>& block;
+  int warp;
+  int lane;
+
+  __device__ __forceinline__ Rows load(int chunk) const {
+    Rows rows = {{1.0f, 1.0f}, {0.0f, 0.0f}};
+    if (chunk < block.num_chunks) {
+      const GradientArguments& args = block.args.gradient;
+      const ItemWork& work = block.work;
+      const int head = block.key_head(chunk);
+      const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk) + lane;
+      const float* const g_gmem = row_address<const float>(args.chunked.normalizer, work.batch, head, token);
+      const float* const delta_gmem =
+          args.delta + (static_cast<int64_t>(work.batch) * args.chunked.heads + head) * args.chunked.tokens + token;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (lane + 32 * i < block.rows(chunk)) {
+          rows.normalizer[i] = g_gmem[32 * i * args.chunked.normalizer.token_stride];
+          rows.delta[i] = delta_gmem[32 * i];
+        }
+      }
+    }
+    return rows;
+  }
+
+  __device__ __forceinline__ void run() const {
+    // In the units of the products: W and u of the operands.
+    const float constant_scale = block.scale(kWeightScale) / block.scale(kScoreScale);
+    const bool is_key = block.args.gradient.task == kKeyGradient;
+    RingPosition<Plan::kStages> at;
+    Rows next = load(0);
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const Rows rows = next;
+      next = load(chunk + 1);
+      const int num_rows = block.rows(chunk);
+      const int member = block.member(chunk);
+      const float b = block.slope_of(member);
+      const float beta = b == 0.0f ? 1.0f : b;
+      float weights[2];
+      float constants[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const bool within = lane + 32 * i < num_rows;
+        weights[i] = within ? beta / rows.normalizer[i] : 0.0f;
+        const float constant =
+            is_key ? (b == 0.0f ? 0.0f : -rows.delta[i]) : block.constant_of(member) / beta;
+        constants[i] = within ? constant * constant_scale : 0.0f;
+      }
+      if constexpr (Plan::kScaled) {
+        const float unit = unit_of(weights, chunk);
+        weights[0] *= unit;
+        weights[1] *= unit;
+        wait_for_place(at);
+        if (warp == 0 && lane == 0) {
+          store_float(block.unit_address(at.index()), unit);
+        }
+      } else {
+        wait_for_place(at);
+      }
+      if (warp == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          store_float(block.factors(at.index()) + (lane + 32 * i) * 4, constants[i]);
+          if constexpr (Plan::kConverted) {
+            store_float(block.lengths(at.index()) + (lane + 32 * i) * 4, weights[i]);
+          }
+        }
+      }
+      if constexpr (!Plan::kConverted) {
+        multiply_rows(at.index(), weights, num_rows);
+        if (num_rows < Plan::kChunk) {
+          clear_tail(at.index(), num_rows);
+        }
+        publish_to_async_proxy();
+      }
+      __syncwarp();
+      barrier_arrive(block.barrier(Plan::kReady, at.index()));
+      arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
+      at.advance();
+    }
+  }
+
+  // Until all have read what stood there, and the tiles are there if they are to be changed.
+  __device__ __forceinline__ void wait_for_place(const RingPosition<Plan::kStages>& at) const {
+    if constexpr (Plan::kConverted) {
+      barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
+    } else {
+      barrier_wait(block.key_full(at.index()), at.parity());
+      barrier_wait(block.value_full(at.index()), at.parity());
+    }
+  }
+
+  // Brings the largest weight of a chunk near to one, and less where so many tokens are behind it that their
+  // sum would leave the range of fp16.
+  __device__ __forceinline__ float unit_of(const float (&weights)[2], int chunk) const {
+    const float largest = max_lanes<kWarp>(fmaxf(fabsf(weights[0]), fabsf(weights[1])));
+    const int exponent = largest > 0x1p-120f && largest < 0x1p120f ? exponent_of(largest) + 1 : 0;
+    const float tokens = static_cast<float>((block.work.tokens - block.first_token(chunk)) * block.group());
+    const float sum = block.scale(kStateBound) * tokens;
+    const int excess = sum > kMaxHalf ? exponent_of(sum / kMaxHalf) + 1 : 0;
+    return power_of_two(-exponent - excess);
+  }
+
+  // Eight lanes to a row of a box.
+  __device__ __forceinline__ void multiply_rows(int stage_idx, const float (&weights)[2], int num_rows) const {
+    constexpr int kGroups = Plan::kChunk / 4;
+    constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
+#pragma unroll
+    for (int i = 0; i < kIterations; ++i) {
+      const int group = warp + i * kWarps;
+      const int row = (group * 4 + (lane >> 3)) & (Plan::kChunk - 1);
+      const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
+      const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
+      const float weight = row < 32 ? low : high;
+      if (group < kGroups) {
+#pragma unroll
+        for (int box = 0; box < Plan::kBeside; ++box) {
+          const uint32_t address = block.value(stage_idx, box) + swizzled(row, lane & 7);
+          const uint4 unit = load_unit(address);
+          const uint32_t pairs[4] = {unit.x, unit.y, unit.z, unit.w};
+          uint32_t products[4];
+#pragma unroll
+          for (int pair = 0; pair < 4; ++pair) {
+            products[pair] = row < num_rows
+                                 ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight)
+                                 : 0u;
+          }
+          store_unit(address, make_uint4(products[0], products[1], products[2], products[3]));
+        }
+      }
+    }
+  }
+
+  // Rows of y past the end belong to another sequence: no weight, no sum.
+  __device__ __forceinline__ void clear_tail(int stage_idx, int num_rows) const {
+    for (int i = num_rows * 8 + warp * kWarp + lane; i < Plan::kChunk * 8; i += kWarps * kWarp) {
+#pragma unroll
+      for (int box = 0; box < Plan::kBoxes; ++box) {
+        store_unit(block.key(stage_idx, box) + swizzled(i >> 3, i & 7), make_uint4(0, 0, 0, 0));
+      }
+    }
+  }
+};
+
+}  // namespace hopper
+}  // namespace linattn
