@@ -28,12 +28,14 @@ struct HopperArguments {
 //    128    128  key
 //    256    128  value
 //    384    128  out
-//    512    384  gradient
+//    512    128  output_rows  o, for the gradient of q
+//    640    384  gradient
 struct HopperGradient {
   TensorMap query;
   TensorMap key;
   TensorMap value;
   TensorMap out;
+  TensorMap output_rows;
   GradientArguments gradient;
 };
 
@@ -131,9 +133,13 @@ struct ItemWork {
 
   // The slope of a gradient's sum is one; `a` is free there.
   template <int kColumns>
-  __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, const GradientArguments& args)
-      : ItemWork(block, args.chunked.group) {
-    head = args.task == kQueryGradient ? head : kv_head * args.chunked.group;
+  __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, const GradientArguments& args,
+                                      int turn_of_block)
+      : ItemWork(block, turn_of_block) {
+    if (args.task != kQueryGradient) {
+      turn = args.chunked.group;
+      head = kv_head * turn;
+    }
   }
 };
 
@@ -149,7 +155,9 @@ enum Scale {
   kWeightBound,   // of |a + b q.k|
   kStateBound,    // of |b| |S| for each token in it, in units of a weight
   kPlainTokens,   // up to this count S is its own operand
-  kWeightScale    // of the weights of the reverse
+  kWeightScale,   // of the weights of the reverse
+  kRowTop,        // of the rows of z of the reverse, where their weights are about one
+  kStartBound     // of S that the reverse starts from, in the unit of such rows
 };
 
 // An element of which only the size matters.
@@ -248,6 +256,10 @@ struct Block {
   __device__ __forceinline__ uint32_t value(int stage_idx, int box = 0) const {
     return stage(stage_idx) + Plan::kValueOffset + box * Plan::kQueryBox;
   }
+  // o, where d is formed of it.
+  __device__ __forceinline__ uint32_t output_rows(int stage_idx, int box) const {
+    return stage(stage_idx) + Plan::kRowsOffset + box * Plan::kBoxBytes;
+  }
   __device__ __forceinline__ uint32_t weights(int buffer) const {
     return base + Plan::kWeightsOffset + buffer * Plan::kWeightBytes;
   }
@@ -258,7 +270,7 @@ struct Block {
   __device__ __forceinline__ uint32_t columns(int buffer) const {
     return base + Plan::kColumnsOffset + buffer * 2 * Plan::kChunk * 4;
   }
-  // |q| of the rows of a stage, where rows are normalised.
+  // |q| of the rows of a stage, where rows are normalised; d of a gradient of q; of the others, weights of z.
   __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
     return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
   }

@@ -68,6 +68,9 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i), 4 + kStateReaders);
     barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
+    if constexpr (Plan::kFormsDelta) {
+      barrier_init(block.barrier(Plan::kDeltaReady, i), Plan::kDeltaArrivals);
+    }
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
@@ -130,6 +133,23 @@ __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Ex
   }
 }
 
+// The largest element of S that the block starts from.
+template <class Plan>
+__device__ __forceinline__ void measure_state(const Block<Plan>& block, Extent* extent_smem) {
+  const StateAddress<Plan> address(block);
+  if (address.state_in == nullptr) {
+    return;
+  }
+  const int num_values = min(Plan::kTileColumns, block.chunked().value_dim - block.work.first_column);
+  float largest = 0.0f;
+#pragma unroll 8
+  for (int i = threadIdx.x; i < Plan::kHeadDim * num_values; i += Plan::kThreads) {
+    const float x = address.state_in[i / num_values * address.key_stride + i % num_values * address.column_stride];
+    largest = fmaxf(largest, fabsf(x));
+  }
+  atomicMax(&extent_smem->largest, __float_as_uint(largest));
+}
+
 // 2^e of a positive number in [2^e, 2^(e+1)); 1 where it is zero or not a size to go by.
 __device__ __forceinline__ float size_of(float x) {
   return x > 0x1p-60f && x < 0x1p60f ? power_of_two(exponent_of(x)) : 1.0f;
@@ -142,11 +162,14 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
   constexpr float kLeastOrdinary = 0x1p-4f;
   constexpr float kMostOrdinary = 0x1p4f;
   constexpr float kMargin = 1.5f;  // for columns that grow behind the first chunk
-  if (threadIdx.x < 3) {
+  if (threadIdx.x < 4) {
     extents_smem[threadIdx.x] = Extent{0, 0};
   }
   __syncthreads();
   measure_first_chunk(block, extents_smem);
+  if constexpr (Plan::kReverse) {
+    measure_state(block, extents_smem + 3);
+  }
   __syncthreads();
   if (threadIdx.x != 0) {
     return;
@@ -196,7 +219,15 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
   store_float(block.scale_address(kScoreScale), 1.0f / (scale[0] * scale[1]));
   store_float(block.scale_address(kOutputScale), 1.0f / scale[2]);
   store_float(block.scale_address(kWeightBound), weight_bound);
-  store_float(block.scale_address(kStateBound), Plan::kReverse ? state_bound * scale[1] * scale[2] : state_bound);
+  // Elements of fp16 tensors may be small, and the lower of two halves has few digits below 1.
+  const float row_top = Plan::kFollows ? kTop * kTop * kTop / (0.5f * bound[2]) : Plan::kSplit ? 0x1p8f : 1.0f;
+  store_float(block.scale_address(kRowTop), row_top);
+  store_float(block.scale_address(kStateBound),
+              Plan::kReverse ? state_bound * scale[1] * scale[2] * row_top : state_bound);
+  if constexpr (Plan::kReverse) {
+    store_float(block.scale_address(kStartBound),
+                __uint_as_float(extents_smem[3].largest) * scale[1] * scale[2] * row_top);
+  }
   store_float(block.scale_address(kWeightScale), Plan::kFollows && weight_bound > kMaxHalf
                                                      ? power_of_two(-1 - exponent_of(weight_bound / kMaxHalf))
                                                      : 1.0f);

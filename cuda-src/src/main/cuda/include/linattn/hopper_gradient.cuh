@@ -35,20 +35,23 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block, double*
 }
 
 template <class Plan>
-__device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t number) {
+__device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t block_number) {
   extern __shared__ unsigned char shared[];
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const uint32_t start = shared_address(shared);
   const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
-  const ItemWork item(tile_of<Plan>(args.gradient.chunked, number), args.gradient);
+  const Turn<Plan> turn(args.gradient.chunked, block_number);
+  const ItemWork item(tile_of<Plan>(args.gradient.chunked, turn.block), args.gradient, turn.turn);
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
   if (Plan::kBeside > 1 && threadIdx.x == 0) {
     *work_smem = item;
   }
   const ItemWork& work = Plan::kBeside > 1 ? *work_smem : item;
   const int group = Plan::kReverse && Plan::kUneven ? args.gradient.chunked.group : 1;
-  const Block<Plan> block{args, work, base, chunks_of<Plan>(item.tokens) * group};
+  const int num_chunks =
+      Turn<Plan>::walked_chunks(chunks_of<Plan>(item.tokens), turn.turn, args.gradient.chunked.turns);
+  const Block<Plan> block{args, work, base, num_chunks * group};
   if (threadIdx.x == 0) {
     init_barriers(block);
   }
@@ -121,6 +124,12 @@ __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
       walk_gradient<WithUnevenSteps<Plan>>(of_task, number);
     }
   } else {
+    if constexpr (Plan::kMayTakeTurns) {
+      if (args.tasks[0].gradient.chunked.turns > 1) {
+        walk_gradient<InTurns<Plan>>(args.tasks[0], blockIdx.x);
+        return;
+      }
+    }
     walk_gradient<Plan>(args.tasks[0], blockIdx.x);
   }
 }

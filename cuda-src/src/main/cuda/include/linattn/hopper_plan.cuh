@@ -118,6 +118,8 @@ struct HopperPlan {
   // The gradient of k or of v: from the last chunk on, once for each query head of a group.
   static constexpr bool kReverse = Spec::kKeyValueGradient;
   static constexpr bool kGradient = kQueryGradient || kReverse;
+  // Whether d = o . dO is formed here, of tiles of o.
+  static constexpr bool kFormsDelta = Spec::kFormsDelta;
   // Whether a row has a constant of its own instead of a.
   static constexpr bool kRowConstants = kNormalize || kQueryGradient;
   // Operands of fp16 whose tensors are fp16: what is too large for them can only be scaled as S and W.
@@ -129,7 +131,7 @@ struct HopperPlan {
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = kBeside > 1 && !kSums && !kReverse;
   // Whether blocks may take turns, and whether they do.
-  static constexpr bool kMayTakeTurns = !kSums && !kGradient && !kConverted && !kNormalize && !kApart;
+  static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone.
   static constexpr bool kUneven = false;
@@ -149,7 +151,8 @@ struct HopperPlan {
   static constexpr int kKeyOffset = 0;
   static constexpr int kQueryOffset = kBoxes * kKeyBox;
   static constexpr int kValueOffset = kQueryOffset + (kSums ? 0 : kBoxes * kQueryBox);
-  static constexpr int kStageBytes = kValueOffset + kBeside * kQueryBox;
+  static constexpr int kRowsOffset = kValueOffset + kBeside * kQueryBox;
+  static constexpr int kStageBytes = kRowsOffset + (kFormsDelta ? kBoxes * kBoxBytes : 0);
 
   static constexpr int kSlotBytes = 2 * kBoxBytes;  // 64 x 64 of fp32: two boxes of 32 columns
   static constexpr int kSlotsPerChunk = (kSums ? 1 : 2) * kBoxes + kBeside;
@@ -181,7 +184,8 @@ struct HopperPlan {
   static constexpr int kQueryEmpty = kKeyEmpty + kStages;
   static constexpr int kValueEmpty = kQueryEmpty + kStages;
   static constexpr int kReady = kValueEmpty + kStages;
-  static constexpr int kWeightsFull = kReady + kStages;
+  static constexpr int kDeltaReady = kReady + kStages;
+  static constexpr int kWeightsFull = kDeltaReady + (kFormsDelta ? kStages : 0);
   static constexpr int kWeightsEmpty = kWeightsFull + kWeightBuffers;
   static constexpr int kNumBarriers = kWeightsEmpty + kWeightBuffers;
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
@@ -203,10 +207,12 @@ struct HopperPlan {
   static constexpr int kThreads = kGroups * kWarpgroup;
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
-  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows ? 32 : 1);
+  static constexpr bool kAuxiliaryVectors = kHasRows || kFormsDelta;
+  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kAuxiliaryVectors ? 32 : 1);
   // Whether threads write what the scores read of a stage beside its tiles.
-  static constexpr bool kScoreVectors = kNormalize || kReverse;
+  static constexpr bool kScoreVectors = kNormalize || kReverse || kFormsDelta;
   static constexpr int kScoreArrivals = kScoreVectors ? kWarpgroup : 4;
+  static constexpr int kDeltaArrivals = kAuxiliaryWarps * 32;
   static constexpr int kReadyArrivals = kAuxiliaryWarps * (kReverse ? 32 : 1);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
   static constexpr bool kAlwaysReady = !kSums || (kNormalize && !kConverted);

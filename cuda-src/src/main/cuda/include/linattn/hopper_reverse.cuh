@@ -153,7 +153,7 @@ struct Weigher {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool within = lane + 32 * i < num_rows;
-        weights[i] = within ? beta / rows.normalizer[i] : 0.0f;
+        weights[i] = within ? beta * reciprocal(rows.normalizer[i]) : 0.0f;
         const float constant =
             is_key ? (b == 0.0f ? 0.0f : -rows.delta[i]) : block.constant_of(member) / beta;
         constants[i] = within ? constant * constant_scale : 0.0f;
@@ -202,45 +202,52 @@ struct Weigher {
     }
   }
 
-  // Brings the largest weight of a chunk near to one, and less where so many tokens are behind it that their
-  // sum would leave the range of fp16.
+  // Brings the largest row of a chunk near to kRowTop, and less where so many tokens are behind it that their sum
+  // would leave the range of fp16.
   __device__ __forceinline__ float unit_of(const float (&weights)[2], int chunk) const {
     const float largest = max_lanes<kWarp>(fmaxf(fabsf(weights[0]), fabsf(weights[1])));
     const int exponent = largest > 0x1p-120f && largest < 0x1p120f ? exponent_of(largest) + 1 : 0;
     const float tokens = static_cast<float>((block.work.tokens - block.first_token(chunk)) * block.group());
-    const float sum = block.scale(kStateBound) * tokens;
+    const float sum = fmaf(block.scale(kStateBound), tokens, block.scale(kStartBound) * power_of_two(-exponent));
     const int excess = sum > kMaxHalf ? exponent_of(sum / kMaxHalf) + 1 : 0;
-    return power_of_two(-exponent - excess);
+    return block.scale(kRowTop) * power_of_two(-exponent - excess);
   }
 
   // Eight lanes to a row of a box.
   __device__ __forceinline__ void multiply_rows(int stage_idx, const float (&weights)[2], int num_rows) const {
     constexpr int kGroups = Plan::kChunk / 4;
     constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
+    for (int box = 0; box < Plan::kBeside; ++box) {
+      const uint32_t tile = block.value(stage_idx, box);
+      uint4 units[kIterations];  // loaded together, so that they don't wait for one another
 #pragma unroll
-    for (int i = 0; i < kIterations; ++i) {
-      const int group = warp + i * kWarps;
-      const int row = (group * 4 + (lane >> 3)) & (Plan::kChunk - 1);
-      const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
-      const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
-      const float weight = row < 32 ? low : high;
-      if (group < kGroups) {
+      for (int i = 0; i < kIterations; ++i) {
+        units[i] = load_unit(tile + swizzled(row_of(i), lane & 7));
+      }
 #pragma unroll
-        for (int box = 0; box < Plan::kBeside; ++box) {
-          const uint32_t address = block.value(stage_idx, box) + swizzled(row, lane & 7);
-          const uint4 unit = load_unit(address);
-          const uint32_t pairs[4] = {unit.x, unit.y, unit.z, unit.w};
-          uint32_t products[4];
+      for (int i = 0; i < kIterations; ++i) {
+        const int row = row_of(i);
+        const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
+        const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
+        const float weight = row < 32 ? low : high;
+        const uint32_t pairs[4] = {units[i].x, units[i].y, units[i].z, units[i].w};
+        uint32_t products[4];
 #pragma unroll
-          for (int pair = 0; pair < 4; ++pair) {
-            products[pair] = row < num_rows
-                                 ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight)
-                                 : 0u;
-          }
-          store_unit(address, make_uint4(products[0], products[1], products[2], products[3]));
+        for (int pair = 0; pair < 4; ++pair) {
+          products[pair] = row < num_rows
+                               ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight)
+                               : 0u;
+        }
+        if (warp + i * kWarps < kGroups) {
+          store_unit(tile + swizzled(row, lane & 7), make_uint4(products[0], products[1], products[2], products[3]));
         }
       }
     }
+  }
+
+  // Past the last one, some row of the tile.
+  __device__ __forceinline__ int row_of(int iteration) const {
+    return ((warp + iteration * kWarps) * 4 + (lane >> 3)) & (Plan::kChunk - 1);
   }
 
   // Rows of y past the end belong to another sequence: no weight, no sum.

@@ -115,7 +115,9 @@ struct GradientRows {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (row + 8 * i < block.rows(chunk)) {
-        delta[i] = delta_gmem[8 * i];
+        if constexpr (!Plan::kFormsDelta) {
+          delta[i] = delta_gmem[8 * i];
+        }
         normalizer[i] = g_gmem[8 * i * args.normalizer.token_stride];
       }
     }
@@ -171,6 +173,10 @@ struct Score : Scores<Plan> {
       } else {
         barrier_wait(block.key_full(at.index()), at.parity());
         barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());  // synccheck wants each phase awaited
+        if constexpr (Plan::kFormsDelta) {
+          barrier_wait(block.barrier(Plan::kDeltaReady, at.index()), at.parity());
+        }
+        next_rows.load(block, chunk + 1, this->row());
         arrive_as_reader<Plan::kScoreVectors>(block.key_empty(at.index()), lane);
       }
       count += Plan::kChunk;
@@ -207,8 +213,13 @@ struct Score : Scores<Plan> {
       first_length = load_float(block.lengths(at.index()) + row * 4) * query_scale;
       second_length = load_float(block.lengths(at.index()) + row * 4 + 32) * query_scale;
     }
-    const GradientRows<Plan> rows = next_rows;
+    GradientRows<Plan> rows = next_rows;
     next_rows.load(block, chunk + 1, row);
+    if constexpr (Plan::kFormsDelta) {
+      barrier_wait(block.barrier(Plan::kDeltaReady, at.index()), at.parity());
+      rows.delta[0] = load_float(block.lengths(at.index()) + row * 4);
+      rows.delta[1] = load_float(block.lengths(at.index()) + row * 4 + 32);
+    }
     const float first_offset = rows.constant(0, work.a) * unit.value * first_length;
     const float second_offset = rows.constant(1, work.a) * unit.value * second_length;
     const float first_before = first_offset * count;

@@ -18,12 +18,17 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
     const bool asks = !Plan::kSums && block.writes(chunk);
     constexpr int kSummedBoxes = Plan::kBoxes + Plan::kBeside;  // of k and v
     barrier_expect(block.query_full(at.index()),
-                   ((asks ? Plan::kBoxes : 0) + (Plan::kApart ? 0 : kSummedBoxes)) * Plan::kBoxBytes);
+                   ((asks ? (Plan::kFormsDelta ? 2 : 1) * Plan::kBoxes : 0) + (Plan::kApart ? 0 : kSummedBoxes)) *
+                       Plan::kBoxBytes);
     if (asks) {
 #pragma unroll
       for (int box = 0; box < Plan::kBoxes; ++box) {
         load_tile(block.query(at.index(), box), &block.args.query,
                   {box * Plan::kBoxColumns, token, block.query_head(), work.batch}, block.query_full(at.index()));
+        if constexpr (Plan::kFormsDelta) {
+          load_tile(block.output_rows(at.index(), box), &block.args.output_rows,
+                    {box * Plan::kBoxColumns, token, block.query_head(), work.batch}, block.query_full(at.index()));
+        }
       }
     }
   }

@@ -159,14 +159,16 @@ public record HopperPlan(
             ? sumRoles(headDim, rows)
             : reverse && !rows
                 ? reverseRoles(headDim)
+                : formsDelta(operation, headDim, element)
+                ? new Roles(64, 160, 224, 0)
                 : isGradient(operation) && products == 3
-                    ? splitGradientRoles(reverse)
+                    ? splitGradientRoles(reverse, precision)
                     : roles(headDim, converted, normalized, products);
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
     for (Buffers choice : merged ? BESIDE : choices(converted, products, sums)) {
-      List<SharedRegion> map = map(headDim, element, products, choice, beside, sums, reverse);
+      List<SharedRegion> map = map(operation, headDim, element, products, choice, beside);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
         return new HopperPlan(
@@ -184,7 +186,7 @@ public record HopperPlan(
             map,
             bytes,
             new GridRule(
-                takesTurns(headDim, rows || sums || isGradient(operation))
+                takesTurns(headDim, rows || sums || reverse)
                     ? GridRule.Per.CLUSTER_IN_TURNS
                     : GridRule.Per.CLUSTER,
                 beside * KernelSpec.BOX_COLUMNS));
@@ -207,6 +209,17 @@ public record HopperPlan(
   /** Of the gradients of k and v: two heads fill the GPU as one of a forward does. */
   private static int besideOfReverse(int headDim) {
     return headDim > KernelSpec.BOX_COLUMNS && headDim <= MAX_WHOLE_HEAD_DIM ? 2 : 1;
+  }
+
+  /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
+  static boolean formsDelta(KernelSpec spec) {
+    return formsDelta(spec.operation(), spec.headDim(), spec.elementType());
+  }
+
+  private static boolean formsDelta(Operation operation, int headDim, ElementType element) {
+    return operation == Operation.QUERY_GRADIENT
+        && element != ElementType.F32
+        && headDim <= MAX_WHOLE_HEAD_DIM;
   }
 
   /** Whether it is a gradient of q, or of k and v. */
@@ -286,8 +299,13 @@ public record HopperPlan(
     return headDim > MAX_WHOLE_HEAD_DIM ? new Roles(96, 152, 248, 0) : new Roles(104, 152, 240, 0);
   }
 
-  private static Roles splitGradientRoles(boolean reverse) {
-    return reverse ? new Roles(64, 136, 216, 96) : new Roles(64, 136, 240, 72);
+  private static Roles splitGradientRoles(boolean reverse, Precision precision) {
+    if (reverse) {
+      return new Roles(64, 136, 216, 96);
+    }
+    return precision == Precision.DEFAULT
+        ? new Roles(64, 136, 240, 72)
+        : new Roles(72, 136, 232, 72);
   }
 
   /** Registers of every thread before the roles share them out anew. */
@@ -304,13 +322,14 @@ public record HopperPlan(
   }
 
   private static List<SharedRegion> map(
+      Operation operation,
       int headDim,
       ElementType element,
       int products,
       Buffers buffers,
-      int beside,
-      boolean sums,
-      boolean reverse) {
+      int beside) {
+    boolean sums = isSums(operation);
+    boolean delta = formsDelta(operation, headDim, element);
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
@@ -328,6 +347,9 @@ public record HopperPlan(
       }
       String values = beside > 1 ? " x " + beside : "";
       add(map, prefix + "values [64 x 64]" + values + pair, beside * plainBox);
+      if (delta) {
+        add(map, prefix + "outputs of the forward [64 x 64] x " + boxes, boxes * BOX_BYTES);
+      }
     }
     for (int i = 0; i < beside * buffers.outputs; i++) {
       add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
@@ -339,13 +361,14 @@ public record HopperPlan(
       add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
     }
     add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
-    if (reverse) {
+    if (operation == Operation.KEY_VALUE_GRADIENT) {
       add(
           map,
           "constants of columns [64], the unit of a chunk",
           buffers.stages * (CHUNK * Float.BYTES + 16));
     }
-    int barrierBytes = barriers(element, products, boxes, buffers, sums) * Long.BYTES;
+    int barriers = barriers(element, products, boxes, buffers, sums);
+    int barrierBytes = (barriers + (delta ? buffers.stages : 0)) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
   }

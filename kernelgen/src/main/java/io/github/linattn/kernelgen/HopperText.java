@@ -174,6 +174,7 @@ final class HopperText {
           static constexpr bool kSums = %14$b;
           static constexpr bool kQueryGradient = %17$b;
           static constexpr bool kKeyValueGradient = %18$b;
+          static constexpr bool kFormsDelta = %21$b;
           static constexpr int kBeside = %15$d;
           static constexpr int kAuxiliaryGroups = %16$d;
           static constexpr int kStages = %6$d;
@@ -216,7 +217,8 @@ final class HopperText {
         spec.operation() == Operation.QUERY_GRADIENT,
         spec.operation() == Operation.KEY_VALUE_GRADIENT,
         HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
-        HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward");
+        HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward",
+        HopperPlan.formsDelta(spec));
   }
 
   private static String tag(ElementType element) {
