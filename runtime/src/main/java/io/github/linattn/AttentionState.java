@@ -39,36 +39,16 @@ public final class AttentionState implements AutoCloseable {
    * @throws IllegalArgumentException if shapes or types don't fit together
    */
   public static AttentionState over(Tensor s, Tensor z, Tensor u, long... counts) {
-    TensorShape shape = Checks.present("state S", s).shape();
-    if (shape.rank() != 5) {
+    Checks.stateTensors("state ", "", s, z, u);
+    long sequences = s.shape().extent(2);
+    if (counts.length != sequences) {
       throw new IllegalArgumentException(
-          "state S must be [batch, keyValueHeads, sequences, keyDim, valueDim], got " + s);
-    }
-    requireShape("z", z, shape, 3);
-    requireShape("u", u, shape, 4);
-    if (s.dtype() != DType.F32 || z.dtype() != DType.F32 || u.dtype() != DType.F32) {
-      throw new IllegalArgumentException("state is fp32, got S %s, z %s, u %s".formatted(s, z, u));
-    }
-    if (counts.length != shape.extent(2)) {
-      throw new IllegalArgumentException(
-          "state of %d sequences needs as many counts, got %d"
-              .formatted(shape.extent(2), counts.length));
+          "state of %d sequences needs as many counts, got %d".formatted(sequences, counts.length));
     }
     for (long count : counts) {
       requireCount(count);
     }
     return new AttentionState(s, z, u, counts.clone(), false);
-  }
-
-  private static void requireShape(String name, Tensor tensor, TensorShape s, int lastAxis) {
-    Checks.present("state " + name, tensor);
-    TensorShape expected =
-        TensorShape.of(s.extent(0), s.extent(1), s.extent(2), s.extent(lastAxis));
-    if (!tensor.shape().equals(expected)) {
-      throw new IllegalArgumentException(
-          "state %s must have the shape %s to fit S %s, got %s"
-              .formatted(name, expected, s, tensor));
-    }
   }
 
   private static void requireCount(long count) {

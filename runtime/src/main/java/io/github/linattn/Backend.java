@@ -141,17 +141,41 @@ public final class Backend implements AutoCloseable {
 
   private static AttentionState state(
       AttentionShape shape, int sequences, Function<TensorShape, Tensor> tensor) {
+    return stateTensors(
+        shape, sequences, tensor, (s, z, u) -> AttentionState.owning(s, z, u, sequences));
+  }
+
+  /** A gradient of a state (all elements 0) in the memory in which this backend computes. */
+  public StateGradient newStateGradient(AttentionShape shape, int sequences) {
+    return stateTensors(shape, sequences, this::zeros, StateGradient::owning);
+  }
+
+  /** A gradient of a state for a call to fill in; its elements are unspecified. */
+  StateGradient unsetStateGradient(AttentionShape shape, int sequences) {
+    return stateTensors(
+        shape, sequences, extents -> allocate(DType.F32, extents), StateGradient::owning);
+  }
+
+  /** Takes over the tensors of a state or of its gradient. */
+  private interface StateOwner<T> {
+    T own(Tensor s, Tensor z, Tensor u);
+  }
+
+  private static <T> T stateTensors(
+      AttentionShape shape,
+      int sequences,
+      Function<TensorShape, Tensor> tensor,
+      StateOwner<T> owner) {
     long batch = shape.batch();
     long heads = shape.keyValueHeads();
     var tensors = new TensorGroup();
     try {
-      return AttentionState.owning(
+      return owner.own(
           tensors.add(
               tensor.apply(
                   TensorShape.of(batch, heads, sequences, shape.keyDim(), shape.valueDim()))),
           tensors.add(tensor.apply(TensorShape.of(batch, heads, sequences, shape.keyDim()))),
-          tensors.add(tensor.apply(TensorShape.of(batch, heads, sequences, shape.valueDim()))),
-          sequences);
+          tensors.add(tensor.apply(TensorShape.of(batch, heads, sequences, shape.valueDim()))));
     } catch (RuntimeException | Error e) {
       tensors.closeAfter(e);
       throw e;

@@ -3,12 +3,16 @@ package io.github.linattn;
 import io.github.linattn.internal.Operator;
 import java.lang.foreign.MemorySegment;
 import java.util.Comparator;
+import java.util.List;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /** Refuses wrong arguments with a sentence, before anything is allocated or launched. */
 final class Checks {
   private Checks() {}
+
+  /** A tensor as messages call it. */
+  record Named(String name, Tensor tensor) {}
 
   /** The argument itself, which callers outside the null checker's reach may have left out. */
   static <T> T present(String name, @Nullable T argument) {
@@ -101,6 +105,39 @@ final class Checks {
     }
   }
 
+  /**
+   * Checks that three tensors have the shapes and the type of a state.
+   *
+   * @param role what they are, with a space after it
+   * @param mark goes before S, z and u in messages
+   */
+  static void stateTensors(String role, String mark, Tensor s, Tensor z, Tensor u) {
+    TensorShape shape = present(role + mark + "S", s).shape();
+    if (shape.rank() != 5) {
+      throw new IllegalArgumentException(
+          "%sS must be [batch, keyValueHeads, sequences, keyDim, valueDim], got %s"
+              .formatted(role + mark, s));
+    }
+    requireStateShape(role, mark, "z", z, shape, 3);
+    requireStateShape(role, mark, "u", u, shape, 4);
+    if (s.dtype() != DType.F32 || z.dtype() != DType.F32 || u.dtype() != DType.F32) {
+      throw new IllegalArgumentException(
+          "%1$sis fp32, got %2$sS %3$s, %2$sz %4$s, %2$su %5$s".formatted(role, mark, s, z, u));
+    }
+  }
+
+  private static void requireStateShape(
+      String role, String mark, String name, Tensor tensor, TensorShape s, int lastAxis) {
+    present(role + mark + name, tensor);
+    TensorShape expected =
+        TensorShape.of(s.extent(0), s.extent(1), s.extent(2), s.extent(lastAxis));
+    if (!tensor.shape().equals(expected)) {
+      throw new IllegalArgumentException(
+          "%s must have the shape %s to fit %sS %s, got %s"
+              .formatted(role + mark + name, expected, mark, s, tensor));
+    }
+  }
+
   static void state(
       String role, Operator operator, AttentionState state, AttentionInput input, Backend backend) {
     if (!operator.causal()) {
@@ -108,11 +145,7 @@ final class Checks {
           "a non-causal operator has no %s state: each token sees all of its sequence"
               .formatted(role));
     }
-    AttentionShape shape = input.shape();
-    int sequences = input.sequences().count();
-    TensorShape expected =
-        TensorShape.of(
-            shape.batch(), shape.keyValueHeads(), sequences, shape.keyDim(), shape.valueDim());
+    TensorShape expected = stateShape(input);
     if (!state.s().shape().equals(expected)) {
       throw new IllegalArgumentException(
           "the %s state must have S %s for this input, got %s".formatted(role, expected, state));
@@ -120,6 +153,45 @@ final class Checks {
     readable(role + " state S", state.s(), backend);
     readable(role + " state z", state.z(), backend);
     readable(role + " state u", state.u(), backend);
+  }
+
+  private static TensorShape stateShape(AttentionInput input) {
+    AttentionShape shape = input.shape();
+    return TensorShape.of(
+        shape.batch(),
+        shape.keyValueHeads(),
+        input.sequences().count(),
+        shape.keyDim(),
+        shape.valueDim());
+  }
+
+  /**
+   * Checks the gradient of a state that a backward reads or writes, and gives its tensors.
+   *
+   * @param role the state: initial or final
+   */
+  static List<Named> stateGradient(
+      String role,
+      Operator operator,
+      StateGradient gradient,
+      AttentionInput input,
+      Backend backend) {
+    if (!operator.causal()) {
+      throw new IllegalArgumentException(
+          ("a non-causal operator has no %s state, and no gradient of it: each token sees all of"
+                  + " its sequence")
+              .formatted(role));
+    }
+    TensorShape expected = stateShape(input);
+    if (!gradient.ds().shape().equals(expected)) {
+      throw new IllegalArgumentException(
+          "the gradient of the %s state must have dS %s for this input, got %s"
+              .formatted(role, expected, gradient.ds()));
+    }
+    return List.of(
+        readable("dS of the " + role + " state", gradient.ds(), backend),
+        readable("dz of the " + role + " state", gradient.dz(), backend),
+        readable("du of the " + role + " state", gradient.du(), backend));
   }
 
   static void output(
@@ -130,6 +202,10 @@ final class Checks {
       AttentionInput input,
       Backend backend) {
     expect(name, tensor, dtype, shape, backend);
+    output(name, tensor, input);
+  }
+
+  private static void output(String name, Tensor tensor, AttentionInput input) {
     written(name, tensor, input);
     input
         .initialState()
@@ -139,6 +215,20 @@ final class Checks {
               requireDisjoint(name, tensor, "the initial state z", state.z());
               requireDisjoint(name, tensor, "the initial state u", state.u());
             });
+  }
+
+  /** Checks tensors that a backward writes against all that it reads and against one another. */
+  static void outputs(List<Named> written, List<Named> read, AttentionInput input) {
+    for (int i = 0; i < written.size(); i++) {
+      Named output = written.get(i);
+      output(output.name, output.tensor, input);
+      for (Named other : read) {
+        requireDisjoint(output.name, output.tensor, other.name, other.tensor);
+      }
+      for (Named earlier : written.subList(0, i)) {
+        requireDisjoint(output.name, output.tensor, earlier.name, earlier.tensor);
+      }
+    }
   }
 
   private static void written(String name, Tensor tensor, AttentionInput input) {
@@ -182,16 +272,17 @@ final class Checks {
     }
   }
 
-  static void expect(String name, Tensor tensor, DType dtype, TensorShape shape, Backend backend) {
+  /** Checks a tensor that a call reads or writes, and gives it with its name. */
+  static Named expect(String name, Tensor tensor, DType dtype, TensorShape shape, Backend backend) {
     present(name, tensor);
     if (tensor.dtype() != dtype || !tensor.shape().equals(shape)) {
       throw new IllegalArgumentException(
           "%s must be %s%s, got %s".formatted(name, dtype, shape, tensor));
     }
-    readable(name, tensor, backend);
+    return readable(name, tensor, backend);
   }
 
-  private static void readable(String name, Tensor tensor, Backend backend) {
+  private static Named readable(String name, Tensor tensor, Backend backend) {
     int last = tensor.shape().rank() - 1;
     for (int axis = 0; axis < last; axis++) {
       if (tensor.stride(axis) < 0) {
@@ -222,6 +313,7 @@ final class Checks {
               .formatted(name, tensor.dtype().bytes(), address));
     }
     backend.requireReachable(name, tensor);
+    return new Named(name, tensor);
   }
 
   private static void requireDistinctElements(String name, Tensor tensor) {

@@ -1,8 +1,11 @@
 package io.github.linattn;
 
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+
 /**
- * Gradients of a loss with respect to q, k, v and the coefficients. Owns its tensors if a backend
- * made them.
+ * Gradients of a loss with respect to q, k, v, the coefficients and, where it is wanted, the
+ * initial state. Owns its tensors if a backend made them.
  */
 public final class Gradients implements AutoCloseable {
   private final Tensor dq;
@@ -10,24 +13,46 @@ public final class Gradients implements AutoCloseable {
   private final Tensor dv;
   private final Tensor da;
   private final Tensor db;
+  private final @Nullable StateGradient initialState;
   private final boolean owner;
 
-  private Gradients(Tensor dq, Tensor dk, Tensor dv, Tensor da, Tensor db, boolean owner) {
+  private Gradients(
+      Tensor dq,
+      Tensor dk,
+      Tensor dv,
+      Tensor da,
+      Tensor db,
+      @Nullable StateGradient initialState,
+      boolean owner) {
     this.dq = dq;
     this.dk = dk;
     this.dv = dv;
     this.da = da;
     this.db = db;
+    this.initialState = initialState;
     this.owner = owner;
   }
 
-  static Gradients owning(Tensor dq, Tensor dk, Tensor dv, Tensor da, Tensor db) {
-    return new Gradients(dq, dk, dv, da, db, true);
+  static Gradients owning(
+      Tensor dq, Tensor dk, Tensor dv, Tensor da, Tensor db, @Nullable StateGradient initialState) {
+    return new Gradients(dq, dk, dv, da, db, initialState, true);
   }
 
-  /** Gradients to be written into the caller's tensors, which stay the caller's. */
+  /**
+   * Gradients to be written into the caller's tensors, which stay the caller's. An initial state
+   * counts as constant.
+   */
   public static Gradients over(Tensor dq, Tensor dk, Tensor dv, Tensor da, Tensor db) {
-    return new Gradients(dq, dk, dv, da, db, false);
+    return new Gradients(dq, dk, dv, da, db, null, false);
+  }
+
+  /**
+   * Gradients to be written into the caller's tensors, with that of the initial state; where the
+   * input has none, of the state of zeros that it starts from.
+   */
+  public static Gradients over(
+      Tensor dq, Tensor dk, Tensor dv, Tensor da, Tensor db, StateGradient initialState) {
+    return new Gradients(dq, dk, dv, da, db, Checks.present("initialState", initialState), false);
   }
 
   /** Shape and type of q. */
@@ -55,10 +80,23 @@ public final class Gradients implements AutoCloseable {
     return db;
   }
 
+  /**
+   * Gradient of the state that the input started from: what {@link LinearAttention#backward} gives
+   * where there was one, or where the caller gave tensors for it.
+   */
+  public Optional<StateGradient> initialState() {
+    return Optional.ofNullable(initialState);
+  }
+
   @Override
   public void close() {
-    if (owner) {
+    if (!owner) {
+      return;
+    }
+    if (initialState == null) {
       TensorGroup.closeAll(dq, dk, dv, da, db);
+    } else {
+      TensorGroup.closeAll(dq, dk, dv, da, db, initialState);
     }
   }
 }

@@ -3,6 +3,7 @@ package io.github.linattn;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
+import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -16,7 +17,8 @@ import org.jspecify.annotations.Nullable;
  *   g_i = Σ_n (a + b q_i·k_n)          o_i = Σ_n (a + b q_i·k_n) v_n / g_i
  * </pre>
  *
- * <p>The backward is analytic: from o, g and dO alone it gives dq, dk, dv, da and db. No epsilon is
+ * <p>The backward is analytic: from o, g and dO alone it gives dq, dk, dv, da and db, and carries
+ * gradients through states: from that of the final state to that of the initial one. No epsilon is
  * added to g: where it is 0, the row is not finite. NaN and infinities reach the rows they touch
  * and no others.
  *
@@ -164,28 +166,42 @@ public final class LinearAttention {
     forwardInto(input, o, g, state);
   }
 
+  /** {@link #backward(Forward, Tensor, StateGradient)} of a loss that does not see the state. */
+  public Gradients backward(Forward y, Tensor dO) {
+    return backward(y, dO, null);
+  }
+
   /**
-   * Computes all gradients into new tensors of the backend. An initial state counts as constant.
+   * Computes all gradients into new tensors of the backend, with that of the initial state where
+   * the input has one.
    *
    * @param y result of {@link #forward} of this operator, still open, its input unchanged
    * @param dO gradient of the loss with respect to o, of its shape and type
-   * @throws IllegalArgumentException if dO does not fit
+   * @param finalState gradient of the loss with respect to the state after the last token, or null
+   *     for zeros
+   * @throws IllegalArgumentException if a gradient does not fit
+   * @throws UnsupportedOperationException if the backend can't do it; says what it can
    */
-  public Gradients backward(Forward y, Tensor dO) {
+  public Gradients backward(Forward y, Tensor dO, @Nullable StateGradient finalState) {
     AttentionInput input = Checks.present("y", y).input();
     Checks.input(operator, input, backend);
     AttentionShape shape = input.shape();
     DType dtype = input.q().dtype();
     var results = new TensorGroup();
     try {
+      StateGradient initialState = null;
+      if (input.initial() != null) {
+        initialState = results.add(backend.unsetStateGradient(shape, input.sequences().count()));
+      }
       Gradients gradients =
           Gradients.owning(
               results.add(backend.allocate(dtype, shape.q())),
               results.add(backend.allocate(dtype, shape.k())),
               results.add(backend.allocate(dtype, shape.v())),
               results.add(backend.allocate(DType.F32, shape.coefficients())),
-              results.add(backend.allocate(DType.F32, shape.coefficients())));
-      backwardInto(input, y.output(), y.normalizer(), dO, gradients);
+              results.add(backend.allocate(DType.F32, shape.coefficients())),
+              initialState);
+      backwardInto(input, y.output(), y.normalizer(), dO, finalState, gradients);
       return gradients;
     } catch (RuntimeException | Error e) {
       results.closeAfter(e);
@@ -193,39 +209,56 @@ public final class LinearAttention {
     }
   }
 
+  /** The backward into the caller's tensors of a loss that does not see the final state. */
+  public void backwardInto(
+      AttentionInput input, Tensor o, Tensor g, Tensor dO, Gradients gradients) {
+    backwardInto(input, o, g, dO, null, gradients);
+  }
+
   /**
-   * Computes all gradients into the caller's tensors, which overlap nothing that is read.
+   * Computes all gradients into the caller's tensors, which overlap nothing that is read and not
+   * one another; that of the initial state only where {@code gradients} has tensors for it.
    *
    * @param o output of the forward
    * @param g normalizer of the forward
    * @param dO gradient of the loss with respect to o
+   * @param finalState gradient of the loss with respect to the state after the last token, read, or
+   *     null for zeros; causal only
+   * @throws IllegalArgumentException if an argument does not fit; nothing is written
+   * @throws UnsupportedOperationException if the backend can't do it; says what it can
    */
   public void backwardInto(
-      AttentionInput input, Tensor o, Tensor g, Tensor dO, Gradients gradients) {
+      AttentionInput input,
+      Tensor o,
+      Tensor g,
+      Tensor dO,
+      @Nullable StateGradient finalState,
+      Gradients gradients) {
     Checks.input(operator, Checks.present("input", input), backend);
     Checks.present("gradients", gradients);
     AttentionShape shape = input.shape();
     DType dtype = input.q().dtype();
-    Checks.expect("o", o, dtype, shape.output(), backend);
-    Checks.expect("g", g, DType.F32, shape.normalizer(), backend);
-    Checks.expect("dO", dO, dtype, shape.output(), backend);
-    String[] names = {"dq", "dk", "dv", "da", "db"};
-    Tensor[] written = {
-      gradients.dq(), gradients.dk(), gradients.dv(), gradients.da(), gradients.db()
-    };
-    TensorShape[] shapes = {
-      shape.q(), shape.k(), shape.v(), shape.coefficients(), shape.coefficients()
-    };
-    for (int i = 0; i < written.length; i++) {
-      Checks.output(names[i], written[i], i < 3 ? dtype : DType.F32, shapes[i], input, backend);
-      Checks.requireDisjoint(names[i], written[i], "o", o);
-      Checks.requireDisjoint(names[i], written[i], "g", g);
-      Checks.requireDisjoint(names[i], written[i], "dO", dO);
-      for (int earlier = 0; earlier < i; earlier++) {
-        Checks.requireDisjoint(names[i], written[i], names[earlier], written[earlier]);
-      }
+    List<Checks.Named> read = new ArrayList<>();
+    read.add(Checks.expect("o", o, dtype, shape.output(), backend));
+    read.add(Checks.expect("g", g, DType.F32, shape.normalizer(), backend));
+    read.add(Checks.expect("dO", dO, dtype, shape.output(), backend));
+    if (finalState != null) {
+      read.addAll(Checks.stateGradient("final", operator, finalState, input, backend));
     }
-    backend.engine().backward(new BackwardCall(operator, input, o, g, dO, gradients, stream));
+    List<Checks.Named> written = new ArrayList<>();
+    written.add(Checks.expect("dq", gradients.dq(), dtype, shape.q(), backend));
+    written.add(Checks.expect("dk", gradients.dk(), dtype, shape.k(), backend));
+    written.add(Checks.expect("dv", gradients.dv(), dtype, shape.v(), backend));
+    written.add(Checks.expect("da", gradients.da(), DType.F32, shape.coefficients(), backend));
+    written.add(Checks.expect("db", gradients.db(), DType.F32, shape.coefficients(), backend));
+    StateGradient initialState = gradients.initialState().orElse(null);
+    if (initialState != null) {
+      written.addAll(Checks.stateGradient("initial", operator, initialState, input, backend));
+    }
+    Checks.outputs(written, read, input);
+    backend
+        .engine()
+        .backward(new BackwardCall(operator, input, o, g, dO, finalState, gradients, stream));
   }
 
   /**

@@ -382,15 +382,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public void backward(BackwardCall call) {
-    PaperSupport.require(call.operator(), call.input());
-    PaperSupport.requireLayout("o", call.output());
-    PaperSupport.requireLayout("g", call.normalizer());
-    PaperSupport.requireLayout("dO", call.outputGradient());
-    PaperSupport.requireLayout("dq", call.gradients().dq());
-    PaperSupport.requireLayout("dk", call.gradients().dk());
-    PaperSupport.requireLayout("dv", call.gradients().dv());
-    PaperSupport.requireLayout("da", call.gradients().da());
-    PaperSupport.requireLayout("db", call.gradients().db());
+    PaperSupport.require(call);
     kernels.entry(Operation.QUERY_GRADIENT, call.input().shape().keyDim());
     run("backward", call.operator(), call.input(), call.stream(), pass -> pass.backward(call));
   }

@@ -4,6 +4,7 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Tensor;
+import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Operator;
 
 /**
@@ -47,6 +48,25 @@ final class PaperSupport {
               requireLayout("initial state z", state.z());
               requireLayout("initial state u", state.u());
             });
+  }
+
+  static void require(BackwardCall call) {
+    require(call.operator(), call.input());
+    refuseIf(
+        call.finalStateGradient() != null,
+        "not built for the GPU: a backward from the gradient of a final state");
+    refuseIf(
+        call.gradients().initialState().isPresent(),
+        "not built for the GPU: the gradient of an initial state (backwardInto does without where"
+            + " its gradients have no tensors for it)");
+    requireLayout("o", call.output());
+    requireLayout("g", call.normalizer());
+    requireLayout("dO", call.outputGradient());
+    requireLayout("dq", call.gradients().dq());
+    requireLayout("dk", call.gradients().dk());
+    requireLayout("dv", call.gradients().dv());
+    requireLayout("da", call.gradients().da());
+    requireLayout("db", call.gradients().db());
   }
 
   static void requireLayout(String name, Tensor tensor) {
