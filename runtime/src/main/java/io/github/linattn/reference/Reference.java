@@ -24,6 +24,8 @@ public final class Reference {
    * @param v [batch, keyValueHeads, tokens, valueDim]
    * @param dO [batch, heads, tokens, valueDim], or null for a forward alone
    * @param initial state to start from, or null
+   * @param finalState gradient of the loss with respect to the state after the last token, or null
+   *     for zeros
    */
   public record Problem(
       AttentionShape shape,
@@ -36,7 +38,24 @@ public final class Reference {
       float[] k,
       float[] v,
       float @Nullable [] dO,
-      @Nullable State initial) {}
+      @Nullable State initial,
+      @Nullable StateGradient finalState) {
+    /** A problem whose loss does not see the final state. */
+    public Problem(
+        AttentionShape shape,
+        Sequences sequences,
+        float[] a,
+        float[] b,
+        boolean causal,
+        boolean normalize,
+        float[] q,
+        float[] k,
+        float[] v,
+        float @Nullable [] dO,
+        @Nullable State initial) {
+      this(shape, sequences, a, b, causal, normalize, q, k, v, dO, initial, null);
+    }
+  }
 
   /**
    * Sums over tokens.
@@ -48,7 +67,21 @@ public final class Reference {
    */
   public record State(double[] s, double[] z, double[] u, long[] counts) {}
 
-  /** Everything the operator gives; gradients are zeros where the problem has no dO. */
+  /**
+   * Gradient with respect to the sums of a state, of their shapes.
+   *
+   * @param ds gradient of s
+   * @param dz gradient of z
+   * @param du gradient of u
+   */
+  public record StateGradient(double[] ds, double[] dz, double[] du) {}
+
+  /**
+   * Everything the operator gives; gradients are zeros where the problem has no dO.
+   *
+   * @param state after the last token
+   * @param initialState gradient of the state before the first token, also where that is empty
+   */
   public record Result(
       double[] o,
       double[] g,
@@ -57,7 +90,8 @@ public final class Reference {
       double[] dv,
       double[] da,
       double[] db,
-      State state) {}
+      State state,
+      StateGradient initialState) {}
 
   private final Problem problem;
   private final AttentionShape shape;
@@ -80,7 +114,11 @@ public final class Reference {
                 new double[lanes * shape.keyDim() * shape.valueDim()],
                 new double[lanes * shape.keyDim()],
                 new double[lanes * shape.valueDim()],
-                new long[problem.sequences().count()]));
+                new long[problem.sequences().count()]),
+            new StateGradient(
+                new double[lanes * shape.keyDim() * shape.valueDim()],
+                new double[lanes * shape.keyDim()],
+                new double[lanes * shape.valueDim()]));
   }
 
   private static double[] zeros(long count) {
@@ -110,6 +148,7 @@ public final class Reference {
   private final class Lane {
     private final int keyValueHead;
     private final int sequence;
+    private final int index;
     private final int start;
     private final int length;
     private final int d = shape.keyDim();
@@ -122,6 +161,7 @@ public final class Reference {
     Lane(int keyValueHead, int sequence) {
       this.keyValueHead = keyValueHead;
       this.sequence = sequence;
+      this.index = keyValueHead * problem.sequences().count() + sequence;
       this.start = problem.sequences().start(sequence);
       this.length = problem.sequences().length(sequence);
       this.k = rows(problem.k(), keyValueHead, d);
@@ -162,7 +202,10 @@ public final class Reference {
       for (int i = 0; i < length; i++) {
         sums.take(k[i], 1, v[i]);
       }
-      sums.store(keyValueHead * problem.sequences().count() + sequence);
+      sums.store(index);
+      if (problem.dO() != null && problem.finalState() != null) {
+        startFromFinalState(problem.finalState());
+      }
       int group = shape.headsPerKeyValueHead();
       for (int member = 0; member < group; member++) {
         solveHead(keyValueHead * group + member, sums);
@@ -176,13 +219,35 @@ public final class Reference {
       Sums sums = new Sums(d, dv);
       State initial = problem.initial();
       if (initial != null) {
-        int lane = keyValueHead * problem.sequences().count() + sequence;
-        System.arraycopy(initial.s, lane * d * dv, sums.matrix, 0, d * dv);
-        System.arraycopy(initial.z, lane * d, sums.left, 0, d);
-        System.arraycopy(initial.u, lane * dv, sums.right, 0, dv);
+        System.arraycopy(initial.s, index * d * dv, sums.matrix, 0, d * dv);
+        System.arraycopy(initial.z, index * d, sums.left, 0, d);
+        System.arraycopy(initial.u, index * dv, sums.right, 0, dv);
         sums.count = initial.counts[sequence];
       }
       return sums;
+    }
+
+    /**
+     * S_N = S_0 + Σ k⊗v, z_N = z_0 + Σ k and u_N = u_0 + Σ v pass their gradients on as they are.
+     */
+    private void startFromFinalState(StateGradient last) {
+      StateGradient first = result.initialState;
+      System.arraycopy(last.ds, index * d * dv, first.ds, index * d * dv, d * dv);
+      System.arraycopy(last.dz, index * d, first.dz, index * d, d);
+      System.arraycopy(last.du, index * dv, first.du, index * dv, dv);
+      for (int p = 0; p < length; p++) {
+        for (int i = 0; i < d; i++) {
+          dk[p][i] += last.dz[index * d + i];
+          for (int j = 0; j < dv; j++) {
+            double ds = last.ds[(index * d + i) * dv + j];
+            dk[p][i] += ds * v[p][j];
+            result.dv[rowAt(keyValueHead, p) * dv + j] += ds * k[p][i];
+          }
+        }
+        for (int j = 0; j < dv; j++) {
+          result.dv[rowAt(keyValueHead, p) * dv + j] += last.du[index * dv + j];
+        }
+      }
     }
 
     private void solveHead(int head, Sums whole) {
@@ -258,6 +323,20 @@ public final class Reference {
         for (int j = 0; j < dv; j++) {
           result.dv[rowAt(keyValueHead, p) * dv + j] += a * later.right[j] + b * alongKeys[j];
         }
+      }
+      addToInitialState(a, b, later);
+    }
+
+    private void addToInitialState(double a, double b, Sums queries) {
+      StateGradient first = result.initialState;
+      for (int i = 0; i < d * dv; i++) {
+        first.ds[index * d * dv + i] += b * queries.matrix[i];
+      }
+      for (int i = 0; i < d; i++) {
+        first.dz[index * d + i] -= b * queries.left[i];
+      }
+      for (int j = 0; j < dv; j++) {
+        first.du[index * dv + j] += a * queries.right[j];
       }
     }
 

@@ -3,10 +3,12 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.Gradients;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Operator;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Backward of one call in two sweeps. With Ω = dO/g, δ_i = o_i·Ω_i and e_in = Ω_i·v_n − δ_i, the
@@ -18,8 +20,9 @@ import java.util.List;
  * </pre>
  *
  * <p>{@link QuerySweep} goes forward with S, z, u and finds dq, δ, da and db; {@link KeyValueSweep}
- * goes back with R = Σ b q⊗Ω, r = Σ b δ q and y = Σ a Ω and finds dk and dv. δ comes from sums that
- * the first sweep holds anyway, so that the rounding of a stored o has no part in it. All of v is
+ * goes back with R = Σ b q⊗Ω, r = Σ b δ q and y = Σ a Ω and finds dk and dv. R, −r and y start as
+ * the gradients of the final state and end as those of the initial one. δ comes from sums that the
+ * first sweep holds anyway, so that the rounding of a stored o has no part in it. All of v is
  * centred first, see {@link KeyValueTile}.
  */
 final class BackwardPass {
@@ -35,6 +38,7 @@ final class BackwardPass {
   /** δ of every query, [batch · heads][tokens]; written by the first sweep, read by the second. */
   final float[][] deltas;
 
+  private final @Nullable StateGradient finalState;
   private final Parallel parallel;
 
   BackwardPass(BackwardCall call, MatrixKernel kernel, Parallel parallel) {
@@ -47,6 +51,7 @@ final class BackwardPass {
     this.outputGradient = new TensorRows(call.outputGradient());
     this.query = new TensorRows(input.q());
     this.deltas = new float[shape.batch() * shape.heads()][shape.tokens()];
+    this.finalState = call.finalStateGradient();
     this.parallel = parallel;
   }
 
@@ -77,9 +82,19 @@ final class BackwardPass {
     List<OuterSum> gradientSums =
         wave.starts(
             causal ? Segments.Start.AFTER : Segments.Start.WHOLE,
-            lane -> new OuterSum(shape.keyDim(), shape.valueDim()),
+            this::afterLane,
             segment -> new QueryTile(this).sumOver(segment));
     wave.forEach(i -> new KeyValueSweep(this, wave.get(i), gradientSums.get(i)).run());
+  }
+
+  /** R, r and y after the last token of a lane. */
+  private OuterSum afterLane(Lane lane) {
+    OuterSum sum = new OuterSum(shape.keyDim(), shape.valueDim());
+    if (finalState == null) {
+      return sum;
+    }
+    StateRows.load(finalState, lane, sum);
+    return keyValueTile(lane).exchange(sum);
   }
 
   /** da and db over one segment, for each query head of its lane. */

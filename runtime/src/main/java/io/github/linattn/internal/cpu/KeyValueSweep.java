@@ -60,6 +60,11 @@ final class KeyValueSweep {
       }
       differentiate(end - rows, rows);
     }
+    if (segment.isFirst()) {
+      pass.gradients
+          .initialState()
+          .ifPresent(initial -> StateRows.store(keyValue.exchange(sums), initial, lane));
+    }
   }
 
   private boolean queriesAreFinite(int token, int rows) {

@@ -102,4 +102,13 @@ final class KeyValueTile {
     sum.shiftRight(center, lane.countBefore());
     return sum;
   }
+
+  /**
+   * Makes dS, dz, du of sums over v as it is into R, r, y over the rows that this tile gives, and
+   * back: R = dS, r = −(dz + dS c), y = du, where c is what those rows lack.
+   */
+  OuterSum exchange(OuterSum sum) {
+    sum.reflectLeft(center);
+    return sum;
+  }
 }

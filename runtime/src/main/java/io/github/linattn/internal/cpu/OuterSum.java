@@ -84,6 +84,17 @@ final class OuterSum {
     }
   }
 
+  /** left = −(left + matrix · row). */
+  void reflectLeft(float[] row) {
+    for (int i = 0; i < leftWidth; i++) {
+      double along = 0;
+      for (int j = 0; j < rightWidth; j++) {
+        along += (double) matrix[i * rightWidth + j] * row[j];
+      }
+      left[i] = -(left[i] + along);
+    }
+  }
+
   OuterSum copy() {
     OuterSum copy = new OuterSum(leftWidth, rightWidth);
     copy.add(this);

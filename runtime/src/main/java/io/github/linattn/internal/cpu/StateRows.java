@@ -1,12 +1,15 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionState;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import java.lang.foreign.MemorySegment;
 import java.util.Optional;
 import java.util.function.Function;
 
-/** Moves the state of a lane between an {@link AttentionState} and running sums of k and v. */
+/**
+ * Moves the state of a lane, or its gradient, between its tensors and sums whose left side is of k.
+ */
 final class StateRows {
   private StateRows() {}
 
@@ -15,20 +18,25 @@ final class StateRows {
       Optional<AttentionState> initial, int keyDim, int valueDim) {
     return lane -> {
       OuterSum sum = new OuterSum(keyDim, valueDim);
-      initial.ifPresent(state -> load(state, lane, sum));
+      initial.ifPresent(state -> load(state.s(), state.z(), state.u(), lane, sum));
       return sum;
     };
   }
 
-  private static void load(AttentionState state, Lane lane, OuterSum sum) {
-    long first = element(state.s(), lane);
-    MemorySegment memory = state.s().segment();
+  /** dS, dz and du of a lane. */
+  static void load(StateGradient gradient, Lane lane, OuterSum sum) {
+    load(gradient.ds(), gradient.dz(), gradient.du(), lane, sum);
+  }
+
+  private static void load(Tensor s, Tensor z, Tensor u, Lane lane, OuterSum sum) {
+    long first = element(s, lane);
+    MemorySegment memory = s.segment();
     for (int row = 0; row < sum.leftWidth; row++) {
-      long element = first + row * state.s().stride(3);
-      state.s().dtype().decode(memory, element, sum.matrix, row * sum.rightWidth, sum.rightWidth);
+      long element = first + row * s.stride(3);
+      s.dtype().decode(memory, element, sum.matrix, row * sum.rightWidth, sum.rightWidth);
     }
-    loadRow(state.z(), lane, sum.left);
-    loadRow(state.u(), lane, sum.right);
+    loadRow(z, lane, sum.left);
+    loadRow(u, lane, sum.right);
   }
 
   private static void loadRow(Tensor tensor, Lane lane, double[] target) {
@@ -40,14 +48,22 @@ final class StateRows {
   }
 
   static void store(OuterSum sum, AttentionState state, Lane lane) {
-    long first = element(state.s(), lane);
-    MemorySegment memory = state.s().segment();
+    store(sum, state.s(), state.z(), state.u(), lane);
+  }
+
+  static void store(OuterSum sum, StateGradient gradient, Lane lane) {
+    store(sum, gradient.ds(), gradient.dz(), gradient.du(), lane);
+  }
+
+  private static void store(OuterSum sum, Tensor s, Tensor z, Tensor u, Lane lane) {
+    long first = element(s, lane);
+    MemorySegment memory = s.segment();
     for (int row = 0; row < sum.leftWidth; row++) {
-      long element = first + row * state.s().stride(3);
-      state.s().dtype().encode(sum.matrix, row * sum.rightWidth, memory, element, sum.rightWidth);
+      long element = first + row * s.stride(3);
+      s.dtype().encode(sum.matrix, row * sum.rightWidth, memory, element, sum.rightWidth);
     }
-    storeRow(sum.left, state.z(), lane);
-    storeRow(sum.right, state.u(), lane);
+    storeRow(sum.left, z, lane);
+    storeRow(sum.right, u, lane);
   }
 
   private static void storeRow(double[] source, Tensor tensor, Lane lane) {

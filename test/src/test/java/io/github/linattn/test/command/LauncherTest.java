@@ -123,6 +123,7 @@ final class LauncherTest {
         numbers(answer, "da"),
         numbers(answer, "db"),
         state,
+        null,
         false);
   }
 

@@ -7,6 +7,8 @@ import io.github.linattn.reference.Reference;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.OracleFile;
 import io.github.linattn.test.harness.Seeds;
+import io.github.linattn.test.harness.StateGradientValues;
+import io.github.linattn.test.harness.StateValues;
 import java.util.List;
 import java.util.function.BiFunction;
 import java.util.stream.Stream;
@@ -26,7 +28,13 @@ final class ReferenceTest {
             Case.of("all normalized", shape).normalized().nonCausal(),
             Case.of("all", shape).nonCausal(),
             Case.of("packed", shape).packed(2, 0, 4),
-            Case.of("from a state", shape).afterTokens(3))
+            Case.of("from a state", shape).afterTokens(3),
+            Case.of("through states", shape).afterTokens(3).throughStates(),
+            Case.of("packed through states", shape)
+                .packed(2, 0, 4)
+                .afterTokens(2)
+                .normalized()
+                .throughStates())
         .map(builder -> builder.coefficients(new float[] {1, 1.5f}, new float[] {0.5f, -0.75f}))
         .map(builder -> coarse(builder.build()))
         .toList();
@@ -64,6 +72,38 @@ final class ReferenceTest {
         problem, "db", problem.b, result.db(), (builder, b) -> builder.coefficients(problem.a, b));
   }
 
+  @ParameterizedTest
+  @MethodSource("problems")
+  void gradientsOfStatesAreWhatFiniteDifferencesOfTheLossSay(Case problem) {
+    StateValues state = problem.initial;
+    if (state == null) {
+      return;
+    }
+    Reference.StateGradient gradient = problem.expected().initialState();
+    float[] s = state.s();
+    float[] z = state.z();
+    float[] u = state.u();
+    long[] counts = state.counts();
+    check(
+        problem,
+        "dS",
+        s,
+        gradient.ds(),
+        (builder, moved) -> builder.from(new StateValues(moved, z, u, counts)));
+    check(
+        problem,
+        "dz",
+        z,
+        gradient.dz(),
+        (builder, moved) -> builder.from(new StateValues(s, moved, u, counts)));
+    check(
+        problem,
+        "du",
+        u,
+        gradient.du(),
+        (builder, moved) -> builder.from(new StateValues(s, z, moved, counts)));
+  }
+
   private static void check(
       Case problem,
       String what,
@@ -90,12 +130,24 @@ final class ReferenceTest {
     return moved;
   }
 
-  /** Σ o·dO in double. */
+  /** Σ o·dO, and the same of the final state, in double. */
   private static double loss(Case problem) {
-    double[] o = Reference.of(problem.problem(null)).o();
+    Reference.Result result = Reference.of(problem.problem(null));
+    double sum = along(result.o(), problem.dO);
+    StateGradientValues gradient = problem.finalGradient;
+    if (gradient == null) {
+      return sum;
+    }
+    return sum
+        + along(result.state().s(), gradient.ds())
+        + along(result.state().z(), gradient.dz())
+        + along(result.state().u(), gradient.du());
+  }
+
+  private static double along(double[] values, float[] gradient) {
     double sum = 0;
-    for (int i = 0; i < o.length; i++) {
-      sum += o[i] * problem.dO[i];
+    for (int i = 0; i < values.length; i++) {
+      sum += values[i] * gradient[i];
     }
     return sum;
   }

@@ -61,6 +61,7 @@ abstract class SweepContract {
     addLayouts(cases);
     addTypes(cases);
     addStates(cases);
+    addStateGradients(cases);
     addDrawn(cases);
     return cases;
   }
@@ -170,6 +171,29 @@ abstract class SweepContract {
     cases.add(of("state", 1, 2, 66, 32).coefficients(1.5f, -0.5f).afterTokens(3));
   }
 
+  static void addStateGradients(List<Case.Builder> cases) {
+    cases.add(of("through states", 2, 2, 65, 32).throughStates());
+    cases.add(of("through states", 1, 2, 1, 64).throughStates());
+    cases.add(of("through states", 2, 2, 129, 32).afterTokens(37).throughStates());
+    cases.add(of("through states", 1, 2, 64, 64).afterTokens(5).normalized().throughStates());
+    cases.add(of("through states", 1, 1, 2100, 128).afterTokens(100).throughStates());
+    cases.add(of("through states", 1, 6, 2, 1100, 32, 32).afterTokens(70).throughStates());
+    cases.add(
+        of("through states", 1, 4, 2, 130, 32, 48)
+            .packed(1, 0, 129)
+            .afterTokens(9)
+            .normalized()
+            .throughStates());
+    cases.add(of("through states", 1, 4, 1, 67, 96, 32).layout(Layout.TOKEN_MAJOR).throughStates());
+    cases.add(of("through states", 1, 2, 90, 32).coefficients(1, 0).afterTokens(4).throughStates());
+    cases.add(of("through states", 1, 2, 90, 32).coefficients(0, 1).afterTokens(4).throughStates());
+    for (DType dtype : List.of(DType.BF16, DType.F16)) {
+      cases.add(of("through states " + dtype, 1, 2, 131, 64).dtype(dtype).throughStates());
+      cases.add(
+          of("through states " + dtype, 1, 2, 66, 32).dtype(dtype).afterTokens(20).throughStates());
+    }
+  }
+
   /** Shapes that the seed chooses. */
   static void addDrawn(List<Case.Builder> cases) {
     SplittableRandom random = Seeds.random("drawn shapes");
@@ -198,6 +222,8 @@ abstract class SweepContract {
       }
       if (random.nextInt(4) == 0) {
         builder.nonCausal();
+      } else if (random.nextBoolean()) {
+        builder.throughStates();
       }
       if (random.nextInt(3) == 0) {
         builder.layout(Layout.TOKEN_MAJOR);

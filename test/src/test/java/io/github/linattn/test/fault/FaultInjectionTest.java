@@ -66,7 +66,7 @@ final class FaultInjectionTest {
       try (Forward first = attention.forward(q, k, v);
           Forward next =
               attention.forward(AttentionInput.of(q, k, v).from(first.state().orElseThrow()));
-          Gradients gradients = attention.backward(next, dO)) {
+          Gradients gradients = attention.backward(first, dO)) {
         attention.synchronize();
         gradients.dq().toFloats();
         next.state().orElseThrow().s().toFloats();

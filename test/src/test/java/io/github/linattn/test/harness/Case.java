@@ -34,6 +34,10 @@ public final class Case {
   public final float[] v;
   public final float[] dO;
   public final @Nullable StateValues initial;
+
+  /** Gradient of the loss with respect to the final state, where gradients go through states. */
+  public final @Nullable StateGradientValues finalGradient;
+
   private Reference.@Nullable Result expected;
 
   private Case(Builder builder) {
@@ -53,6 +57,18 @@ public final class Case {
     this.v = rounded(builder.v, () -> gaussian(random, shape.v().elements(), 1));
     this.dO = rounded(builder.dO, () -> gaussian(random, shape.output().elements(), 1));
     this.initial = builder.initial;
+    StateGradientValues given = builder.finalGradient;
+    this.finalGradient = given == null && builder.throughStates ? stateGradient(random) : given;
+  }
+
+  /** Of the size of what queries add to it, so that neither hides the other. */
+  private StateGradientValues stateGradient(SplittableRandom random) {
+    int keys = shape.batch() * shape.keyValueHeads() * sequences().count() * shape.keyDim();
+    int values = keys / shape.keyDim() * shape.valueDim();
+    return new StateGradientValues(
+        gaussian(random, (long) keys * shape.valueDim(), 0.2),
+        gaussian(random, keys, 0.2),
+        gaussian(random, values, 0.2));
   }
 
   private float[] rounded(float @Nullable [] given, java.util.function.Supplier<float[]> drawn) {
@@ -114,6 +130,7 @@ public final class Case {
     builder.v = v;
     builder.dO = dO;
     builder.initial = initial;
+    builder.finalGradient = finalGradient;
     return builder;
   }
 
@@ -141,12 +158,27 @@ public final class Case {
 
   /** This problem as the reference takes it. */
   public Reference.Problem problem(float @Nullable [] outputGradient) {
-    Reference.State state = initial == null ? null : initial.asDoubles();
     return new Reference.Problem(
-        shape, sequences(), a, b, causal, normalize, q, k, v, outputGradient, state);
+        shape,
+        sequences(),
+        a,
+        b,
+        causal,
+        normalize,
+        q,
+        k,
+        v,
+        outputGradient,
+        initial == null ? null : initial.asDoubles(),
+        finalGradient == null ? null : finalGradient.asDoubles());
   }
 
-  /** Whether the kernels of the paper family do this. */
+  /** Whether the loss sees the final state, and the gradient of the initial one is asked for. */
+  public boolean goesThroughStates() {
+    return finalGradient != null;
+  }
+
+  /** Whether the kernels of the paper family do the forward of this. */
   public boolean isForPaperKernels() {
     return dtype == DType.F32
         && causal
@@ -179,6 +211,8 @@ public final class Case {
     private float @Nullable [] v;
     private float @Nullable [] dO;
     private @Nullable StateValues initial;
+    private @Nullable StateGradientValues finalGradient;
+    private boolean throughStates;
 
     private Builder(String name, AttentionShape shape) {
       this.name = name;
@@ -249,6 +283,18 @@ public final class Case {
 
     public Builder from(@Nullable StateValues state) {
       this.initial = state;
+      return this;
+    }
+
+    /** Gives the final state a random gradient and asks for that of the initial one. */
+    public Builder throughStates() {
+      this.throughStates = true;
+      return this;
+    }
+
+    /** Gives the final state this gradient and asks for that of the initial one. */
+    public Builder finalGradient(@Nullable StateGradientValues gradient) {
+      this.finalGradient = gradient;
       return this;
     }
 

@@ -145,7 +145,8 @@ public final class OracleFile {
             causal ? tensor("S") : new double[0],
             causal ? tensor("z") : new double[0],
             causal ? tensor("u") : new double[0],
-            Arrays.stream(lengths).asLongStream().toArray()));
+            Arrays.stream(lengths).asLongStream().toArray()),
+        new Reference.StateGradient(new double[0], new double[0], new double[0]));
   }
 
   private double[] tensor(String key) {

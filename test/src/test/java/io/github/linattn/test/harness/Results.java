@@ -12,6 +12,7 @@ import org.jspecify.annotations.Nullable;
  *
  * @param dq null, as the other gradients, where the backend refuses them
  * @param state of a causal problem, else null
+ * @param initialGradient of the state, where the problem goes through states, else null
  * @param onTensorCores whether products were rounded as the mode allows
  */
 public record Results(
@@ -23,6 +24,7 @@ public record Results(
     float @Nullable [] da,
     float @Nullable [] db,
     @Nullable StateValues state,
+    @Nullable StateGradientValues initialGradient,
     boolean onTensorCores) {
 
   /** Asserts that all of it is what the reference says. */
@@ -51,6 +53,12 @@ public record Results(
       check(problem, "z", expected.state().z(), state.z(), DType.F32, computed, 0);
       check(problem, "u", expected.state().u(), state.u(), DType.F32, computed, 0);
       assertThat(state.counts()).as("%s: counts", problem).isEqualTo(expected.state().counts());
+    }
+    if (initialGradient != null) {
+      Reference.StateGradient exact = expected.initialState();
+      check(problem, "dS", exact.ds(), initialGradient.ds(), DType.F32, computed, 0);
+      check(problem, "dz", exact.dz(), initialGradient.dz(), DType.F32, computed, 0);
+      check(problem, "du", exact.du(), initialGradient.du(), DType.F32, computed, 0);
     }
   }
 
@@ -82,6 +90,11 @@ public record Results(
       assertBits(state.z(), other.state.z(), what + ": z");
       assertBits(state.u(), other.state.u(), what + ": u");
       assertThat(state.counts()).as(what + ": counts").isEqualTo(other.state.counts());
+    }
+    if (initialGradient != null && other.initialGradient != null) {
+      assertBits(initialGradient.ds(), other.initialGradient.ds(), what + ": dS");
+      assertBits(initialGradient.dz(), other.initialGradient.dz(), what + ": dz");
+      assertBits(initialGradient.du(), other.initialGradient.du(), what + ": du");
     }
   }
 

@@ -10,6 +10,7 @@ import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
@@ -70,21 +71,34 @@ public final class Run implements AutoCloseable {
     Buffer da = buffer("da", DType.F32, shape.coefficients());
     Buffer db = buffer("db", DType.F32, shape.coefficients());
     Triple written = triple("gradient", false);
+    StateGradient finalGradient =
+        problem.finalGradient == null ? null : finalGradient(problem.finalGradient);
+    StateGradient initialGradient =
+        problem.goesThroughStates() ? stateGradient("gradient of initial") : null;
     snapshotInputs(dO);
 
     LinearAttention attention =
         stream == null ? problem.operator().on(backend) : problem.operator().on(backend, stream);
     attention.forwardInto(input, o.tensor(), g.tensor(), finalState);
-    Gradients gradients = Gradients.over(written.q, written.k, written.v, da.tensor(), db.tensor());
+    Gradients gradients =
+        initialGradient == null
+            ? Gradients.over(written.q, written.k, written.v, da.tensor(), db.tensor())
+            : Gradients.over(
+                written.q, written.k, written.v, da.tensor(), db.tensor(), initialGradient);
     boolean differentiates = Subject.differentiates(problem, backend);
     AttentionInput differentiated = input;
     if (differentiates) {
-      attention.backwardInto(input, o.tensor(), g.tensor(), dO.tensor(), gradients);
+      attention.backwardInto(input, o.tensor(), g.tensor(), dO.tensor(), finalGradient, gradients);
     } else {
       assertThatThrownBy(
               () ->
                   attention.backwardInto(
-                      differentiated, o.tensor(), g.tensor(), dO.tensor(), gradients))
+                      differentiated,
+                      o.tensor(),
+                      g.tensor(),
+                      dO.tensor(),
+                      finalGradient,
+                      gradients))
           .as("gradients of %s on %s", problem, backend)
           .isInstanceOf(UnsupportedOperationException.class)
           .message()
@@ -107,6 +121,7 @@ public final class Run implements AutoCloseable {
         differentiates ? da.tensor().toFloats() : null,
         differentiates ? db.tensor().toFloats() : null,
         finalState == null ? null : values(finalState),
+        differentiates && initialGradient != null ? values(initialGradient) : null,
         !backend.name().equals("cpu"));
   }
 
@@ -119,10 +134,18 @@ public final class Run implements AutoCloseable {
         state.s().toFloats(), state.z().toFloats(), state.u().toFloats(), counts);
   }
 
+  private static StateGradientValues values(StateGradient gradient) {
+    return new StateGradientValues(
+        gradient.ds().toFloats(), gradient.dz().toFloats(), gradient.du().toFloats());
+  }
+
   private void snapshotInputs(Rows dO) {
     for (Buffer buffer : List.copyOf(buffers)) {
       String name = buffer.toString();
-      if (name.startsWith("input") || name.startsWith("initial") || buffer == dO.buffer) {
+      if (name.startsWith("input")
+          || name.startsWith("initial")
+          || name.startsWith("gradient of final")
+          || buffer == dO.buffer) {
         inputs.add(new Snapshot(name, buffer, buffer.bytes()));
       }
     }
@@ -147,16 +170,36 @@ public final class Run implements AutoCloseable {
   }
 
   private AttentionState state(String role, long[] counts) {
+    Tensor[] tensors = stateTensors(role);
+    return AttentionState.over(tensors[0], tensors[1], tensors[2], counts);
+  }
+
+  private StateGradient finalGradient(StateGradientValues values) {
+    StateGradient gradient = stateGradient("gradient of final");
+    gradient.ds().copyFrom(values.ds());
+    gradient.dz().copyFrom(values.dz());
+    gradient.du().copyFrom(values.du());
+    return gradient;
+  }
+
+  private StateGradient stateGradient(String role) {
+    Tensor[] tensors = stateTensors(role);
+    return StateGradient.over(tensors[0], tensors[1], tensors[2]);
+  }
+
+  /** S, z and u. */
+  private Tensor[] stateTensors(String role) {
     int b = shape.batch();
     int h = shape.keyValueHeads();
-    TensorShape s = TensorShape.of(b, h, counts.length, shape.keyDim(), shape.valueDim());
-    return AttentionState.over(
-        buffer(role + " S", DType.F32, s).tensor(),
-        buffer(role + " z", DType.F32, TensorShape.of(b, h, counts.length, shape.keyDim()))
-            .tensor(),
-        buffer(role + " u", DType.F32, TensorShape.of(b, h, counts.length, shape.valueDim()))
-            .tensor(),
-        counts);
+    int n = problem.sequences().count();
+    TensorShape s = TensorShape.of(b, h, n, shape.keyDim(), shape.valueDim());
+    TensorShape z = TensorShape.of(b, h, n, shape.keyDim());
+    TensorShape u = TensorShape.of(b, h, n, shape.valueDim());
+    return new Tensor[] {
+      buffer(role + " S", DType.F32, s).tensor(),
+      buffer(role + " z", DType.F32, z).tensor(),
+      buffer(role + " u", DType.F32, u).tensor()
+    };
   }
 
   /** q, k and v, or their gradients. */

@@ -22,7 +22,7 @@ public record StateValues(float[] s, float[] z, float[] u, long[] counts) {
     return new Reference.State(doubles(s), doubles(z), doubles(u), counts.clone());
   }
 
-  private static double[] doubles(float[] values) {
+  static double[] doubles(float[] values) {
     double[] exact = new double[values.length];
     for (int i = 0; i < values.length; i++) {
       exact[i] = values[i];

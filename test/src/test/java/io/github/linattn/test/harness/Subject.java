@@ -30,8 +30,9 @@ public record Subject(String name, Backend backend) {
   }
 
   /** Whether it computes the gradients of this problem too. */
-  static boolean differentiates(Case problem, Backend backend) {
-    return backend.name().equals("cpu") || problem.isForPaperKernels();
+  public static boolean differentiates(Case problem, Backend backend) {
+    return backend.name().equals("cpu")
+        || (problem.isForPaperKernels() && !problem.goesThroughStates());
   }
 
   @Override
