@@ -34,7 +34,8 @@ import picocli.CommandLine.Parameters;
       "each F32, BF16 or F16. Query head h of a batch row reads its key/value head",
       "floor(h*K/H). Writes o [B*H,N,Dv] and, with --grad, dq, dk, dv in the chosen",
       "type; g [B*H,N], da, db [B*H] and, with --state, S [B*K,sequences,D,Dv],",
-      "z [B*K,sequences,D], u [B*K,sequences,Dv] and count [sequences] in F32."
+      "z [B*K,sequences,D], u [B*K,sequences,Dv] and count [sequences] in F32;",
+      "with --grad and --state-in dS, dz, du, too, the gradients of that state."
     })
 final class AttendCommand implements Callable<Integer> {
   private final Console console;

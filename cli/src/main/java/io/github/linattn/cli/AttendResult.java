@@ -5,6 +5,7 @@ import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
 import io.github.linattn.Gradients;
 import io.github.linattn.MemoryKind;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.io.SafeTensorsWriter;
 import java.io.IOException;
@@ -45,6 +46,14 @@ final class AttendResult implements AutoCloseable {
     add("dv", gradients.dv(), keyRows, tokens, valueDim);
     add("da", gradients.da(), queryRows);
     add("db", gradients.db(), queryRows);
+    gradients.initialState().ifPresent(this::addStateGradient);
+  }
+
+  private void addStateGradient(StateGradient gradient) {
+    long sequences = gradient.ds().shape().extent(2);
+    add("dS", gradient.ds(), keyRows, sequences, keyDim, valueDim);
+    add("dz", gradient.dz(), keyRows, sequences, keyDim);
+    add("du", gradient.du(), keyRows, sequences, valueDim);
   }
 
   void addState(AttentionState state) {

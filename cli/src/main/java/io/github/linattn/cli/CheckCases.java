@@ -61,6 +61,7 @@ final class CheckCases {
   private static List<CheckCase> features(int dim, int tokens) {
     AttentionShape two = AttentionShape.of(2, 2, tokens, dim);
     AttentionShape one = AttentionShape.of(1, 2, tokens, dim);
+    AttentionShape grouped = AttentionShape.of(1, 4, tokens, dim).withKeyValueHeads(2);
     float[] a = {1, 2};
     float[] slopes = {0.5f, 0};
     return List.of(
@@ -77,7 +78,14 @@ final class CheckCases {
         named("packed non-causal", one).packed(tokens - 7, 0, 7).nonCausal(),
         named("state in and out", two).after(tokens / 2),
         named("state, normalised", two).after(3).normalized(),
-        named("state, one more token", AttentionShape.of(2, 2, 1, dim)).after(tokens));
+        named("state, one more token", AttentionShape.of(2, 2, 1, dim)).after(tokens),
+        named("gradients of states", two).after(tokens / 2).gradientsThroughStates(),
+        named("gradients of states, normalised", two)
+            .after(3)
+            .normalized()
+            .gradientsThroughStates(),
+        named("gradients of states, packed", one).packed(1, 0, tokens - 1).gradientsThroughStates(),
+        named("gradients of states, grouped", grouped).after(9).gradientsThroughStates());
   }
 
   private static CheckCase named(String what, AttentionShape shape) {

@@ -13,7 +13,8 @@ enum Quantity {
   DV("dv"),
   DA("da"),
   DB("db"),
-  STATE("state");
+  STATE("state"),
+  DSTATE("dstate");
 
   private final String title;
 

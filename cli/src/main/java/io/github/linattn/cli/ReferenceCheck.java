@@ -8,6 +8,7 @@ import io.github.linattn.DType;
 import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import io.github.linattn.reference.Reference;
@@ -58,7 +59,8 @@ final class ReferenceCheck {
         problem.causal(),
         problem.normalize(),
         problem.tokenMajor(),
-        0);
+        0,
+        false);
   }
 
   private static Reference.Result solve(
@@ -75,7 +77,23 @@ final class ReferenceCheck {
             data.k(),
             data.v(),
             data.dO(),
-            initial));
+            initial,
+            exact(data.finalState())));
+  }
+
+  private static Reference.@Nullable StateGradient exact(
+      CheckData.@Nullable StateGradientValues values) {
+    return values == null
+        ? null
+        : new Reference.StateGradient(exact(values.ds()), exact(values.dz()), exact(values.du()));
+  }
+
+  private static double[] exact(float[] values) {
+    double[] exact = new double[values.length];
+    for (int i = 0; i < exact.length; i++) {
+      exact[i] = values[i];
+    }
+    return exact;
   }
 
   /**
@@ -112,8 +130,9 @@ final class ReferenceCheck {
       attention.forwardInto(input, o, g, last);
       Errors errors = compare(o, g, last);
       Gradients d = gradients(backend, owned);
+      StateGradient lastGradient = finalState(backend, owned);
       try {
-        attention.backwardInto(input, o, g, operands.dO, d);
+        attention.backwardInto(input, o, g, operands.dO, lastGradient, d);
       } catch (UnsupportedOperationException forwardOnly) {
         return errors;
       }
@@ -126,20 +145,47 @@ final class ReferenceCheck {
   /** NaN in every element: what a call leaves out shows. */
   private static Tensor poisoned(Backend backend, DType dtype, TensorShape shape) {
     Tensor tensor = backend.allocate(dtype, shape);
-    float[] values = new float[Math.toIntExact(shape.elements())];
+    poison(tensor);
+    return tensor;
+  }
+
+  private static void poison(Tensor tensor) {
+    float[] values = new float[Math.toIntExact(tensor.shape().elements())];
     Arrays.fill(values, Float.NaN);
     tensor.copyFrom(values);
-    return tensor;
   }
 
   private Gradients gradients(Backend backend, Resources owned) {
     AttentionShape shape = problem.shape();
-    return Gradients.over(
-        owned.add(poisoned(backend, dtype, shape.q())),
-        owned.add(poisoned(backend, dtype, shape.k())),
-        owned.add(poisoned(backend, dtype, shape.v())),
-        owned.add(poisoned(backend, DType.F32, shape.coefficients())),
-        owned.add(poisoned(backend, DType.F32, shape.coefficients())));
+    Tensor dq = owned.add(poisoned(backend, dtype, shape.q()));
+    Tensor dk = owned.add(poisoned(backend, dtype, shape.k()));
+    Tensor dv = owned.add(poisoned(backend, dtype, shape.v()));
+    Tensor da = owned.add(poisoned(backend, DType.F32, shape.coefficients()));
+    Tensor db = owned.add(poisoned(backend, DType.F32, shape.coefficients()));
+    if (!problem.throughStates()) {
+      return Gradients.over(dq, dk, dv, da, db);
+    }
+    StateGradient initialState = stateGradient(backend, owned);
+    poison(initialState.ds());
+    poison(initialState.dz());
+    poison(initialState.du());
+    return Gradients.over(dq, dk, dv, da, db, initialState);
+  }
+
+  private @Nullable StateGradient finalState(Backend backend, Resources owned) {
+    CheckData.@Nullable StateGradientValues values = data.finalState();
+    if (values == null) {
+      return null;
+    }
+    StateGradient gradient = stateGradient(backend, owned);
+    gradient.ds().copyFrom(values.ds());
+    gradient.dz().copyFrom(values.dz());
+    gradient.du().copyFrom(values.du());
+    return gradient;
+  }
+
+  private StateGradient stateGradient(Backend backend, Resources owned) {
+    return owned.add(backend.newStateGradient(problem.shape(), problem.sequences().count()));
   }
 
   private Errors compare(Tensor o, Tensor g, @Nullable AttentionState last) {
@@ -158,6 +204,14 @@ final class ReferenceCheck {
     errors.put(Quantity.DV, Reference.error(expected.dv(), d.dv().toFloats()));
     errors.put(Quantity.DA, gradientError(expected.da(), d.da()));
     errors.put(Quantity.DB, gradientError(expected.db(), d.db()));
+    Reference.StateGradient exact = expected.initialState();
+    d.initialState()
+        .ifPresent(
+            got -> {
+              errors.put(Quantity.DSTATE, Reference.error(exact.ds(), got.ds().toFloats()));
+              errors.put(Quantity.DSTATE, Reference.error(exact.dz(), got.dz().toFloats()));
+              errors.put(Quantity.DSTATE, Reference.error(exact.du(), got.du().toFloats()));
+            });
   }
 
   /**

@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionState;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import java.util.ArrayDeque;
 import java.util.Deque;
@@ -12,6 +13,11 @@ final class Resources implements AutoCloseable {
   Tensor add(Tensor tensor) {
     closers.push(tensor::close);
     return tensor;
+  }
+
+  StateGradient add(StateGradient gradient) {
+    closers.push(gradient::close);
+    return gradient;
   }
 
   AttentionState add(AttentionState state) {

@@ -138,6 +138,8 @@ class AttendCommandTest {
     try (SafeTensors got = SafeTensors.open(end)) {
       requireClose(got, "S", expected.s(), 2, 1, 48, 48);
       requireClose(got, "count", new double[] {40}, 1);
+      assertThat(got.tensor("dS").shape()).containsExactly(2L, 1L, 48L, 48L);
+      assertThat(got.names()).contains("dz", "du");
     }
   }
 

@@ -14,6 +14,7 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.Mode;
 import io.github.linattn.Sequences;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
@@ -24,6 +25,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -110,6 +112,25 @@ final class BadInputTest {
       return state;
     }
 
+    StateGradient stateGradient(AttentionShape shape, int sequences) {
+      StateGradient gradient = cpu.newStateGradient(shape, sequences);
+      tensors.addAll(List.of(gradient.ds(), gradient.dz(), gradient.du()));
+      return gradient;
+    }
+
+    void backwardFrom(StateGradient finalState) {
+      attention.backwardInto(input(), o, g, dO, finalState, gradients());
+    }
+
+    void backwardTo(StateGradient initialState) {
+      backwardThrough(null, initialState);
+    }
+
+    void backwardThrough(@Nullable StateGradient finalState, StateGradient initialState) {
+      Gradients written = Gradients.over(dq, dk, dv, da, db, initialState);
+      attention.backwardInto(input(), o, g, dO, finalState, written);
+    }
+
     float[][] inputs() {
       return new float[][] {q.toFloats(), k.toFloats(), v.toFloats(), dO.toFloats()};
     }
@@ -137,6 +158,7 @@ final class BadInputTest {
     addStateOverlaps(list);
     addPackings(list);
     addStates(list);
+    addStateGradients(list);
     addOperators(list);
     addTensors(list);
     addMemory(list);
@@ -648,6 +670,131 @@ final class BadInputTest {
         ARGUMENT,
         "a decode step takes one token, got 6",
         f -> f.attention.decodeInto(f.q, f.k, f.v, f.state(f.shape, 1), f.o, f.g));
+  }
+
+  private static void addStateGradients(List<Mistake> list) {
+    add(
+        list,
+        "a gradient of S of rank 4",
+        ARGUMENT,
+        "state gradient dS must be [batch, keyValueHeads, sequences, keyDim, valueDim], got F32[1,"
+            + " 2, 16, 32]",
+        f -> StateGradient.over(f.tensor(1, 2, 16, 32), f.tensor(1, 2, 1, 16), f.o));
+    add(
+        list,
+        "a gradient of z that does not fit that of S",
+        ARGUMENT,
+        "state gradient dz must have the shape [1, 2, 1, 16] to fit dS [1, 2, 1, 16, 32], got"
+            + " F32[1, 2, 1, 32]",
+        f -> {
+          Tensor ds = f.tensor(1, 2, 1, 16, 32);
+          StateGradient.over(ds, f.tensor(1, 2, 1, 32), f.tensor(1, 2, 1, 32));
+        });
+    add(
+        list,
+        "a gradient of u in 16 bits",
+        ARGUMENT,
+        "state gradient is fp32, got dS F32[1, 2, 1, 16, 32], dz F32[1, 2, 1, 16], du BF16[1, 2, 1,"
+            + " 32]",
+        f -> {
+          Tensor du = f.tensor(DType.BF16, TensorShape.of(1, 2, 1, 32));
+          StateGradient.over(f.tensor(1, 2, 1, 16, 32), f.tensor(1, 2, 1, 16), du);
+        });
+    add(
+        list,
+        "a gradient of nothing for the initial state",
+        ARGUMENT,
+        "initialState is null",
+        f -> f.backwardTo(nothing()));
+    add(
+        list,
+        "a final gradient for other heads",
+        ARGUMENT,
+        "the gradient of the final state must have dS [1, 2, 1, 16, 32] for this input, got F32[1,"
+            + " 4, 1, 16, 32]",
+        f -> f.backwardFrom(f.stateGradient(new AttentionShape(1, 4, 4, 6, 16, 32), 1)));
+    add(
+        list,
+        "an initial gradient for other sequences",
+        ARGUMENT,
+        "the gradient of the initial state must have dS [1, 2, 1, 16, 32] for this input, got F32[1,"
+            + " 2, 3, 16, 32]",
+        f -> f.backwardTo(f.stateGradient(f.shape, 3)));
+    add(
+        list,
+        "a final gradient that is closed",
+        ARGUMENT,
+        "dz of the final state (F32[1, 2, 1, 16]) is closed; see the cause for where",
+        f -> {
+          StateGradient gradient = f.stateGradient(f.shape, 1);
+          gradient.dz().close();
+          f.backwardFrom(gradient);
+        });
+    add(
+        list,
+        "an initial gradient that is closed",
+        ARGUMENT,
+        "dS of the initial state (F32[1, 2, 1, 16, 32]) is closed; see the cause for where",
+        f -> {
+          StateGradient gradient = f.stateGradient(f.shape, 1);
+          gradient.close();
+          f.backwardTo(gradient);
+        });
+    add(
+        list,
+        "gradients of states without causality",
+        ARGUMENT,
+        "a non-causal operator has no final state, and no gradient of it",
+        f ->
+            LinearAttention.builder()
+                .causal(false)
+                .on(f.cpu)
+                .backwardInto(
+                    f.input(), f.o, f.g, f.dO, f.stateGradient(f.shape, 1), f.gradients()));
+    add(
+        list,
+        "the initial gradient is the final one",
+        ARGUMENT,
+        "dS of the initial state is written and overlaps dS of the final state",
+        f -> {
+          StateGradient gradient = f.stateGradient(f.shape, 1);
+          f.backwardThrough(gradient, gradient);
+        });
+    add(
+        list,
+        "the initial gradient over the initial state",
+        ARGUMENT,
+        "dz of the initial state is written and overlaps the initial state z",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          StateGradient own = f.stateGradient(f.shape, 1);
+          StateGradient over = StateGradient.over(own.ds(), state.z(), own.du());
+          Gradients written = Gradients.over(f.dq, f.dk, f.dv, f.da, f.db, over);
+          f.attention.backwardInto(f.input().from(state), f.o, f.g, f.dO, written);
+        });
+    add(
+        list,
+        "the initial gradient over dq",
+        ARGUMENT,
+        "du of the initial state is written and overlaps dq",
+        f -> {
+          StateGradient own = f.stateGradient(f.shape, 1);
+          Tensor flat = f.dq.reshaped(TensorShape.of(384));
+          Tensor du = flat.sliced(0, 0, 64).reshaped(TensorShape.of(1, 2, 1, 32));
+          f.backwardTo(StateGradient.over(own.ds(), own.dz(), du));
+        });
+    add(
+        list,
+        "dk over the final gradient",
+        ARGUMENT,
+        "dk is written and overlaps dS of the final state",
+        f -> {
+          StateGradient last = f.stateGradient(f.shape, 1);
+          Tensor flat = last.ds().reshaped(TensorShape.of(1024));
+          Tensor dk = flat.sliced(0, 0, 192).reshaped(f.shape.k());
+          Gradients written = Gradients.over(f.dq, dk, f.dv, f.da, f.db);
+          f.attention.backwardInto(f.input(), f.o, f.g, f.dO, last, written);
+        });
   }
 
   private static void addOperators(List<Mistake> list) {

@@ -8,10 +8,12 @@ import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Tensor;
+import io.github.linattn.reference.Reference;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.Run;
 import io.github.linattn.test.harness.Seeds;
+import io.github.linattn.test.harness.StateGradientValues;
 import io.github.linattn.test.harness.StateValues;
 import io.github.linattn.test.harness.Subject;
 import io.github.linattn.test.harness.Tolerance;
@@ -160,6 +162,91 @@ abstract class PropertyContract {
     }
     assertSplitEqualsWhole(whole, new int[] {30, 0, 3, 65}, subject);
     assertSplitEqualsWhole(whole, new int[] {0, 0, 1, 129}, subject);
+  }
+
+  /** The gradient of the state where it is cut carries all that the second part says. */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void aBackwardSplitAnywhereIsTheWholeBackward(Subject subject) {
+    for (boolean normalized : new boolean[] {false, true}) {
+      Case.Builder builder =
+          Case.of("backward split, normalized " + normalized, AttentionShape.of(2, 2, 700, D))
+              .afterTokens(20)
+              .throughStates();
+      Case whole = (normalized ? builder.normalized() : builder).build();
+      for (int at : new int[] {1, 63, 64, 300, 699}) {
+        assertSplitBackwardEqualsWhole(whole, new int[] {at}, subject);
+      }
+    }
+    Case packed =
+        Case.of("packed backward split", new AttentionShape(1, 4, 2, 203, D, 48))
+            .packed(70, 0, 3, 130)
+            .throughStates()
+            .build();
+    assertSplitBackwardEqualsWhole(packed, new int[] {30, 0, 3, 65}, subject);
+    assertSplitBackwardEqualsWhole(packed, new int[] {0, 0, 1, 129}, subject);
+  }
+
+  private static void assertSplitBackwardEqualsWhole(Case whole, int[] lengths, Subject subject) {
+    if (!subject.does(whole)) {
+      Refusals.assertRefused(whole, subject);
+      return;
+    }
+    int[] rest = new int[lengths.length];
+    for (int i = 0; i < rest.length; i++) {
+      rest[i] = whole.sequences().length(i) - lengths[i];
+    }
+    int[] none = new int[rest.length];
+    Case first = part(whole, none, lengths, whole.initial);
+    Case second =
+        part(whole, lengths, rest, Run.of(first, subject.backend()).state())
+            .but("with the gradient of the end")
+            .finalGradient(whole.finalGradient)
+            .build();
+    Results after = Run.of(second, subject.backend());
+    if (after.initialGradient() == null) {
+      return; // the gradients were refused
+    }
+    Results before =
+        Run.of(
+            first.but("with that of the cut").finalGradient(after.initialGradient()).build(),
+            subject.backend());
+    AttentionShape shape = whole.shape;
+    int heads = shape.batch() * shape.heads();
+    int kvHeads = shape.batch() * shape.keyValueHeads();
+    float[] dq = new float[whole.q.length];
+    float[] dk = new float[whole.k.length];
+    float[] dv = new float[whole.v.length];
+    join(dq, before.dq(), none, lengths, whole, heads, shape.keyDim());
+    join(dq, after.dq(), lengths, rest, whole, heads, shape.keyDim());
+    join(dk, before.dk(), none, lengths, whole, kvHeads, shape.keyDim());
+    join(dk, after.dk(), lengths, rest, whole, kvHeads, shape.keyDim());
+    join(dv, before.dv(), none, lengths, whole, kvHeads, shape.valueDim());
+    join(dv, after.dv(), lengths, rest, whole, kvHeads, shape.valueDim());
+    String what = "%s at %s on %s: ".formatted(whole, Arrays.toString(lengths), subject);
+    double bound = 2 * Tolerance.computed(shape.tokens()); // two states were rounded to fp32 once
+    Reference.Result exact = whole.expected();
+    Tolerance.assertClose(what + "dq", exact.dq(), dq, DType.F32, bound, 0);
+    Tolerance.assertClose(what + "dk", exact.dk(), dk, DType.F32, bound, 0);
+    Tolerance.assertClose(what + "dv", exact.dv(), dv, DType.F32, bound, 0);
+    StateGradientValues state = Objects.requireNonNull(before.initialGradient());
+    Reference.StateGradient start = exact.initialState();
+    Tolerance.assertClose(what + "dS", start.ds(), state.ds(), DType.F32, bound, 0);
+    Tolerance.assertClose(what + "dz", start.dz(), state.dz(), DType.F32, bound, 0);
+    Tolerance.assertClose(what + "du", start.du(), state.du(), DType.F32, bound, 0);
+    double coefficient = 2 * Tolerance.of(whole).coefficient();
+    float[] da = sum(before.da(), after.da());
+    Tolerance.assertClose(what + "da", exact.da(), da, DType.F32, coefficient, 0);
+    float[] db = sum(before.db(), after.db());
+    Tolerance.assertClose(what + "db", exact.db(), db, DType.F32, coefficient, 0);
+  }
+
+  private static float[] sum(float[] x, float[] y) {
+    float[] sum = new float[x.length];
+    for (int i = 0; i < sum.length; i++) {
+      sum[i] = x[i] + y[i];
+    }
+    return sum;
   }
 
   private static void assertSplitEqualsWhole(Case whole, int[] firstLengths, Subject subject) {
@@ -331,6 +418,130 @@ abstract class PropertyContract {
         got[i] = (float) alongQuery;
       }
       Tolerance.assertClose("q·dq of head " + head, expected, got, DType.F32, bound, 0);
+    }
+  }
+
+  /**
+   * o is homogeneous of degree 0 in (b, a) and of degree 1 in v; so is what a state says when it is
+   * scaled with them. Of a key/value head:
+   *
+   * <pre>
+   *   b db = Σ q·dq = Σ k·dk + S_0·dS_0 + z_0·dz_0 − S_N·dS_N − z_N·dz_N
+   *   Σ o·dO        = Σ v·dv + S_0·dS_0 + u_0·du_0 − S_N·dS_N − u_N·du_N
+   * </pre>
+   */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void gradientsAndStatesSatisfyTheIdentitiesOfScaling(Subject subject) {
+    List<Case> problems =
+        List.of(
+            Case.of("scaling", AttentionShape.of(1, 1, 333, D)).build(),
+            Case.of("scaling through states", AttentionShape.of(1, 1, 333, D))
+                .coefficients(0.75f, 0.5f)
+                .afterTokens(50)
+                .throughStates()
+                .build(),
+            Case.of("scaling of a group", new AttentionShape(1, 3, 1, 200, D, 48))
+                .afterTokens(9)
+                .throughStates()
+                .build());
+    for (Case problem : problems) {
+      if (!subject.does(problem)) {
+        Refusals.assertRefused(problem, subject);
+        continue;
+      }
+      Results results = Run.of(problem, subject.backend());
+      if (results.dq() == null) {
+        continue; // the gradients were refused
+      }
+      double[] slope = new double[2]; // Σ, and Σ of absolute values
+      for (float db : results.db()) {
+        add(slope, problem.b[0] * (double) db);
+      }
+      double[] queries = along(problem.q, results.dq());
+      double[] keys = along(problem.k, results.dk());
+      double[] values = along(problem.v, results.dv());
+      StateGradientValues first = results.initialGradient();
+      StateGradientValues last = problem.finalGradient;
+      StateValues end = Objects.requireNonNull(results.state());
+      if (first != null && last != null) {
+        addAlong(keys, end.s(), last.ds(), -1);
+        addAlong(keys, end.z(), last.dz(), -1);
+        addAlong(values, end.s(), last.ds(), -1);
+        addAlong(values, end.u(), last.du(), -1);
+        StateValues start = problem.initial;
+        if (start != null) {
+          addAlong(keys, start.s(), first.ds(), 1);
+          addAlong(keys, start.z(), first.dz(), 1);
+          addAlong(values, start.s(), first.ds(), 1);
+          addAlong(values, start.u(), first.du(), 1);
+        }
+      }
+      assertSame(problem + ": Σ q·dq, b db", queries, slope);
+      assertSame(problem + ": Σ q·dq, Σ k·dk", queries, keys);
+      assertSame(problem + ": Σ o·dO, Σ v·dv", along(problem.dO, results.o()), values);
+    }
+  }
+
+  private static double[] along(float[] x, float[] y) {
+    double[] sum = new double[2];
+    addAlong(sum, x, y, 1);
+    return sum;
+  }
+
+  private static void addAlong(double[] sum, float[] x, float[] y, double sign) {
+    for (int i = 0; i < x.length; i++) {
+      add(sum, sign * x[i] * y[i]);
+    }
+  }
+
+  private static void add(double[] sum, double term) {
+    sum[0] += term;
+    sum[1] += Math.abs(term);
+  }
+
+  /** Equal but for fp32 errors of the terms. */
+  private static void assertSame(String what, double[] x, double[] y) {
+    assertThat(Math.abs(x[0] - y[0]) <= Tolerance.computed(1) * (x[1] + y[1]))
+        .as("%s: %.9g and %.9g, terms of %.3g%s", what, x[0], y[0], x[1] + y[1], Seeds.replay())
+        .isTrue();
+  }
+
+  /** The length of a divided row has no part in o: dq is at right angles to q, dk to k. */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void gradientsOfNormalizedRowsAreAtRightAnglesToThem(Subject subject) {
+    Case problem =
+        Case.of("right angles", AttentionShape.of(1, 2, 333, D))
+            .normalized()
+            .coefficients(1, 0.75f)
+            .build();
+    Results results = Run.of(problem, subject.backend());
+    assertRightAngles("q·dq", problem.q, results.dq());
+    assertRightAngles("k·dk", problem.k, results.dk());
+    for (int head = 0; head < 2; head++) {
+      double da = results.da()[head];
+      double db = 0.75 * results.db()[head];
+      double bound = 2 * Tolerance.of(problem).coefficient() * (Math.abs(da) + Math.abs(db));
+      assertThat(Math.abs(da + db) <= bound).as("a da + b db of %s and %s", da, db).isTrue();
+    }
+  }
+
+  private static void assertRightAngles(String what, float[] rows, float[] gradients) {
+    for (int row = 0; row < rows.length / D; row++) {
+      double product = 0;
+      double row2 = 0;
+      double gradient2 = 0;
+      for (int at = row * D; at < (row + 1) * D; at++) {
+        product += (double) rows[at] * gradients[at];
+        row2 += (double) rows[at] * rows[at];
+        gradient2 += (double) gradients[at] * gradients[at];
+      }
+      // The first rows of dq are differences of terms of the size of dO, which is 1 an element.
+      double terms = Math.sqrt(row2 * gradient2) + Math.sqrt(D);
+      assertThat(Math.abs(product) <= Tolerance.computed(333) * terms)
+          .as("%s of row %d is %s beside %s%s", what, row, product, terms, Seeds.replay())
+          .isTrue();
     }
   }
 
