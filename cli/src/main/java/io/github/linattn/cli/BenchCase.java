@@ -1,14 +1,16 @@
 package io.github.linattn.cli;
 
 import static io.github.linattn.cli.BenchData.Kind.NORMAL;
+import static io.github.linattn.cli.BenchPass.FORWARD;
 
 import io.github.linattn.AttentionShape;
 
 /**
- * One forward to time.
+ * One call to time.
  *
- * @param decode whether it is a decode step from and to a state, in place
+ * @param decode whether it is a decode step from and to a state, in place; forward only
  * @param data what the inputs are
+ * @param pass forward, backward or both
  */
 record BenchCase(
     AttentionShape shape,
@@ -16,23 +18,28 @@ record BenchCase(
     boolean causal,
     boolean normalize,
     boolean decode,
-    BenchData.Kind data) {
+    BenchData.Kind data,
+    BenchPass pass) {
 
   static BenchCase of(AttentionShape shape, Precision precision) {
-    return new BenchCase(shape, precision, true, false, false, NORMAL);
+    return new BenchCase(shape, precision, true, false, false, NORMAL, FORWARD);
   }
 
   static BenchCase decode(AttentionShape shape, Precision precision) {
-    return new BenchCase(shape, precision, true, false, true, NORMAL);
+    return new BenchCase(shape, precision, true, false, true, NORMAL, FORWARD);
   }
 
   /** With these switches; a decode step stays causal. */
   BenchCase with(boolean newCausal, boolean newNormalize) {
-    return new BenchCase(shape, precision, newCausal || decode, newNormalize, decode, data);
+    return new BenchCase(shape, precision, newCausal || decode, newNormalize, decode, data, pass);
   }
 
   BenchCase with(BenchData.Kind newData) {
-    return new BenchCase(shape, precision, causal, normalize, decode, newData);
+    return new BenchCase(shape, precision, causal, normalize, decode, newData, pass);
+  }
+
+  BenchCase with(BenchPass newPass) {
+    return new BenchCase(shape, precision, causal, normalize, decode, data, newPass);
   }
 
   /** The extents, those that follow from others left out. */
@@ -49,14 +56,27 @@ record BenchCase(
     return name
         + (causal ? "" : " full")
         + (normalize ? " unit" : "")
-        + (data == NORMAL ? "" : " " + Text.id(data));
+        + (data == NORMAL ? "" : " " + Text.id(data))
+        + (pass == BenchPass.BOTH ? " and forward" : "");
   }
 
+  /** Of q, k, v and o. */
   private long elements() {
     return shape.q().elements()
         + shape.k().elements()
         + shape.v().elements()
         + shape.output().elements();
+  }
+
+  /** Bytes of q, k, v, o and g. */
+  private long forwardBytes() {
+    return elements() * precision.dtype().bytes() + shape.normalizer().elements() * Float.BYTES;
+  }
+
+  /** Bytes of those and of dq, dk, dv, dO, da and db. */
+  private long backwardBytes() {
+    return 2 * elements() * precision.dtype().bytes()
+        + (shape.normalizer().elements() + 2 * shape.coefficients().elements()) * Float.BYTES;
   }
 
   /** Bytes of S, z and u, where there are any. */
@@ -68,13 +88,15 @@ record BenchCase(
 
   /** Memory that a call touches. */
   long footprint() {
-    return traffic() - stateBytes();
+    return pass.hasBackward() ? backwardBytes() : forwardBytes() + stateBytes();
   }
 
-  /** What has to be read and written: q, k, v, o and g once, a state twice. */
+  /**
+   * What has to be read and written: by a forward q, k, v, o and g once and a state twice, by a
+   * backward q, k, v, o, g and dO and the gradients once.
+   */
   long traffic() {
-    return elements() * precision.dtype().bytes()
-        + shape.normalizer().elements() * Float.BYTES
-        + 2 * stateBytes();
+    return (pass.hasForward() ? forwardBytes() + 2 * stateBytes() : 0)
+        + (pass.hasBackward() ? backwardBytes() : 0);
   }
 }

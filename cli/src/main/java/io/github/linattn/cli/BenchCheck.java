@@ -1,17 +1,20 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
 import io.github.linattn.Sequences;
 import io.github.linattn.Tensor;
 import io.github.linattn.reference.Reference;
 import java.util.ArrayList;
+import java.util.EnumMap;
 import java.util.List;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
  * Compares outputs of a few heads with the double reference: all tokens where that is cheap, else
  * the first and the last. The sums before the last tokens follow from those of one period, because
- * the rows repeat.
+ * the rows repeat, and so do the sums over the queries after the first.
  */
 final class BenchCheck {
   /** Multiply-adds of one head that may be spent on all its tokens. */
@@ -25,25 +28,45 @@ final class BenchCheck {
   private static final int SCAN_ELEMENTS = 1 << 18;
   private static final int MOST_SCANS = 16;
 
+  /** Half the step that fp16 has below 2^-14, where gradients of long sequences are. */
+  private static final double F16_QUANTUM = 0x1p-25;
+
   private final BenchCase problem;
   private final AttentionShape shape;
   private final BenchData data;
+
+  /** Query heads, and how many of them in a row share keys and values here. */
   private final long[] heads;
+
+  private final int group;
   private final List<Part> parts = new ArrayList<>();
 
+  /** da and db of the heads, where the pass has them. */
+  private final Map<Quantity, double[]> coefficients = new EnumMap<>(Quantity.class);
+
   /** Results of some tokens of the heads. */
-  private record Part(int firstToken, int tokens, double[] o, double[] g) {}
+  private record Part(int firstToken, int tokens, Map<Quantity, double[]> exact) {}
 
   /** Solves what will be compared; a decode step is solved when it is known which it is. */
   BenchCheck(BenchCase problem, BenchData data) {
     this.problem = problem;
     this.shape = problem.shape();
     this.data = data;
-    long all = (long) shape.batch() * shape.heads();
-    this.heads = all < 3 ? new long[] {0} : new long[] {0, all / 2, all - 1};
+    this.group = problem.pass().hasBackward() ? shape.headsPerKeyValueHead() : 1;
+    this.heads = heads((long) shape.batch() * shape.heads() / group);
     if (!problem.decode()) {
       solve();
     }
+  }
+
+  /** The first group of heads, one in the middle and the last. */
+  private long[] heads(long groups) {
+    long[] chosen = groups < 3 ? new long[] {0} : new long[] {0, groups / 2, groups - 1};
+    long[] members = new long[chosen.length * group];
+    for (int i = 0; i < members.length; i++) {
+      members[i] = chosen[i / group] * group + i % group;
+    }
+    return members;
   }
 
   private void solve() {
@@ -51,16 +74,22 @@ final class BenchCheck {
     long cost = (long) tokens * shape.keyDim() * shape.valueDim();
     boolean cheap = tokens <= MOST_TOKENS && cost <= CHEAP;
     if (cheap || tokens < BenchData.PERIOD + LAST) {
-      part(0, tokens, null);
+      Reference.Result whole = part(0, tokens, null, null);
+      coefficients.put(Quantity.DA, whole.da());
+      coefficients.put(Quantity.DB, whole.db());
       return;
     }
-    Reference.State period = solve(0, BenchData.PERIOD, null).state();
-    if (problem.causal()) {
-      part(0, BenchData.PERIOD, null);
-    }
+    Reference.State period = solve(0, BenchData.PERIOD, null, null).state();
     int periods = (tokens - LAST) / BenchData.PERIOD;
     int from = periods * BenchData.PERIOD;
-    part(from, tokens - from, times(periods, period));
+    Reference.State before = times(periods, period);
+    if (problem.causal()) {
+      part(0, BenchData.PERIOD, null, queries(BenchData.PERIOD, tokens, null));
+      part(from, tokens - from, before, null);
+    } else {
+      Reference.State all = solve(from, tokens - from, before, null).state();
+      part(from, tokens - from, before, queries(0, from, all));
+    }
   }
 
   private static Reference.State times(int factor, Reference.State state) {
@@ -79,24 +108,109 @@ final class BenchCheck {
     return product;
   }
 
-  private void part(int firstToken, int tokens, Reference.@Nullable State initial) {
-    Reference.Result result = solve(firstToken, tokens, initial);
-    parts.add(new Part(firstToken, tokens, result.o(), result.g()));
+  /**
+   * What queries [from, to) say to the keys and values that all of them see, and da and db; null
+   * for a forward.
+   *
+   * @param all what each query sees, null for the tokens up to its own
+   */
+  private Reference.@Nullable StateGradient queries(
+      int from, int to, Reference.@Nullable State all) {
+    if (!problem.pass().hasBackward()) {
+      return null;
+    }
+    int count = heads.length / group;
+    var gradient =
+        new Reference.StateGradient(
+            new double[count * shape.keyDim() * shape.valueDim()],
+            new double[count * shape.keyDim()],
+            new double[count * shape.valueDim()]);
+    double[] da = new double[heads.length];
+    double[] db = new double[heads.length];
+    for (int i = 0; i < heads.length; i++) {
+      var queries =
+          new BenchQueries(
+              problem,
+              rows(data.q(), shape.keyDim(), heads[i], problem.normalize()),
+              rows(data.dO(), shape.valueDim(), heads[i], false));
+      if (all == null) {
+        queries.seePrefixes(
+            rows(data.k(), shape.keyDim(), keyValueHead(i), problem.normalize()),
+            rows(data.v(), shape.valueDim(), keyValueHead(i), false));
+      } else {
+        queries.seeAll(all, i / group);
+      }
+      queries.sum(from, to, gradient, i / group);
+      da[i] = queries.da();
+      db[i] = queries.db();
+    }
+    coefficients.put(Quantity.DA, da);
+    coefficients.put(Quantity.DB, db);
+    return gradient;
   }
 
-  /** The heads as a problem of their own, each with its own keys and values. */
-  private Reference.Result solve(int firstToken, int tokens, Reference.@Nullable State initial) {
+  /** The first rows of a head until they repeat. */
+  private double[][] rows(float[] period, int width, long head, boolean unit) {
+    float[] values = new float[BenchData.PERIOD * width];
+    BenchData.copyRows(period, width, head * shape.tokens(), BenchData.PERIOD, values, 0);
+    double[][] rows = new double[BenchData.PERIOD][width];
+    for (int i = 0; i < rows.length; i++) {
+      double squares = 0;
+      for (int j = 0; j < width; j++) {
+        rows[i][j] = values[i * width + j];
+        squares += rows[i][j] * rows[i][j];
+      }
+      double length = unit && squares > 0 ? Math.sqrt(squares) : 1;
+      for (int j = 0; j < width; j++) {
+        rows[i][j] /= length;
+      }
+    }
+    return rows;
+  }
+
+  private long keyValueHead(int index) {
+    return heads[index] / shape.headsPerKeyValueHead();
+  }
+
+  private Reference.Result part(
+      int firstToken,
+      int tokens,
+      Reference.@Nullable State initial,
+      Reference.@Nullable StateGradient finalState) {
+    Reference.Result result = solve(firstToken, tokens, initial, finalState);
+    Map<Quantity, double[]> exact = new EnumMap<>(Quantity.class);
+    exact.put(Quantity.O, result.o());
+    exact.put(Quantity.G, result.g());
+    exact.put(Quantity.DQ, result.dq());
+    exact.put(Quantity.DK, result.dk());
+    exact.put(Quantity.DV, result.dv());
+    parts.add(new Part(firstToken, tokens, exact));
+    return result;
+  }
+
+  /** The heads as a problem of their own, each group with its own keys and values. */
+  private Reference.Result solve(
+      int firstToken,
+      int tokens,
+      Reference.@Nullable State initial,
+      Reference.@Nullable StateGradient finalState) {
     int count = heads.length;
-    var part = new AttentionShape(1, count, count, tokens, shape.keyDim(), shape.valueDim());
+    var part =
+        new AttentionShape(1, count, count / group, tokens, shape.keyDim(), shape.valueDim());
     float[] q = new float[count * tokens * shape.keyDim()];
-    float[] k = new float[count * tokens * shape.keyDim()];
-    float[] v = new float[count * tokens * shape.valueDim()];
+    float[] k = new float[count / group * tokens * shape.keyDim()];
+    float[] v = new float[count / group * tokens * shape.valueDim()];
+    float[] dO =
+        problem.pass().hasBackward() ? new float[Math.toIntExact(part.output().elements())] : null;
     for (int i = 0; i < count; i++) {
       long row = heads[i] * shape.tokens() + firstToken;
-      long source = heads[i] / shape.headsPerKeyValueHead() * shape.tokens() + firstToken;
+      long source = keyValueHead(i) * shape.tokens() + firstToken;
       copyRows(data.q(), shape.keyDim(), row, tokens, q, i);
-      copyRows(data.k(), shape.keyDim(), source, tokens, k, i);
-      copyRows(data.v(), shape.valueDim(), source, tokens, v, i);
+      copyRows(data.k(), shape.keyDim(), source, tokens, k, i / group);
+      copyRows(data.v(), shape.valueDim(), source, tokens, v, i / group);
+      if (dO != null) {
+        copyRows(data.dO(), shape.valueDim(), row, tokens, dO, i);
+      }
     }
     float[] one = {1};
     return Reference.of(
@@ -110,8 +224,9 @@ final class BenchCheck {
             q,
             k,
             v,
-            null,
-            initial));
+            dO,
+            initial,
+            finalState));
   }
 
   private static void copyRows(
@@ -120,15 +235,33 @@ final class BenchCheck {
   }
 
   /**
-   * Relative errors of o and g; NaN if an output still holds one.
+   * Relative errors of what the pass writes; NaN if an output still holds one.
    *
    * @param sets of outputs, all of the same inputs
    */
   Errors errors(List<BenchTensors> sets) {
     var errors = new Errors();
     parts.forEach(part -> compare(part, sets, errors));
+    sets.getLast()
+        .outputs()
+        .forEach(
+            (quantity, tensor) -> {
+              double[] exact = coefficients.get(quantity);
+              if (exact != null) {
+                errors.put(quantity, Reference.error(exact, read(tensor)));
+              }
+            });
     findLeftOut(sets.getLast(), errors);
     return errors;
+  }
+
+  /** The heads' elements of a tensor with one for each head. */
+  private float[] read(Tensor tensor) {
+    float[] values = new float[heads.length];
+    for (int i = 0; i < values.length; i++) {
+      read(tensor, heads[i], 1, values, i);
+    }
+    return values;
   }
 
   /**
@@ -144,11 +277,9 @@ final class BenchCheck {
             repeated(data.z(), count),
             repeated(data.u(), count),
             new long[] {countBefore});
-    Reference.Result step = solve(0, 1, initial);
-    var errors = new Errors();
-    compare(new Part(0, 1, step.o(), step.g()), List.of(set), errors);
-    findLeftOut(set, errors);
-    return errors;
+    parts.clear();
+    part(0, 1, initial, null);
+    return errors(List.of(set));
   }
 
   private static double[] repeated(float[] values, int count) {
@@ -160,17 +291,45 @@ final class BenchCheck {
   }
 
   private void compare(Part part, List<BenchTensors> sets, Errors errors) {
-    int width = shape.valueDim();
-    float[] o = new float[part.o.length];
-    float[] g = new float[part.g.length];
-    for (int i = 0; i < heads.length; i++) {
-      BenchTensors set = sets.get(i % sets.size());
-      long row = heads[i] * shape.tokens() + part.firstToken;
-      read(set.o(), row * width, part.tokens * width, o, i);
-      read(set.g(), row, part.tokens, g, i);
+    part.exact.forEach(
+        (quantity, exact) -> {
+          if (!sets.getFirst().outputs().containsKey(quantity)) {
+            return;
+          }
+          boolean ofKeys = quantity == Quantity.DK || quantity == Quantity.DV;
+          int count = ofKeys ? heads.length / group : heads.length;
+          int size = exact.length / count; // of a head
+          int width = size / part.tokens;
+          float[] got = new float[exact.length];
+          for (int i = 0; i < count; i++) {
+            BenchTensors set = sets.get(i % sets.size());
+            long head = ofKeys ? keyValueHead(i * group) : heads[i];
+            long row = head * shape.tokens() + part.firstToken;
+            read(outputOf(set, quantity), row * width, size, got, i);
+          }
+          errors.put(quantity, error(quantity, exact, got));
+        });
+  }
+
+  private static Tensor outputOf(BenchTensors set, Quantity quantity) {
+    Tensor output = set.outputs().get(quantity);
+    if (output == null) {
+      throw new AssertionError("all sets have the outputs of one pass");
     }
-    errors.put(Quantity.O, Reference.error(part.o, o));
-    errors.put(Quantity.G, Reference.error(part.g, g));
+    return output;
+  }
+
+  private double error(Quantity quantity, double[] exact, float[] got) {
+    double error = Reference.error(exact, got);
+    boolean small = quantity != Quantity.O && quantity != Quantity.G;
+    if (!small || problem.precision().dtype() != DType.F16) {
+      return error;
+    }
+    double squares = 0;
+    for (double value : exact) {
+      squares += value * value;
+    }
+    return Math.max(0, error - F16_QUANTUM * Math.sqrt(exact.length / squares));
   }
 
   private static void read(Tensor tensor, long start, int count, float[] target, int index) {
@@ -180,8 +339,8 @@ final class BenchCheck {
 
   /** The error is NaN where pieces of an output, from the first to the last, hold one. */
   private static void findLeftOut(BenchTensors set, Errors errors) {
-    errors.put(Quantity.O, holdsNaN(set.o()) ? Double.NaN : 0);
-    errors.put(Quantity.G, holdsNaN(set.g()) ? Double.NaN : 0);
+    set.outputs()
+        .forEach((quantity, tensor) -> errors.put(quantity, holdsNaN(tensor) ? Double.NaN : 0));
   }
 
   private static boolean holdsNaN(Tensor tensor) {

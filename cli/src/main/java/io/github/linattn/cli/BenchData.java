@@ -37,6 +37,7 @@ final class BenchData {
   private final float[] s;
   private final float[] z;
   private final float[] u;
+  private final float[] dO;
 
   BenchData(BenchCase problem, long seed) {
     AttentionShape shape = problem.shape();
@@ -51,6 +52,7 @@ final class BenchData {
     this.s = numbers(kind, random, held * shape.keyDim() * shape.valueDim(), 1, DType.F32);
     this.z = numbers(kind, random, held * shape.keyDim(), 1, DType.F32);
     this.u = numbers(kind, random, held * shape.valueDim(), 1, DType.F32);
+    this.dO = numbers(Kind.NORMAL, random, PERIOD * shape.valueDim(), 1, dtype);
   }
 
   private static float[] numbers(
@@ -73,6 +75,11 @@ final class BenchData {
 
   float[] v() {
     return v;
+  }
+
+  /** Of either sign whatever the kind of the inputs, as gradients of a loss are. */
+  float[] dO() {
+    return dO;
   }
 
   /** S of every head. */

@@ -3,6 +3,7 @@ package io.github.linattn.cli;
 import io.github.linattn.AttentionShape;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.stream.Collectors;
 
 /** The benchmark's results as JSON, with every sample. Times are milliseconds unless named so. */
@@ -30,7 +31,8 @@ final class BenchJson {
   private static String of(BenchResult result) {
     BenchCase problem = result.problem();
     AttentionShape shape = problem.shape();
-    return new Members()
+    var members = new Members();
+    members
         .put("batch", shape.batch())
         .put("heads", shape.heads())
         .put("keyValueHeads", shape.keyValueHeads())
@@ -43,17 +45,21 @@ final class BenchJson {
         .raw("normalize", String.valueOf(problem.normalize()))
         .raw("decode", String.valueOf(problem.decode()))
         .put("data", Text.id(problem.data()))
+        .put("pass", Text.id(problem.pass()))
         .put("bytes", problem.traffic())
         .put("plan", result.plan())
         .put("reason", result.reason())
         .put("estimatedMicros", result.estimatedMicros())
         .put("sets", result.sets())
         .raw("exceedsCache", String.valueOf(result.exceedsCache()))
-        .raw("forward", of(result.forward()))
+        .raw(Text.id(problem.pass()), of(result.times()))
         .raw("floor", of(result.floor()))
-        .put("ratio", result.ratio())
-        .put("errorOfO", result.errors().of(Quantity.O))
-        .put("errorOfG", result.errors().of(Quantity.G))
+        .put("ratio", result.ratio());
+    result
+        .errors()
+        .values()
+        .forEach((quantity, error) -> members.put("errorOf" + capital(quantity.title()), error));
+    return members
         .put("bound", result.bound())
         .raw("right", String.valueOf(result.right()))
         .raw(
@@ -62,13 +68,17 @@ final class BenchJson {
         .text();
   }
 
+  private static String capital(String word) {
+    return word.substring(0, 1).toUpperCase(Locale.ROOT) + word.substring(1);
+  }
+
   private static String of(BenchResult.Other other) {
     DeviceTimes times = other.times();
     return new Members()
         .put("name", other.name())
         .put("estimatedMicros", other.estimatedMicros())
         .put("error", other.error())
-        .raw("forward", times == null ? "null" : of(times))
+        .raw("times", times == null ? "null" : of(times))
         .text();
   }
 
@@ -88,6 +98,7 @@ final class BenchJson {
   private static String of(HostTime host) {
     return new Members()
         .put("dtype", Text.id(host.dtype()))
+        .put("pass", Text.id(host.pass()))
         .put("micros", host.micros())
         .put("heapBytes", host.heapBytes())
         .text();

@@ -36,7 +36,7 @@ final class BenchPlans {
   /** Names for {@link #PROPERTY}; none where there is no choice. */
   static List<String> names(BenchCase problem) {
     List<String> names = new ArrayList<>();
-    if (problem.causal() && !problem.decode()) {
+    if (problem.causal() && !problem.decode() && problem.pass() == BenchPass.FORWARD) {
       for (String technique : TECHNIQUES) {
         names.add(technique);
         if (technique.equals("wgmma")) {

@@ -37,11 +37,23 @@ enum BenchPreset {
           new Precision(DType.F32, Mode.ACCURATE));
 
   /**
-   * The cases in the order of the table.
+   * The cases in the order of the table; decode steps have a forward only.
    *
    * @param precisions what was asked for; empty for the preset's own
    */
-  List<BenchCase> cases(List<Precision> precisions) {
+  List<BenchCase> cases(List<Precision> precisions, BenchPass pass) {
+    return cases(precisions, pass.hasBackward() ? 1 : 4).stream()
+        .filter(each -> !each.decode() || !pass.hasBackward())
+        .map(each -> each.with(pass))
+        .toList();
+  }
+
+  /**
+   * The forwards.
+   *
+   * @param longBatch batch rows of up to 10^6 tokens: as many as fit into the memory of a GPU
+   */
+  private List<BenchCase> cases(List<Precision> precisions, int longBatch) {
     List<BenchCase> cases = new ArrayList<>();
     switch (this) {
       case TARGETS -> targets(precisions, cases);
@@ -52,7 +64,7 @@ enum BenchPreset {
       }
       case TOKENS -> {
         for (int tokens : new int[] {1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000}) {
-          add(cases, or(precisions, List.of(BF16)), AttentionShape.of(4, 16, tokens, 128));
+          add(cases, or(precisions, List.of(BF16)), AttentionShape.of(longBatch, 16, tokens, 128));
         }
       }
       case HEADS -> {

@@ -2,14 +2,16 @@ package io.github.linattn.cli;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Function;
+import java.util.stream.Collectors;
 
 /** The benchmark's results as lines of a table. */
 final class BenchReport {
-  private static final String ROW = "%-34s %-5s %-9s %-22s %10s %23s %10s %6s  %7s %7s %7s  %s";
+  private static final String ROW = "%-34s %-5s %-9s %-22s %10s %23s %10s %6s %s %7s  %s";
 
   private BenchReport() {}
 
-  static List<String> head(BenchMachine machine) {
+  static List<String> head(BenchMachine machine, BenchPass pass) {
     return List.of(
         Text.format(
             "%s %s, driver %s, CUDA Runtime %s, Java %s, %s, family %s, %s",
@@ -21,9 +23,13 @@ final class BenchReport {
             machine.linattn(),
             machine.family(),
             machine.time()),
-        "Device time of a forward, median of 11 samples (least to most); floor: a copy within the"
-            + " GPU that moves as many bytes, from a graph or queued plainly, whichever is faster;"
-            + " o, g: relative errors against the double reference.",
+        Text.format(
+            "Device time of a %s, median of 11 samples (least to most); floor: a copy within the"
+                + " GPU that moves as many bytes, from a graph or queued plainly, whichever is"
+                + " faster; %s: relative errors against the double reference%s.",
+            Text.id(pass),
+            pass.quantities().stream().map(Quantity::title).collect(Collectors.joining(", ")),
+            pass.hasBackward() ? "; da and db may have 50 times the bound" : ""),
         Text.format(
             ROW,
             "shape",
@@ -34,8 +40,7 @@ final class BenchReport {
             "spread",
             "floor ms",
             "ratio",
-            "o",
-            "g",
+            columns(pass, Quantity::title),
             "bound",
             "ok"));
   }
@@ -43,7 +48,8 @@ final class BenchReport {
   /** One row, and one more for other plans where there are any. */
   static List<String> rows(BenchResult result) {
     List<String> rows = new ArrayList<>();
-    DeviceTimes forward = result.forward();
+    DeviceTimes times = result.times();
+    BenchPass pass = result.problem().pass();
     rows.add(
         Text.format(
             ROW,
@@ -51,12 +57,11 @@ final class BenchReport {
             Text.id(result.problem().precision().dtype()),
             Text.id(result.problem().precision().mode()),
             result.plan(),
-            millis(forward.median()),
-            "(" + millis(forward.least()) + " to " + millis(forward.most()) + ")",
+            millis(times.median()),
+            "(" + millis(times.least()) + " to " + millis(times.most()) + ")",
             millis(result.floor().median()),
             Text.format("%.2f", result.ratio()),
-            error(result.errors().of(Quantity.O)),
-            error(result.errors().of(Quantity.G)),
+            columns(pass, quantity -> error(result.errors().of(quantity))),
             error(result.bound()),
             verdict(result)));
     if (!result.others().isEmpty()) {
@@ -65,11 +70,18 @@ final class BenchReport {
     return rows;
   }
 
+  /** A column for each quantity of a pass. */
+  private static String columns(BenchPass pass, Function<Quantity, String> text) {
+    return pass.quantities().stream()
+        .map(quantity -> Text.format(" %7s", text.apply(quantity)))
+        .collect(Collectors.joining());
+  }
+
   private static String verdict(BenchResult result) {
     if (!result.right()) {
       return "FAILED";
     }
-    String waited = result.forward().mayHaveWaited() ? ", may have waited for the host" : "";
+    String waited = result.times().mayHaveWaited() ? ", may have waited for the host" : "";
     return (result.exceedsCache() ? "ok" : "ok, partly in L2") + waited;
   }
 
@@ -107,9 +119,10 @@ final class BenchReport {
 
   static String host(HostTime host) {
     return Text.format(
-        "host, %s, forwardInto of B=%d H=%d N=%d D=%d: %.2f µs and %.1f bytes of heap a call,"
+        "host, %s, %sInto of B=%d H=%d N=%d D=%d: %.2f µs and %.1f bytes of heap a call,"
             + " %d calls queued",
         Text.id(host.dtype()),
+        Text.id(host.pass()),
         HostTime.SHAPE.batch(),
         HostTime.SHAPE.heads(),
         HostTime.SHAPE.tokens(),

@@ -11,8 +11,9 @@ import org.jspecify.annotations.Nullable;
  * @param estimatedMicros what the planner expected
  * @param sets of tensors that the calls took in turn
  * @param exceedsCache whether the sets together are larger than any L2 cache
- * @param errors relative, of o and g; NaN if the output was not written
- * @param bound largest error allowed
+ * @param times of the pass
+ * @param errors relative, of each output; NaN if one was not written
+ * @param bound largest error allowed; da and db have a bound of their own
  * @param others other plans, where they were asked for
  */
 record BenchResult(
@@ -22,7 +23,7 @@ record BenchResult(
     double estimatedMicros,
     int sets,
     boolean exceedsCache,
-    DeviceTimes forward,
+    DeviceTimes times,
     DeviceTimes floor,
     Errors errors,
     double bound,
@@ -44,23 +45,24 @@ record BenchResult(
   record Other(String name, double estimatedMicros, double error, @Nullable DeviceTimes times) {}
 
   double ratio() {
-    return forward.median() / floor.median();
+    return times.median() / floor.median();
   }
 
   /** Whether every result is within the bound; a NaN is not. */
   boolean right() {
-    return errors.largest() <= bound && others.stream().allMatch(other -> other.times != null);
+    return errors.within(problem.precision())
+        && others.stream().allMatch(other -> other.times != null);
   }
 
   /** The planner's choice over the best plan. */
   double overBest() {
-    double best = forward.median();
+    double best = times.median();
     for (Other other : others) {
       if (other.times != null) {
         best = Math.min(best, other.times.median());
       }
     }
-    return forward.median() / best;
+    return times.median() / best;
   }
 
   boolean isNearBest() {

@@ -11,7 +11,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.LongSupplier;
 
-/** Times cases on one backend, each beside a copy of as many bytes. */
+/** Times passes on one backend, each beside a copy of as many bytes. */
 final class BenchRun {
   /** Three times the largest L2 cache there is. */
   private static final long BEYOND_CACHE = 3 * 60_000_000L;
@@ -24,23 +24,39 @@ final class BenchRun {
   private final Backend gpu;
   private final LongSupplier freeBytes;
   private final boolean allPlans;
+  private final double mostMillis;
 
   /**
    * On a GPU.
    *
    * @param freeBytes tells how much of its memory is free
    * @param allPlans whether to time what the planner did not choose, too
+   * @param mostMillis a call that takes longer is left out
    */
-  BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans) {
+  BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans, double mostMillis) {
     this.gpu = gpu;
     this.freeBytes = freeBytes;
     this.allPlans = allPlans;
+    this.mostMillis = mostMillis;
   }
 
   /** On GPU 0. */
-  static BenchRun onGpu(Backend gpu, boolean allPlans) {
+  static BenchRun onGpu(Backend gpu, boolean allPlans, double mostMillis) {
     return new BenchRun(
-        gpu, () -> Diagnostics.cuda().orElseThrow().gpus().getFirst().freeBytes(), allPlans);
+        gpu,
+        () -> Diagnostics.cuda().orElseThrow().gpus().getFirst().freeBytes(),
+        allPlans,
+        mostMillis);
+  }
+
+  /** Whether this backend has kernels for a case. */
+  boolean does(BenchCase problem) {
+    try {
+      plan(problem);
+      return true;
+    } catch (UnsupportedOperationException refused) {
+      return false;
+    }
   }
 
   /**
@@ -50,9 +66,16 @@ final class BenchRun {
    */
   BenchResult run(BenchCase problem) {
     Plan.Pass plan = plan(problem);
+    double estimate = plan.estimatedMicros();
+    long workspace = plan.workspaceBytes();
+    if (problem.pass() == BenchPass.BOTH) {
+      Plan.Pass forward = plan(problem.with(BenchPass.FORWARD));
+      estimate += forward.estimatedMicros();
+      workspace = Math.max(workspace, forward.workspaceBytes());
+    }
     List<BenchTensors> sets = new ArrayList<>();
     try (Stream stream = gpu.newStream()) {
-      int count = sets(problem, plan.workspaceBytes());
+      int count = sets(problem, workspace);
       for (int i = 0; i < count; i++) {
         sets.add(new BenchTensors(gpu, problem));
       }
@@ -62,16 +85,16 @@ final class BenchRun {
       sets.forEach(set -> set.fill(stream, data));
       stream.synchronize();
       var timed = new Timed(problem, sets, data, check);
-      DeviceTimes forward = timed.time();
+      DeviceTimes times = timed.time();
       Errors errors = timed.errors();
       return new BenchResult(
           problem,
           BenchPlans.word(problem, plan),
           plan.reason(),
-          plan.estimatedMicros(),
+          estimate,
           count,
           count * problem.footprint() >= BEYOND_CACHE,
-          forward,
+          times,
           floor,
           errors,
           bound(problem),
@@ -82,7 +105,12 @@ final class BenchRun {
   }
 
   private Plan.Pass plan(BenchCase problem) {
-    return operator(problem).on(gpu).plan(problem.shape(), problem.precision().dtype()).forward();
+    Plan both = operator(problem).on(gpu).plan(problem.shape(), problem.precision().dtype());
+    Plan.Pass pass = problem.pass().hasBackward() ? both.backward() : both.forward();
+    if (pass.steps().isEmpty()) {
+      throw new UnsupportedOperationException(pass.reason());
+    }
+    return pass;
   }
 
   private static LinearAttention.Builder operator(BenchCase problem) {
@@ -137,7 +165,7 @@ final class BenchRun {
     return others;
   }
 
-  /** The forward of a case, with tensors that are there already. */
+  /** The pass of a case, with tensors that are there already. */
   private final class Timed {
     private final BenchCase problem;
     private final List<BenchTensors> sets;
@@ -157,7 +185,26 @@ final class BenchRun {
         sets.forEach(set -> set.poison(stream));
         stream.synchronize();
         LinearAttention attention = operator(problem).on(gpu, stream);
+        sets.forEach(set -> set.prepare(attention));
+        stream.synchronize();
+        requireShort(stream, () -> sets.getFirst().run(attention));
         return new DeviceTimer(stream, sets.size()).time(set -> sets.get(set).run(attention));
+      }
+    }
+
+    /** The second call tells: the first one loads kernels. */
+    private void requireShort(Stream stream, Runnable call) {
+      if (mostMillis == Double.POSITIVE_INFINITY) {
+        return;
+      }
+      call.run();
+      stream.synchronize();
+      long start = System.nanoTime();
+      call.run();
+      stream.synchronize();
+      double millis = (System.nanoTime() - start) * 1e-6;
+      if (millis > mostMillis) {
+        throw new UnsupportedOperationException(Text.format("a call takes %.1f s", millis * 1e-3));
       }
     }
 

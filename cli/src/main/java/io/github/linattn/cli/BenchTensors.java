@@ -5,14 +5,17 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
+import java.util.EnumMap;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
-/** Inputs and outputs of one call in one piece of memory, which a copy can use instead. */
+/** What one call reads and writes in one piece of memory, which a copy can use instead. */
 final class BenchTensors implements AutoCloseable {
   private static final int ALIGNMENT = 256;
 
@@ -25,6 +28,7 @@ final class BenchTensors implements AutoCloseable {
   private final Tensor o;
   private final Tensor g;
   private final @Nullable AttentionState state;
+  private final @Nullable Derivatives derivatives;
   private final Tensor copySource;
   private final Tensor copyTarget;
 
@@ -42,6 +46,17 @@ final class BenchTensors implements AutoCloseable {
       this.o = next(dtype, shape.output());
       this.g = next(DType.F32, shape.normalizer());
       this.state = problem.decode() ? nextState(shape) : null;
+      this.derivatives =
+          problem.pass().hasBackward()
+              ? new Derivatives(
+                  next(dtype, shape.output()),
+                  Gradients.over(
+                      next(dtype, shape.q()),
+                      next(dtype, shape.k()),
+                      next(dtype, shape.v()),
+                      next(DType.F32, shape.coefficients()),
+                      next(DType.F32, shape.coefficients())))
+              : null;
       AttentionInput plain = AttentionInput.of(q, k, v);
       this.input = state == null ? plain : plain.from(state);
       used = 0;
@@ -53,16 +68,24 @@ final class BenchTensors implements AutoCloseable {
     }
   }
 
+  /** What a backward reads and writes besides. */
+  private record Derivatives(Tensor dO, Gradients gradients) {}
+
   /** Device memory of one set. */
   static long bytes(BenchCase problem) {
     AttentionShape shape = problem.shape();
     int size = problem.precision().dtype().bytes();
-    long tensors =
+    long rows =
         aligned(shape.q().elements() * size)
             + aligned(shape.k().elements() * size)
             + aligned(shape.v().elements() * size)
-            + aligned(shape.output().elements() * size)
+            + aligned(shape.output().elements() * size);
+    long tensors =
+        rows
             + aligned(shape.normalizer().elements() * Float.BYTES)
+            + (problem.pass().hasBackward()
+                ? rows + 2 * aligned(shape.coefficients().elements() * Float.BYTES)
+                : 0)
             + (problem.decode() ? aligned(problem.stateBytes()) + 3 * ALIGNMENT : 0);
     return Math.max(tensors, 2 * aligned(problem.traffic() / 2 + 1));
   }
@@ -105,6 +128,9 @@ final class BenchTensors implements AutoCloseable {
     BenchData.fill(stream, input.q(), data.q());
     BenchData.fill(stream, input.k(), data.k());
     BenchData.fill(stream, input.v(), data.v());
+    if (derivatives != null) {
+      BenchData.fill(stream, derivatives.dO, data.dO());
+    }
     fillState(stream, data);
   }
 
@@ -119,21 +145,42 @@ final class BenchTensors implements AutoCloseable {
 
   /** Fills the outputs with NaN; queued. */
   void poison(Stream stream) {
-    BenchData.poison(stream, o);
-    BenchData.poison(stream, g);
+    outputs().values().forEach(tensor -> BenchData.poison(stream, tensor));
+  }
+
+  /** Queues what a call needs to be done before it: the forward of a backward. */
+  void prepare(LinearAttention attention) {
+    if (!problem.pass().hasForward()) {
+      attention.forwardInto(input, o, g, null);
+    }
   }
 
   /** Queues one call. */
   void run(LinearAttention attention) {
-    attention.forwardInto(input, o, g, state);
+    if (problem.pass().hasForward()) {
+      attention.forwardInto(input, o, g, state);
+    }
+    if (derivatives != null) {
+      attention.backwardInto(input, o, g, derivatives.dO, derivatives.gradients);
+    }
   }
 
-  Tensor o() {
-    return o;
-  }
-
-  Tensor g() {
-    return g;
+  /** What a call writes, but for a state. */
+  Map<Quantity, Tensor> outputs() {
+    Map<Quantity, Tensor> outputs = new EnumMap<>(Quantity.class);
+    if (problem.pass().hasForward()) {
+      outputs.put(Quantity.O, o);
+      outputs.put(Quantity.G, g);
+    }
+    if (derivatives != null) {
+      Gradients gradients = derivatives.gradients;
+      outputs.put(Quantity.DQ, gradients.dq());
+      outputs.put(Quantity.DK, gradients.dk());
+      outputs.put(Quantity.DV, gradients.dv());
+      outputs.put(Quantity.DA, gradients.da());
+      outputs.put(Quantity.DB, gradients.db());
+    }
+    return outputs;
   }
 
   /** Tokens that the state counts by now; 0 without one. */

@@ -79,13 +79,10 @@ final class CheckCases {
         named("state in and out", two).after(tokens / 2),
         named("state, normalised", two).after(3).normalized(),
         named("state, one more token", AttentionShape.of(2, 2, 1, dim)).after(tokens),
-        named("gradients of states", two).after(tokens / 2).gradientsThroughStates(),
-        named("gradients of states, normalised", two)
-            .after(3)
-            .normalized()
-            .gradientsThroughStates(),
-        named("gradients of states, packed", one).packed(1, 0, tokens - 1).gradientsThroughStates(),
-        named("gradients of states, grouped", grouped).after(9).gradientsThroughStates());
+        named("through states", two).after(tokens / 2).gradientsThroughStates(),
+        named("through states, normalised", two).after(3).normalized().gradientsThroughStates(),
+        named("through states, packed", one).packed(1, 0, tokens - 1).gradientsThroughStates(),
+        named("through states, grouped", grouped).after(9).gradientsThroughStates());
   }
 
   private static CheckCase named(String what, AttentionShape shape) {

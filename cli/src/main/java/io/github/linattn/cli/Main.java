@@ -50,7 +50,8 @@ public final class Main {
             .addSubcommand(new VerifyCommand(console))
             .addSubcommand(
                 new CommandLine(new BenchCommand(console))
-                    .addSubcommand(new BenchForwardCommand(console)))
+                    .addSubcommand(new BenchForwardCommand(console))
+                    .addSubcommand(new BenchBackwardCommand(console)))
             .addSubcommand(new InfoCommand(console))
             .addSubcommand(new KernelsCommand(console))
             .addSubcommand(new GenerateCommand(console))

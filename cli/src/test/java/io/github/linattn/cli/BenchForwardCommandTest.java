@@ -18,6 +18,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -89,7 +90,7 @@ class BenchForwardCommandTest {
             "B=1 H=8 N=131072 D=128 bf16 default",
             "B=1 H=1 N=1048576 D=128 bf16 default",
             "B=4 H=16 N=1 D=128 bf16 default");
-    List<BenchCase> targets = BenchPreset.TARGETS.cases(List.of());
+    List<BenchCase> targets = BenchPreset.TARGETS.cases(List.of(), BenchPass.FORWARD);
     assertThat(targets.stream().filter(BenchCase::decode)).containsExactly(targets.getLast());
     assertThat(cases("--preset=targets", "--dtype=f16")).hasSize(1);
   }
@@ -187,7 +188,7 @@ class BenchForwardCommandTest {
     assertThat(BenchReport.rows(result(Double.NaN)).getFirst())
         .endsWith("     NaN 1.0e-07 1.2e-02  FAILED");
     assertThat(result(Double.NaN).right()).isFalse();
-    assertThat(BenchReport.head(MACHINE)).hasSize(3);
+    assertThat(BenchReport.head(MACHINE, BenchPass.FORWARD)).hasSize(3);
   }
 
   @Test
@@ -205,7 +206,7 @@ class BenchForwardCommandTest {
 
   @Test
   void jsonHasEverySample() {
-    HostTime host = new HostTime(DType.BF16, 6.25, 0);
+    HostTime host = new HostTime(DType.BF16, BenchPass.FORWARD, 6.25, 0);
     BenchResult result =
         result(Double.NaN, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3)));
     assertThat(BenchJson.text(MACHINE, List.of(result), List.of(host)))
@@ -220,7 +221,7 @@ class BenchForwardCommandTest {
                 + " \"bound\": 0.0120000, \"right\": false")
         .contains("\"plans\": [{\"name\": \"mma\", \"estimatedMicros\": 300.000")
         .endsWith(
-            "\"host\": [\n  {\"dtype\": \"bf16\", \"micros\": 6.25000, \"heapBytes\": 0.00000}]}\n");
+            "\"host\": [\n  {\"dtype\": \"bf16\", \"pass\": \"forward\", \"micros\": 6.25000, \"heapBytes\": 0.00000}]}\n");
   }
 
   @Test
@@ -273,7 +274,7 @@ class BenchForwardCommandTest {
 
   private static BenchResult onCpu(BenchCase problem) {
     try (Backend cpu = Backend.cpu(2)) {
-      return new BenchRun(cpu, () -> 8L << 30, false).run(problem);
+      return new BenchRun(cpu, () -> 8L << 30, false, 1e6).run(problem);
     }
   }
 
@@ -294,7 +295,7 @@ class BenchForwardCommandTest {
       BenchResult result = onCpu(each);
       assertThat(result.errors().largest()).as(each.name()).isBetween(1e-9, 2e-6);
       assertThat(result.right()).isTrue();
-      assertThat(result.forward().millis()).hasSize(11);
+      assertThat(result.times().millis()).hasSize(11);
       assertThat(result.ratio()).isPositive();
       assertThat(result.sets()).isGreaterThan(1);
     }
@@ -313,9 +314,13 @@ class BenchForwardCommandTest {
       assertThat(check.errors(List.of(set)).largest()).isNaN();
       set.run(LinearAttention.builder().on(cpu));
       assertThat(check.errors(List.of(set)).largest()).isLessThan(1.2e-2);
-      set.o().sliced(2, 1999, 1).copyFrom(new float[16]);
+      Objects.requireNonNull(set.outputs().get(Quantity.O))
+          .sliced(2, 1999, 1)
+          .copyFrom(new float[16]);
       assertThat(check.errors(List.of(set)).largest()).isGreaterThan(1e-3);
-      set.g().sliced(2, 1000, 1).copyFrom(new float[] {Float.NaN});
+      Objects.requireNonNull(set.outputs().get(Quantity.G))
+          .sliced(2, 1000, 1)
+          .copyFrom(new float[] {Float.NaN});
       assertThat(check.errors(List.of(set)).largest()).isNaN();
     }
   }
@@ -335,7 +340,7 @@ class BenchForwardCommandTest {
   @Test
   void hostTimeIsMeasured() {
     try (Backend cpu = Backend.cpu(1)) {
-      HostTime host = HostTime.measure(cpu, DType.F32, 1);
+      HostTime host = HostTime.measure(cpu, DType.F32, BenchPass.FORWARD, 1);
       assertThat(host.micros()).isPositive();
       assertThat(host.heapBytes()).isPositive();
       assertThat(BenchReport.host(host)).startsWith("host, f32, forwardInto of B=1 H=4 N=64 D=64");

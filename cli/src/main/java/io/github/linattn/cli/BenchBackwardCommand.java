@@ -1,0 +1,54 @@
+package io.github.linattn.cli;
+
+import java.io.IOException;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.stream.Stream;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+
+/** {@code linattn bench backward}: the backward beside a copy of as many bytes. */
+@Command(
+    name = "backward",
+    mixinStandardHelpOptions = true,
+    versionProvider = Version.class,
+    sortOptions = false,
+    description = {
+      "Time backwards on GPU 0 beside a copy of as many bytes (q, k, v, o, dO, dq, dk and dv once"
+          + " each) in the same process, and check their gradients against a plain computation in"
+          + " double precision.",
+      "Exit code 1 if a gradient is wrong. Lists are separated by commas."
+    })
+final class BenchBackwardCommand implements Callable<Integer> {
+  private final Console console;
+
+  @Mixin private BenchOptions options = new BenchOptions();
+
+  @Option(
+      names = "--with-forward",
+      description =
+          "a second row of each case: a forward and its backward, one behind the other, beside a"
+              + " copy of the bytes of both")
+  private boolean withForward;
+
+  BenchBackwardCommand(Console console) {
+    this.console = console;
+  }
+
+  @Override
+  public Integer call() throws IOException {
+    return new BenchTable(console, options, BenchPass.BACKWARD, false).run(cases());
+  }
+
+  /** What the options ask for, in the order of the table. */
+  List<BenchCase> cases() {
+    if (options.preset == BenchPreset.GRID) {
+      throw CommandFailure.misuse("the preset grid is for bench forward: it compares its plans");
+    }
+    List<BenchCase> cases = options.cases(BenchPass.BACKWARD);
+    return withForward
+        ? cases.stream().flatMap(each -> Stream.of(each, each.with(BenchPass.BOTH))).toList()
+        : cases;
+  }
+}
