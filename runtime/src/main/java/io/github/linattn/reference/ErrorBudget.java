@@ -13,7 +13,7 @@ public final class ErrorBudget {
 
   private ErrorBudget() {}
 
-  /** Bound for o, g, dq, dk, dv and the state. */
+  /** Bound for o, g, dq, dk, dv, the state and its gradient. */
   public static double of(DType dtype, Mode mode) {
     return switch (dtype) {
       case F32 ->
