@@ -80,6 +80,14 @@ final class CommandsTest {
   }
 
   @Test
+  void aBackwardThatIsNotBuiltIsLeftOut() {
+    assertThat(failed("bench", "backward", "--batch=1", "--tokens=100", "--with-forward"))
+        .contains("Device time of a backward")
+        .containsPattern("D=128 +bf16 +default +left out: ")
+        .containsPattern("D=128 and forward +bf16 +default +left out: ");
+  }
+
+  @Test
   void verifyTellsOnceWhatIsNotBuilt() {
     assertThat(failed("verify", "--backend=cuda"))
         .contains("FAILED", " not done by the backend")
