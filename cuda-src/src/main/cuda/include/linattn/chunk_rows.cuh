@@ -92,6 +92,19 @@ struct ColumnSums {
 
   template <int kRows>
   __device__ __forceinline__ void of_rows(const Element* column_smem, int stride) {
+    sum_rows<kRows>(column_smem, stride, [](float sum, float x, int) { return sum + x; });
+  }
+
+  // Of rows times their factors.
+  template <int kRows>
+  __device__ __forceinline__ void of_rows(const Element* column_smem, int stride, const float* factors_smem) {
+    sum_rows<kRows>(column_smem, stride,
+                    [&](float sum, float x, int row) { return fmaf(factors_smem[row], x, sum); });
+  }
+
+ private:
+  template <int kRows, typename AddTo>
+  __device__ __forceinline__ void sum_rows(const Element* column_smem, int stride, AddTo&& add_to) {
     float odd_frag[kColumns];
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -101,8 +114,8 @@ struct ColumnSums {
     static_assert(kRows % 2 == 0, "two sums, so that additions overlap");
 #pragma unroll 4
     for (int row = 0; row < kRows; row += 2) {
-      add(sum_frag, column_smem + row * stride);
-      add(odd_frag, column_smem + (row + 1) * stride);
+      add(sum_frag, column_smem + row * stride, row, add_to);
+      add(odd_frag, column_smem + (row + 1) * stride, row + 1, add_to);
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -110,14 +123,15 @@ struct ColumnSums {
     }
   }
 
- private:
-  __device__ __forceinline__ static void add(float (&frag)[kColumns], const Element* element_smem) {
+  template <typename AddTo>
+  __device__ __forceinline__ static void add(float (&frag)[kColumns], const Element* element_smem, int row,
+                                             AddTo&& add_to) {
     if constexpr (kColumns == 2) {
       const float2 x = unpack<Element>(*reinterpret_cast<const uint32_t*>(element_smem));
-      frag[0] += x.x;
-      frag[1] += x.y;
+      frag[0] = add_to(frag[0], x.x, row);
+      frag[1] = add_to(frag[1], x.y, row);
     } else {
-      frag[0] += to_float(*element_smem);
+      frag[0] = add_to(frag[0], to_float(*element_smem), row);
     }
   }
 };

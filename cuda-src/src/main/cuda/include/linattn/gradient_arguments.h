@@ -87,8 +87,8 @@ struct GradientRowsArguments {
   TensorView out;
   TensorView out_gradient;
   float* delta;
-  const float* query_scale;
-  const float* key_scale;
+  float* query_scale;
+  float* key_scale;
   int32_t tokens;
   int32_t heads;
   int32_t group;

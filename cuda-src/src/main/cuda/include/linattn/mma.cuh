@@ -101,6 +101,16 @@ __device__ __forceinline__ uint32_t round_to_tf32(float x) {
   return rounded;
 }
 
+// What is left of x when an operand has taken what it can hold.
+template <MmaKind kKind>
+__device__ __forceinline__ float operand_rest(float x) {
+  if constexpr (kKind == MmaKind::kBf16) {
+    return x - __bfloat162float(__float2bfloat16_rn(x));
+  } else {
+    return x - __uint_as_float(round_to_tf32(x));
+  }
+}
+
 // What rounding took away.
 __device__ __forceinline__ uint32_t tf32_rest(float x, uint32_t high) {
   return round_to_tf32(x - __uint_as_float(high));
@@ -134,6 +144,8 @@ struct OperandA<MmaKind::kBf16> {
 
   __device__ __forceinline__ void set(int pair, float x, float y) { frag[pair] = pack<__nv_bfloat16>(x, y); }
 
+  __device__ __forceinline__ float2 get(int pair) const { return unpack<__nv_bfloat16>(frag[pair]); }
+
   template <typename Element>
   __device__ __forceinline__ void set_raw(int pair, uint32_t elements) {
     frag[pair] = elements;
@@ -149,6 +161,10 @@ struct OperandA<MmaKind::kTf32> {
   __device__ __forceinline__ void set(int pair, float x, float y) {
     frag[first(pair)] = round_to_tf32(x);
     frag[first(pair) + 2] = round_to_tf32(y);
+  }
+
+  __device__ __forceinline__ float2 get(int pair) const {
+    return make_float2(__uint_as_float(frag[first(pair)]), __uint_as_float(frag[first(pair) + 2]));
   }
 
   template <typename Element>
@@ -169,6 +185,12 @@ struct OperandA<MmaKind::kTf32Split> {
     const int i = OperandA<MmaKind::kTf32>::first(pair);
     low.frag[i] = tf32_rest(x, high.frag[i]);
     low.frag[i + 2] = tf32_rest(y, high.frag[i + 2]);
+  }
+
+  __device__ __forceinline__ float2 get(int pair) const {
+    const float2 x = high.get(pair);
+    const float2 rest = low.get(pair);
+    return make_float2(x.x + rest.x, x.y + rest.y);
   }
 };
 
@@ -455,6 +477,39 @@ struct Operands {
     }
   }
 
+  // Multiplies what load_a_transposed read by factors of its tokens, the rows k; the first is that of k = 0.
+  __device__ __forceinline__ static void scale_tokens(A& a, const float* factors_smem) {
+    const int t = lane_of_thread() % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 factor = token_pair(factors_smem + half * 8, t);
+#pragma unroll
+      for (int pair = 2 * half; pair < 2 * half + 2; ++pair) {
+        const float2 x = a.get(pair);
+        a.set(pair, x.x * factor.x, x.y * factor.y);
+      }
+    }
+  }
+
+  // B[k][n] with sum over n of B[k][n] = factor of token k, to the last digit: column n takes what columns before
+  // it have left. The order of tokens is that of load_a_transposed.
+  __device__ __forceinline__ static void load_factors(B& b, const float* factors_smem) {
+    const int lane = lane_of_thread();
+    const int column = lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float2 factor = token_pair(factors_smem + half * 8, lane % 4);
+#pragma unroll
+      for (int n = 0; n < kFactorColumns - 1; ++n) {
+        if (n < column) {
+          factor = make_float2(operand_rest<kKind>(factor.x), operand_rest<kKind>(factor.y));
+        }
+      }
+      const bool is_taken = column >= kFactorColumns;
+      b.set(half, is_taken ? 0.0f : factor.x, is_taken ? 0.0f : factor.y);
+    }
+  }
+
   // B[k][n] = weights[n][k], of 16 columns n, where k are tokens. Weights are bf16 or fp32, by kKind.
   template <typename Layout>
   __device__ __forceinline__ static void load_weights(B& left, B& right,
@@ -478,6 +533,17 @@ struct Operands {
   }
 
  private:
+  static constexpr int kFactorColumns = 3;  // 24 bits of bf16, more of others
+
+  // Of the two tokens of a pair.
+  __device__ __forceinline__ static float2 token_pair(const float* factors_smem, int t) {
+    if constexpr (kIsPacked) {
+      return *reinterpret_cast<const float2*>(factors_smem + 2 * t);
+    } else {
+      return make_float2(factors_smem[t], factors_smem[t + 4]);
+    }
+  }
+
   __device__ __forceinline__ static void set_both(B& left, B& right, const uint32_t (&pairs_frag)[4]) {
     left.template set_raw<Element>(0, pairs_frag[0]);
     left.template set_raw<Element>(1, pairs_frag[1]);

@@ -12,13 +12,6 @@
 
 namespace linattn {
 
-// blockIdx.x, read where this stands.
-__device__ __forceinline__ int64_t block_again() {
-  uint32_t block;
-  asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(block)::"memory");
-  return block;
-}
-
 template <class Plan>
 __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
   using Element = typename Plan::Element;
@@ -59,19 +52,7 @@ __device__ __forceinline__ void mma_forward(const ChunkedArguments& args) {
     start_chunk(chunk);
   }
 
-  // Waits for the tiles of chunk `chunk + 1`, and starts those of the last stage.
-  const auto enter = [&](int chunk) {
-    if constexpr (Plan::kStages > 2) {
-      wait_for_groups<Plan::kStages - 3>();
-      roles.meet();
-      start_chunk(chunk + Plan::kStages - 1);
-    } else {
-      roles.meet();
-      start_chunk(chunk + 1);
-      wait_for_copies();
-      roles.meet();
-    }
-  };
+  const auto enter = [&](int chunk) { enter_iteration<Plan>(roles, chunk, start_chunk); };
   // invariant: iteration c forms W of chunk c + 1 and the outputs of chunk c. Each role has a loop of its own:
   // the registers of one are not live in the other.
   bool is_bad = false;

@@ -1,4 +1,4 @@
-// The shared memory of the forward by mma, and where its roles meet: mma_forward.cuh has the algorithm.
+// The shared memory of the sweeps by mma, and where their roles meet: mma_forward.cuh has the algorithm.
 #pragma once
 
 #include <type_traits>
@@ -57,14 +57,23 @@ class MeetingPlace {
   uint32_t parity = 0;
 };
 
-// Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64]}, 2 x W [C x C], and in floats 2 x z [D],
-// partial sums of z [kSumParts x D], q.z [C], |q| [C], sums of W's rows [kGroups x C],
-// 2 x {1 / g, a |q|} [C].
+// blockIdx.x, read where this stands.
+__device__ __forceinline__ int64_t block_again() {
+  uint32_t block;
+  asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(block)::"memory");
+  return block;
+}
+
+// How a sweep cuts its tokens into chunks, and its products into those of tensor cores.
+//
+// Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64], kStageFloats x C}, 2 x W [C x C], and in floats
+// 2 x z [D], partial sums of z [kSumParts x D], kTokenFloats x C, sums of W's rows [kGroups x C].
 //
 // kSharedLimit: what a block may ask for. 99 KB suits every architecture; more gives longer chunks and more
 // stages.
-template <typename ElementOf, bool kAccurateOf, int kHeadDimOf, int kSharedLimit = 99 * 1024>
-struct MmaForwardPlan {
+template <typename ElementOf, bool kAccurateOf, int kHeadDimOf, int kStageFloats, int kTokenFloats,
+          int kSharedLimit>
+struct MmaChunkPlan {
   using Element = ElementOf;
   static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
@@ -78,7 +87,7 @@ struct MmaForwardPlan {
   static constexpr int kWeightBytes = static_cast<int>(sizeof(Weight));
 
   __host__ __device__ static constexpr int stage_bytes(int tokens) {
-    return tokens * (2 * (kHeadDim + 8) + kValueColumns + 8) * kElementBytes;
+    return tokens * ((2 * (kHeadDim + 8) + kValueColumns + 8) * kElementBytes + 4 * kStageFloats);
   }
 
   __host__ __device__ static constexpr int sum_parts(int tokens) {
@@ -93,7 +102,7 @@ struct MmaForwardPlan {
   __host__ __device__ static constexpr int fixed_bytes(int tokens) {
     const int groups = tokens == 32 ? 2 : 1;
     return 2 * tokens * (tokens + 8) * kWeightBytes +
-           4 * ((2 + sum_parts(tokens)) * kHeadDim + (6 + groups) * tokens);
+           4 * ((2 + sum_parts(tokens)) * kHeadDim + (kTokenFloats + groups) * tokens);
   }
 
   __host__ __device__ static constexpr int bytes(int tokens, int stages) {
@@ -116,7 +125,7 @@ struct MmaForwardPlan {
   using QueryLayout = TileLayout<Element, kTokens, kHeadDim>;
   using ValueLayout = TileLayout<Element, kTokens, kValueColumns>;
   using WeightLayout = TileLayout<Weight, kTokens, kTokens>;
-  static constexpr int kStageElements = 2 * QueryLayout::kElements + ValueLayout::kElements;
+  static constexpr int kStageElements = stage_bytes(kTokens) / kElementBytes;
   static constexpr int kSteps = kTokens / 16;
   static constexpr int kDepthSteps = kHeadDim / 16;
   static constexpr int kFlushSteps = kAccurate ? 4 : kDepthSteps;  // see add_in_fp32
@@ -135,33 +144,43 @@ struct MmaForwardPlan {
 
   static_assert(kHeadDim % 16 == 0 && kHeadDim <= 256, "S^T stays in registers");
   static_assert(kSharedBytes <= kSharedLimit, "two stages of 16 tokens must fit");
-  static_assert(stage_bytes(kTokens) == kStageElements * kElementBytes, "the stage as laid out");
+  static_assert(stage_bytes(kTokens) ==
+                    2 * QueryLayout::kBytes + ValueLayout::kBytes + 4 * kStageFloats * kTokens,
+                "the stage as laid out");
 };
 
-// The arrays behind the stages.
+// Waits for the tiles of chunk `chunk + 1`, and starts those of the last stage.
+template <class Plan, typename StartChunk>
+__device__ __forceinline__ void enter_iteration(MeetingPlace<Plan::kThreads>& roles, int chunk,
+                                                const StartChunk& start_chunk) {
+  if constexpr (Plan::kStages > 2) {
+    wait_for_groups<Plan::kStages - 3>();
+    roles.meet();
+    start_chunk(chunk + Plan::kStages - 1);
+  } else {
+    roles.meet();
+    start_chunk(chunk + 1);
+    wait_for_copies();
+    roles.meet();
+  }
+}
+
+// The stages and the arrays behind them, up to those that only some sweeps have.
 template <class Plan>
-struct ForwardMemory {
+struct ChunkMemory {
   typename Plan::Element* stages_smem;
   typename Plan::Weight* weights_smem;
   float* key_sum_smem;
   float* key_sum_parts_smem;
   float* query_key_sum_smem;
-  float* length_smem;
-  float* weight_sum_smem;
-  float* inverse_smem;   // 1 / g, times |q|^-1 where q is normalised, as is g in it
-  float* constant_smem;  // a |q|
 
-  __device__ __forceinline__ explicit ForwardMemory(unsigned char* base_smem) {
+  __device__ __forceinline__ explicit ChunkMemory(unsigned char* base_smem) {
     stages_smem = reinterpret_cast<typename Plan::Element*>(base_smem);
     weights_smem =
         reinterpret_cast<typename Plan::Weight*>(stages_smem + Plan::kStages * Plan::kStageElements);
     key_sum_smem = reinterpret_cast<float*>(weights_smem + 2 * Plan::WeightLayout::kElements);
     key_sum_parts_smem = key_sum_smem + 2 * Plan::kHeadDim;
     query_key_sum_smem = key_sum_parts_smem + Plan::kSumParts * Plan::kHeadDim;
-    length_smem = query_key_sum_smem + Plan::kTokens;
-    weight_sum_smem = length_smem + Plan::kTokens;
-    inverse_smem = weight_sum_smem + Plan::kGroups * Plan::kTokens;
-    constant_smem = inverse_smem + 2 * Plan::kTokens;
   }
 
   __device__ __forceinline__ typename Plan::Element* query(int chunk) const {
@@ -175,6 +194,26 @@ struct ForwardMemory {
   }
   __device__ __forceinline__ typename Plan::Weight* weights(int chunk) const {
     return weights_smem + chunk % 2 * Plan::WeightLayout::kElements;
+  }
+};
+
+// Six floats of a token: q.z, |q|, 2 x {1 / g, a |q|}.
+template <typename Element, bool kAccurate, int kHeadDim, int kSharedLimit = 99 * 1024>
+using MmaForwardPlan =
+    MmaChunkPlan<Element, kAccurate, kHeadDim, /*kStageFloats=*/0, /*kTokenFloats=*/6, kSharedLimit>;
+
+template <class Plan>
+struct ForwardMemory : ChunkMemory<Plan> {
+  float* length_smem;
+  float* weight_sum_smem;
+  float* inverse_smem;   // 1 / g, times |q|^-1 where q is normalised, as is g in it
+  float* constant_smem;  // a |q|
+
+  __device__ __forceinline__ explicit ForwardMemory(unsigned char* base_smem) : ChunkMemory<Plan>(base_smem) {
+    length_smem = this->query_key_sum_smem + Plan::kTokens;
+    weight_sum_smem = length_smem + Plan::kTokens;
+    inverse_smem = weight_sum_smem + Plan::kGroups * Plan::kTokens;
+    constant_smem = inverse_smem + 2 * Plan::kTokens;
   }
 };
 

@@ -1,7 +1,7 @@
 // The score role of the forward by mma.
 #pragma once
 
-#include "linattn/mma_plan.cuh"
+#include "linattn/mma_products.cuh"
 
 namespace linattn {
 
@@ -10,12 +10,10 @@ namespace linattn {
 template <class Plan>
 struct ScoreRole {
   using Element = typename Plan::Element;
-  using Operand = Operands<Element, Plan::kKind>;
   using QueryLayout = typename Plan::QueryLayout;
   using WeightLayout = typename Plan::WeightLayout;
 
-  // invariant: entering chunk c, key_sum_frag and key_sum_smem[c % 2] hold the sum of the keys before it.
-  RunningSum key_sum_frag[Plan::kColumnsPerThread];
+  KeySums<Plan> key_sums;
 
   __device__ __forceinline__ static void synchronize() {
     wait_for_threads<kScoreBarrier, Plan::kScoreThreads>();
@@ -23,30 +21,13 @@ struct ScoreRole {
 
   __device__ __forceinline__ void load(const ChunkedArguments& args, const ValueTile<kValueColumns>& tile,
                                        const ForwardMemory<Plan>& memory, int thread) {
-#pragma unroll
-    for (int i = 0; i < Plan::kColumnsPerThread; ++i) {
-      const int column = thread + i * Plan::kScoreThreads;
-      if (column < Plan::kHeadDim) {
-        const float sum =
-            args.key_sum_in == nullptr ? 0.0f : args.key_sum_in[tile.key_sum_offset(args) + column];
-        key_sum_frag[i] = RunningSum(sum);
-        memory.key_sum_smem[column] = sum;
-      }
-    }
-    // Seen by the first chunk after the barrier of its iteration.
+    key_sums.load(args.key_sum_in, tile.key_sum_offset(args), memory, thread);
   }
 
   __device__ __forceinline__ void store(const ChunkedArguments& args, const ValueTile<kValueColumns>& tile,
                                         int thread) const {
-    if (args.key_sum_out == nullptr || tile.block.tile_idx != 0) {
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < Plan::kColumnsPerThread; ++i) {
-      const int column = thread + i * Plan::kScoreThreads;
-      if (column < Plan::kHeadDim) {
-        args.key_sum_out[tile.key_sum_offset(args) + column] = key_sum_frag[i].total();
-      }
+    if (args.key_sum_out != nullptr && tile.block.tile_idx == 0) {
+      key_sums.store(args.key_sum_out, tile.key_sum_offset(args), thread);
     }
   }
 
@@ -57,7 +38,7 @@ struct ScoreRole {
     Element* const key_smem = memory.key(chunk);
     measure_rows(args, tile, memory, query_smem, key_smem, chunk, thread);
     synchronize();
-    sum_keys(memory, key_smem, thread);
+    KeySums<Plan>::sum_chunk(memory, key_smem, thread);
     form_weights(tile, memory, query_smem, key_smem, chunk, thread);
     synchronize();
 
@@ -85,19 +66,7 @@ struct ScoreRole {
         is_bad = !isfinite(stored);
       }
     }
-    float* const next_sum_smem = memory.key_sum_smem + (chunk + 1) % 2 * Plan::kHeadDim;
-#pragma unroll
-    for (int i = 0; i < Plan::kColumnsPerThread; ++i) {
-      const int column = thread + i * Plan::kScoreThreads;
-      if (column < Plan::kHeadDim) {
-#pragma unroll
-        for (int part = 0; part < Plan::kSumParts; ++part) {
-          key_sum_frag[i].add(memory.key_sum_parts_smem[part * Plan::kHeadDim + column]);
-        }
-        key_sum_frag[i].fold();
-        next_sum_smem[column] = key_sum_frag[i].total();
-      }
-    }
+    key_sums.add_chunk(memory, chunk, thread);
     return is_bad;
   }
 
@@ -135,22 +104,6 @@ struct ScoreRole {
     }
   }
 
-  __device__ __forceinline__ static void sum_keys(const ForwardMemory<Plan>& memory, const Element* key_smem,
-                                                  int thread) {
-    constexpr int kRows = Plan::kTokens / Plan::kSumParts;
-    for (int idx = thread; idx < Plan::kSumParts * Plan::kSumColumns; idx += Plan::kScoreThreads) {
-      const int part = idx / Plan::kSumColumns;
-      const int column = idx % Plan::kSumColumns * ColumnSums<Element>::kColumns;
-      ColumnSums<Element> sums;
-      sums.template of_rows<kRows>(key_smem + part * kRows * QueryLayout::kStride + column,
-                                   QueryLayout::kStride);
-#pragma unroll
-      for (int i = 0; i < ColumnSums<Element>::kColumns; ++i) {
-        memory.key_sum_parts_smem[part * Plan::kHeadDim + column + i] = sums.sum_frag[i];
-      }
-    }
-  }
-
   __device__ __forceinline__ static void form_weights(const ValueTile<kValueColumns>& tile,
                                                       const ForwardMemory<Plan>& memory,
                                                       const Element* query_smem, const Element* key_smem,
@@ -166,39 +119,7 @@ struct ScoreRole {
     typename Plan::Weight* const weights_smem = memory.weights(chunk);
 
     float score_frag[Plan::kColumnBlocks][2][4];
-    clear(score_frag);
-    // Rolled: the code of a chunk has to stay in the instruction cache.
-#pragma unroll 1
-    for (int first_step = 0; first_step < Plan::kDepthSteps; first_step += Plan::kScoreSteps) {
-      float product_frag[Plan::kColumnBlocks][2][4];
-      float(&sum_frag)[Plan::kColumnBlocks][2][4] = Plan::kAccurate ? product_frag : score_frag;
-      if constexpr (Plan::kAccurate) {
-        clear(product_frag);
-      }
-#pragma unroll
-      for (int i = 0; i < Plan::kScoreSteps; ++i) {
-        const int step = first_step + i;
-        typename Operand::A query_frag;
-        Operand::template load_a<QueryLayout>(query_frag, query_smem, strip * 16, step * 16);
-#pragma unroll
-        for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-          if (first_block + j <= strip) {
-            typename Operand::B left;
-            typename Operand::B right;
-            Operand::template load_b<QueryLayout>(left, right, key_smem, (first_block + j) * 16, step * 16);
-            multiply(sum_frag[j][0], query_frag, left);
-            multiply(sum_frag[j][1], query_frag, right);
-          }
-        }
-      }
-      if constexpr (Plan::kAccurate) {
-#pragma unroll
-        for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-          add_to(score_frag[j][0], product_frag[j][0]);
-          add_to(score_frag[j][1], product_frag[j][1]);
-        }
-      }
-    }
+    form_scores<Plan, Direction::kForwards>(score_frag, query_smem, key_smem, strip, first_block);
 
     // Blocks right of the diagonal stay unwritten: nobody reads them.
     const int row = strip * 16 + lane / 4;
@@ -207,7 +128,7 @@ struct ScoreRole {
     float sum_frag[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-      if (first_block + j <= strip) {
+      if (sees<Direction::kForwards>(strip, first_block + j)) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // left and right accumulator, upper and lower row
           const int weight_row = row + i % 2 * 8;
@@ -217,16 +138,10 @@ struct ScoreRole {
           for (int c = 0; c < 2; ++c) {
             const float weight =
                 fmaf(tile.head.b, score_frag[j][i / 2][i % 2 * 2 + c], constant_frag[i % 2]);
-            weight_frag[c] = column + c <= weight_row ? weight : 0.0f;
+            weight_frag[c] = sees<Direction::kForwards>(weight_row, column + c) ? weight : 0.0f;
           }
           sum_frag[i % 2] += weight_frag[0] + weight_frag[1];
-          typename Plan::Weight* const pair_smem = weights_smem + weight_row * WeightLayout::kStride + column;
-          if constexpr (sizeof(typename Plan::Weight) == 2) {
-            *reinterpret_cast<uint32_t*>(pair_smem) =
-                pack<typename Plan::Weight>(weight_frag[0], weight_frag[1]);
-          } else {
-            *reinterpret_cast<float2*>(pair_smem) = make_float2(weight_frag[0], weight_frag[1]);
-          }
+          store_pair(weights_smem + weight_row * WeightLayout::kStride + column, weight_frag);
         }
       }
     }

@@ -11,7 +11,9 @@ namespace linattn {
 
 // A block has 64 value columns of an item of a head, as in the forward. Where all tokens see one state,
 // o = (b Q S + a 1 u^T) / g, and item.count is the number of tokens in that state.
-template <typename ElementOf, bool kAccurateOf>
+//
+// kRowFloats: what a row of a chunk has beside its elements.
+template <typename ElementOf, bool kAccurateOf, int kRowFloatsOf = 2>
 struct StateOutputsPlan {
   using Element = ElementOf;
   static constexpr bool kAccurate = kAccurateOf;
@@ -28,7 +30,9 @@ struct StateOutputsPlan {
   static constexpr int kStrips = kTokens / 16;
   static constexpr int kGroups = kThreads / kWarp / kStrips;
   static constexpr int kColumnBlocks = kValueColumns / kGroups / 16;
-  static constexpr int kFixedBytes = kStages * QueryLayout::kBytes + (kValueColumns + 2 * kTokens) * 4;
+  static constexpr int kRowFloats = kRowFloatsOf;
+  static constexpr int kFixedBytes =
+      kStages * QueryLayout::kBytes + (kValueColumns + kRowFloats * kTokens) * 4;
 
   // 256 key columns fit every architecture.
   __host__ __device__ static constexpr int shared_bytes(int key_dim) {
@@ -36,8 +40,32 @@ struct StateOutputsPlan {
   }
 };
 
-template <class Plan>
-__device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
+// What an output is made of: (linear (q . S) + constant u) * factor.
+struct OutputFactors {
+  float linear;
+  float constant;
+  float factor;
+};
+
+// The part of a state and of its sums that a block reads; null: zero.
+struct StateColumns {
+  const float* state_gmem;
+  int64_t key_stride;
+  int64_t column_stride;
+  const float* key_sum_gmem;
+  const float* value_sum_gmem;
+};
+
+// The rows of an item of a head as they pass: `rows` says what becomes of them.
+//   rows.measure(row_smem, row, row_lane, token, is_valid, squares, products): at the end of a row of q, given this
+//     lane's share of q.q and q.z; it may write kRowFloats arrays of kTokens floats.
+//   rows.factors(row_smem, row) of those arrays, behind a barrier.
+//   rows.visit(row_smem, row, token, column, x): of an output before its factor; `token` is that of row 0 of the chunk.
+template <class Plan, class Rows>
+__device__ __forceinline__ void outputs_of_state(const ChunkedArguments& args, const Item& item, int num_values,
+                                                 const typename Plan::Element* query_gmem,
+                                                 typename Plan::Element* out_gmem, const StateColumns& state,
+                                                 Rows& rows) {
   using Element = typename Plan::Element;
   using Operand = Operands<Element, Plan::kKind>;
   using StateElement = typename Plan::StateElement;
@@ -46,23 +74,14 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
   using StateOperand = Operands<StateElement, Plan::kKind>;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
 
-  let_later_kernels_start();
-  const ValueTile<kValueColumns> tile(args);
-  wait_for_earlier_kernels();
   const int num_depths = ceil_div(args.key_dim, Plan::kDepth);
-  const int num_chunks = ceil_div(tile.item.tokens, Plan::kTokens);
-  if (num_chunks == 0) {
-    return;
-  }
+  const int num_chunks = ceil_div(item.tokens, Plan::kTokens);
   const int num_steps = num_chunks * num_depths;
-  const Element* const query_gmem = tile.query<Element>(args);
-  Element* const out_gmem = tile.out<Element>(args);
 
   Element* const stages_smem = reinterpret_cast<Element*>(chunk_smem);
   float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + Plan::kStages * QueryLayout::kBytes);
-  float* const constant_smem = value_sum_smem + kValueColumns;    // a, times |q| where q is normalised
-  float* const inverse_smem = constant_smem + Plan::kTokens;      // 1 / g, likewise
-  float* const key_sum_smem = inverse_smem + Plan::kTokens;       // z
+  float* const row_smem = value_sum_smem + kValueColumns;
+  float* const key_sum_smem = row_smem + Plan::kRowFloats * Plan::kTokens;  // z
   StateElement* const state_smem = reinterpret_cast<StateElement*>(key_sum_smem + num_depths * Plan::kDepth);
 
   const int thread = static_cast<int>(threadIdx.x);
@@ -80,7 +99,7 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
       QueryLayout::template start_copy<Plan::kThreads>(
           stages_smem + step % Plan::kStages * QueryLayout::kElements,
           query_gmem + token * args.query.token_stride + column, args.query.token_stride,
-          tile.item.tokens - static_cast<int>(token), args.key_dim - column);
+          item.tokens - static_cast<int>(token), args.key_dim - column);
     }
     commit_copies();
   };
@@ -92,19 +111,19 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
   for (int idx = thread; idx < num_depths * Plan::kDepth * kValueColumns; idx += Plan::kThreads) {
     const int key = idx / kValueColumns;
     const int column = idx % kValueColumns;
-    const bool valid = args.state_in != nullptr && key < args.key_dim && column < tile.num_columns;
-    const int64_t source = tile.state_offset(args) + static_cast<int64_t>(key) * args.value_dim + column;
+    const bool valid = state.state_gmem != nullptr && key < args.key_dim && column < num_values;
+    const int64_t source = key * state.key_stride + column * state.column_stride;
     const int target =
         key / Plan::kDepth * StateLayout::kElements + column * StateLayout::kStride + key % Plan::kDepth;
-    state_smem[target] = from_float<StateElement>(valid ? args.state_in[source] : 0.0f);
+    state_smem[target] = from_float<StateElement>(valid ? state.state_gmem[source] : 0.0f);
   }
   for (int key = thread; key < num_depths * Plan::kDepth; key += Plan::kThreads) {
-    const bool valid = args.key_sum_in != nullptr && key < args.key_dim;
-    key_sum_smem[key] = valid ? args.key_sum_in[tile.key_sum_offset(args) + key] : 0.0f;
+    const bool valid = state.key_sum_gmem != nullptr && key < args.key_dim;
+    key_sum_smem[key] = valid ? state.key_sum_gmem[key] : 0.0f;
   }
   if (thread < kValueColumns) {
-    const bool valid = args.value_sum_in != nullptr && thread < tile.num_columns;
-    value_sum_smem[thread] = valid ? args.value_sum_in[tile.value_sum_offset(args) + thread] : 0.0f;
+    const bool valid = state.value_sum_gmem != nullptr && thread < num_values;
+    value_sum_smem[thread] = valid ? state.value_sum_gmem[thread] : 0.0f;
   }
 
   float out_frag[Plan::kColumnBlocks][2][4];
@@ -159,12 +178,51 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
       continue;
     }
 
+    rows.measure(row_smem, row, row_lane, token, token + row < item.tokens, squares, products);
+    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int out_row = strip * 16 + lane / 4 + half * 8;
+      const OutputFactors factors = rows.factors(row_smem, out_row);
+      Element* const out_row_gmem = token + out_row < item.tokens
+                                    ? out_gmem + static_cast<int64_t>(token + out_row) * args.out.token_stride
+                                    : nullptr;
+#pragma unroll
+      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+        const int column = first_column + j * 16;
+        float x_frag[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float linear = out_frag[j][i / 2][half * 2 + i % 2];
+          const int value = column + i / 2 * 8 + lane % 4 * 2 + i % 2;
+          x_frag[i] = fmaf(factors.linear, linear, factors.constant * value_sum_smem[value]);
+          rows.visit(row_smem, out_row, token, value, x_frag[i]);
+          x_frag[i] *= factors.factor;
+        }
+        store_pieces(out_row_gmem, num_values, column, make_float2(x_frag[0], x_frag[1]),
+                     make_float2(x_frag[2], x_frag[3]));
+      }
+    }
+  }
+}
+
+// Rows of the forward.
+template <class Plan>
+struct ForwardOutputRows {
+  using Element = typename Plan::Element;
+  const ChunkedArguments& args;
+  const ValueTile<kValueColumns>& tile;
+  const Element* query_gmem;
+
+  // a and 1 / g, times |q| where q is normalised
+  __device__ __forceinline__ void measure(float* row_smem, int row, int row_lane, int token, bool is_valid,
+                                          float squares, float products) const {
     const float query_key_sum = sum_lanes<Plan::kLanesPerRow>(products);
     float length = 1.0f;
     if (args.normalize != 0) {
       const Element* const row_gmem =
           query_gmem + static_cast<int64_t>(token + row) * args.query.token_stride;
-      const int num_columns = token + row < tile.item.tokens ? args.key_dim : 0;
+      const int num_columns = is_valid ? args.key_dim : 0;
       length = row_length<Plan::kLanesPerRow>(squares, [&](auto&& visit) {
         for (int column = row_lane; column < num_columns; column += Plan::kLanesPerRow) {
           visit(column, to_float(row_gmem[column]), 0.0f);
@@ -175,37 +233,40 @@ __device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
       const double constant = static_cast<double>(tile.head.a) * length;
       const float normalizer = static_cast<float>(constant * static_cast<double>(tile.item.count) +
                                                   static_cast<double>(tile.head.b) * query_key_sum);
-      constant_smem[row] = static_cast<float>(constant);
-      inverse_smem[row] = 1.0f / normalizer;
-      if (tile.block.tile_idx == 0 && token + row < tile.item.tokens) {
+      row_smem[row] = static_cast<float>(constant);
+      row_smem[Plan::kTokens + row] = 1.0f / normalizer;
+      if (tile.block.tile_idx == 0 && is_valid) {
         tile.normalizer(args)[static_cast<int64_t>(token + row) * args.normalizer.token_stride] =
             normalizer / length;
       }
     }
-    __syncthreads();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int out_row = strip * 16 + lane / 4 + half * 8;
-      const float constant = constant_smem[out_row];
-      const float inverse = inverse_smem[out_row];
-      Element* const row_gmem = token + out_row < tile.item.tokens
-                                    ? out_gmem + static_cast<int64_t>(token + out_row) * args.out.token_stride
-                                    : nullptr;
-#pragma unroll
-      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-        const int column = first_column + j * 16;
-        float x_frag[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float linear = out_frag[j][i / 2][half * 2 + i % 2];
-          const float value_sum = value_sum_smem[column + i / 2 * 8 + lane % 4 * 2 + i % 2];
-          x_frag[i] = fmaf(tile.head.b, linear, constant * value_sum) * inverse;
-        }
-        store_pieces(row_gmem, tile.num_columns, column, make_float2(x_frag[0], x_frag[1]),
-                     make_float2(x_frag[2], x_frag[3]));
-      }
-    }
   }
+
+  __device__ __forceinline__ OutputFactors factors(const float* row_smem, int row) const {
+    return {tile.head.b, row_smem[row], row_smem[Plan::kTokens + row]};
+  }
+
+  __device__ __forceinline__ void visit(const float*, int, int, int, float) const {}
+};
+
+template <class Plan>
+__device__ __forceinline__ void state_outputs(const ChunkedArguments& args) {
+  using Element = typename Plan::Element;
+  let_later_kernels_start();
+  const ValueTile<kValueColumns> tile(args);
+  wait_for_earlier_kernels();
+  if (tile.item.tokens == 0) {
+    return;
+  }
+  const auto at = [](const float* array_gmem, int64_t offset) {
+    return array_gmem == nullptr ? nullptr : array_gmem + offset;
+  };
+  const StateColumns state = {at(args.state_in, tile.state_offset(args)), args.value_dim, 1,
+                              at(args.key_sum_in, tile.key_sum_offset(args)),
+                              at(args.value_sum_in, tile.value_sum_offset(args))};
+  const Element* const query_gmem = tile.query<Element>(args);
+  ForwardOutputRows<Plan> rows = {args, tile, query_gmem};
+  outputs_of_state<Plan>(args, tile.item, tile.num_columns, query_gmem, tile.out<Element>(args), state, rows);
 }
 
 }  // namespace linattn

@@ -1,4 +1,4 @@
-// The states before items, from the sums of items.
+// The states before items, or after them, from the sums of items.
 #pragma once
 
 #include "linattn/chunk_items.cuh"
@@ -60,22 +60,25 @@ __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
   const int num_sums = out_gmem != nullptr || args.spans != nullptr ? span.num_items : span.num_items - 1;
   RunningSum sum(in_gmem == nullptr ? 0.0f : in_gmem[end_offset]);
   if (sums_gmem != nullptr) {
-    float* item_gmem = sums_gmem + (block.head * args.num_items + span.first) * extent + element;
+    const bool is_backwards = args.backwards != 0;
+    const int64_t stride = is_backwards ? -static_cast<int64_t>(extent) : extent;
+    const int first = span.first + (is_backwards ? span.num_items - 1 : 0);
+    float* item_gmem = sums_gmem + (block.head * args.num_items + first) * extent + element;
     for (int i = 0; i < span.num_items; i += kBatch) {
       float term_frag[kBatch];
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        term_frag[k] = i + k < num_sums ? item_gmem[static_cast<int64_t>(k) * extent] : 0.0f;
+        term_frag[k] = i + k < num_sums ? item_gmem[k * stride] : 0.0f;
       }
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
         if (i + k < span.num_items) {
-          item_gmem[static_cast<int64_t>(k) * extent] = sum.total();
+          item_gmem[k * stride] = sum.total();
           sum.add(term_frag[k]);
           sum.fold();
         }
       }
-      item_gmem += static_cast<int64_t>(kBatch) * extent;
+      item_gmem += kBatch * stride;
     }
   }
   if (out_gmem != nullptr) {

@@ -165,10 +165,10 @@ struct TileSums<Plan, false> {
 // summed inside the tensor core unless kAccurate: its sums truncate, by 8e-5 after 16384 tokens, so items
 // should not be much longer.
 //
-// kSharedLimit: what a block may ask for. 99 KB suits every architecture; 112 KB, two blocks on sm_90, give
+// kStageFloats: what a stage holds beside K and V of a token. kSharedLimit: what a block may ask for. 99 KB suits every architecture; 112 KB, two blocks on sm_90, give
 // chunks of twice the tokens.
 template <typename ElementOf, bool kAccurateOf, int kKeyTileOf, int kValueTileOf,
-          int kSharedLimit = 99 * 1024>
+          int kSharedLimit = 99 * 1024, int kStageFloats = 0>
 struct StateSumsPlan {
   using Element = ElementOf;
   static constexpr bool kAccurate = kAccurateOf;
@@ -184,7 +184,7 @@ struct StateSumsPlan {
   static constexpr int kStepTokens = kOperandBytes <= 256 ? 64 : kOperandBytes <= 512 ? 32 : 16;
 
   __host__ __device__ static constexpr int stage_bytes(int tokens) {
-    return tokens * (kKeyTile + kValueTile + 16) * static_cast<int>(sizeof(Element));
+    return tokens * ((kKeyTile + kValueTile + 16) * static_cast<int>(sizeof(Element)) + 4 * kStageFloats);
   }
 
   static constexpr int kTokens =
@@ -203,13 +203,90 @@ struct StateSumsPlan {
 
   static_assert(kKeyTile == 64 || kKeyTile == 128, "two columns of warps");
   static_assert(kValueTile == 64 || kValueTile == 128, "four rows of warps");
-  static_assert(kStageBytes == KeyLayout::kBytes + ValueLayout::kBytes, "the stage as laid out");
+  static_assert(kStageBytes == KeyLayout::kBytes + ValueLayout::kBytes + 4 * kStageFloats * kTokens,
+                "the stage as laid out");
   static_assert(kStages >= 3, "copies take longer than a chunk");
 
   __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {
     return ceil_div(key_dim, kKeyTile) * ceil_div(value_dim, kValueTile);
   }
 };
+
+// What a warp adds to its part of S^T: its rows of V^T times its columns of K. visit_values(rows, block, token)
+// sees each operand of V before it is multiplied and may change it, visit_keys(left, right, block) those of K.
+template <class Plan, typename VisitValues, typename VisitKeys>
+__device__ __forceinline__ void add_tile_products(
+    float (&state_frag)[Plan::kRowBlocks][Plan::kColumnBlocks][2][4], const typename Plan::Element* key_smem,
+    const typename Plan::Element* value_smem, int warp_row, int warp_column, VisitValues&& visit_values,
+    VisitKeys&& visit_keys) {
+  using Operand = Operands<typename Plan::Element, Plan::kKind>;
+  using KeyLayout = typename Plan::KeyLayout;
+  using ValueLayout = typename Plan::ValueLayout;
+#pragma unroll 1
+  for (int first = 0; first < Plan::kTokens; first += Plan::kStepTokens) {
+    typename Operand::A value_frag[Plan::kRowBlocks][Plan::kTokenSteps];
+#pragma unroll
+    for (int r = 0; r < Plan::kRowBlocks; ++r) {
+#pragma unroll
+      for (int step = 0; step < Plan::kTokenSteps; ++step) {
+        Operand::template load_a_transposed<ValueLayout>(value_frag[r][step], value_smem, first + step * 16,
+                                                         warp_row + r * 16);
+        visit_values(value_frag[r][step], r, first + step * 16);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+      // The sums inside the tensor core truncate. Where that counts, a chunk's product is formed apart.
+      float product_frag[Plan::kRowBlocks][2][4];
+      if constexpr (Plan::kAccurate) {
+        clear(product_frag);
+      }
+#pragma unroll
+      for (int step = 0; step < Plan::kTokenSteps; ++step) {
+        typename Operand::B left;
+        typename Operand::B right;
+        Operand::template load_b_transposed<KeyLayout>(left, right, key_smem, first + step * 16,
+                                                       warp_column + j * 16);
+        visit_keys(left, right, j);
+#pragma unroll
+        for (int r = 0; r < Plan::kRowBlocks; ++r) {
+          float(&left_frag)[4] = Plan::kAccurate ? product_frag[r][0] : state_frag[r][j][0];
+          float(&right_frag)[4] = Plan::kAccurate ? product_frag[r][1] : state_frag[r][j][1];
+          multiply(left_frag, value_frag[r][step], left);
+          multiply(right_frag, value_frag[r][step], right);
+        }
+      }
+      if constexpr (Plan::kAccurate) {
+#pragma unroll
+        for (int r = 0; r < Plan::kRowBlocks; ++r) {
+          add_to(state_frag[r][j][0], product_frag[r][0]);
+          add_to(state_frag[r][j][1], product_frag[r][1]);
+        }
+      }
+    }
+  }
+}
+
+template <class Plan>
+__device__ __forceinline__ void store_tile(
+    const float (&state_frag)[Plan::kRowBlocks][Plan::kColumnBlocks][2][4], float* state_gmem, int value_dim,
+    int num_keys, int num_values, int warp_row, int warp_column) {
+  const int lane = lane_of_thread();
+#pragma unroll
+  for (int r = 0; r < Plan::kRowBlocks; ++r) {
+#pragma unroll
+    for (int j = 0; j < Plan::kColumnBlocks; ++j) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int value = warp_row + r * 16 + lane / 4 + i % 4 / 2 * 8;
+        const int key = warp_column + j * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (value < num_values && key < num_keys) {
+          state_gmem[static_cast<int64_t>(key) * value_dim + value] = state_frag[r][j][i / 4][i % 4];
+        }
+      }
+    }
+  }
+}
 
 template <class Plan>
 __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
@@ -307,49 +384,14 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
 
     sums.read_tiles(key_smem, value_smem);
 
-#pragma unroll 1
-    for (int first = 0; first < Plan::kTokens; first += Plan::kStepTokens) {
-      typename Operand::A value_frag[Plan::kRowBlocks][Plan::kTokenSteps];
-#pragma unroll
-      for (int r = 0; r < Plan::kRowBlocks; ++r) {
-#pragma unroll
-        for (int step = 0; step < Plan::kTokenSteps; ++step) {
-          Operand::template load_a_transposed<ValueLayout>(value_frag[r][step], value_smem, first + step * 16,
-                                                           warp_row + r * 16);
-          sums.template add_values<Operand>(value_frag[r][step], r, sums_values);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-        // The sums inside the tensor core truncate. Where that counts, a chunk's product is formed apart.
-        float product_frag[Plan::kRowBlocks][2][4];
-        if constexpr (Plan::kAccurate) {
-          clear(product_frag);
-        }
-#pragma unroll
-        for (int step = 0; step < Plan::kTokenSteps; ++step) {
-          typename Operand::B left;
-          typename Operand::B right;
-          Operand::template load_b_transposed<KeyLayout>(left, right, key_smem, first + step * 16,
-                                                         warp_column + j * 16);
-          sums.template add_keys<Operand>(left, right, j, sums_keys);
-#pragma unroll
-          for (int r = 0; r < Plan::kRowBlocks; ++r) {
-            float(&left_frag)[4] = Plan::kAccurate ? product_frag[r][0] : state_frag[r][j][0];
-            float(&right_frag)[4] = Plan::kAccurate ? product_frag[r][1] : state_frag[r][j][1];
-            multiply(left_frag, value_frag[r][step], left);
-            multiply(right_frag, value_frag[r][step], right);
-          }
-        }
-        if constexpr (Plan::kAccurate) {
-#pragma unroll
-          for (int r = 0; r < Plan::kRowBlocks; ++r) {
-            add_to(state_frag[r][j][0], product_frag[r][0]);
-            add_to(state_frag[r][j][1], product_frag[r][1]);
-          }
-        }
-      }
-    }
+    add_tile_products<Plan>(
+        state_frag, key_smem, value_smem, warp_row, warp_column,
+        [&](const typename Operand::A& rows, int block, int) {
+          sums.template add_values<Operand>(rows, block, sums_values);
+        },
+        [&](const typename Operand::B& left, const typename Operand::B& right, int block) {
+          sums.template add_keys<Operand>(left, right, block, sums_keys);
+        });
     sums.fold();
   }
   wait_for_groups<0>();
@@ -361,23 +403,8 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
              sums_values ? args.value_sum_out + state * args.value_dim + first_value : nullptr, num_values);
 
   if (args.state_out != nullptr) {
-    float* const state_gmem =
-        args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value;
-    const int lane = thread % kWarp;
-#pragma unroll
-    for (int r = 0; r < Plan::kRowBlocks; ++r) {
-#pragma unroll
-      for (int j = 0; j < Plan::kColumnBlocks; ++j) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const int value = warp_row + r * 16 + lane / 4 + i % 4 / 2 * 8;
-          const int key = warp_column + j * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-          if (value < num_values && key < num_keys) {
-            state_gmem[static_cast<int64_t>(key) * args.value_dim + value] = state_frag[r][j][i / 4][i % 4];
-          }
-        }
-      }
-    }
+    store_tile<Plan>(state_frag, args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value,
+                     args.value_dim, num_keys, num_values, warp_row, warp_column);
   }
 }
 

@@ -1,0 +1,184 @@
+// What the gradients need of single rows, and what they leave to be done to them: gradient_arguments.h has the
+// vocabulary. Bound by memory.
+#pragma once
+
+#include "linattn/chunk_items.cuh"
+#include "linattn/chunk_rows.cuh"
+#include "linattn/dependent_launch.cuh"
+#include "linattn/gradient_arguments.h"
+
+namespace linattn {
+
+// kLanes neighbouring lanes have a row: block = rows kRows block .. kRows block + kRows - 1.
+template <typename ElementOf>
+struct RowsPlan {
+  using Element = ElementOf;
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 4;
+  static constexpr int kSharedBytes = 0;
+  static constexpr int kLanes = 8;
+  static constexpr int kRows = kThreads / kLanes;
+};
+
+// Row `row` of a tensor, in the order [batch, head, token].
+template <typename Element>
+__device__ __forceinline__ Element* row_in_order(const TensorView& view, int64_t row, int heads, int tokens) {
+  const int64_t head = row / tokens;
+  return row_address<Element>(view, static_cast<int>(head / heads), static_cast<int>(head % heads),
+                              row - head * tokens);
+}
+
+// Calls visit(x0, y0, x1, y1) for pairs of neighbours of two rows, as visit_row does of one.
+template <int kLanes, typename Element, typename Visit>
+__device__ __forceinline__ void visit_rows(const Element* row, const Element* other_row, int num_columns, int lane,
+                                           Visit&& visit) {
+  constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
+#pragma unroll 4
+  for (int column = lane * kVector; column < num_columns; column += kLanes * kVector) {
+    const uint4 x = *reinterpret_cast<const uint4*>(row + column);
+    const uint4 y = *reinterpret_cast<const uint4*>(other_row + column);
+    const uint32_t x_words[4] = {x.x, x.y, x.z, x.w};
+    const uint32_t y_words[4] = {y.x, y.y, y.z, y.w};
+    if constexpr (sizeof(Element) == 2) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x_pair = unpack<Element>(x_words[i]);
+        const float2 y_pair = unpack<Element>(y_words[i]);
+        visit(column + 2 * i, x_pair.x, y_pair.x, x_pair.y, y_pair.y);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        visit(column + i, __uint_as_float(x_words[i]), __uint_as_float(y_words[i]),
+              __uint_as_float(x_words[i + 1]), __uint_as_float(y_words[i + 1]));
+      }
+    }
+  }
+}
+
+template <class Plan>
+__device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args) {
+  using Element = typename Plan::Element;
+  let_later_kernels_start();
+  const int kv_heads = args.heads / args.group;
+  const int64_t num_queries = static_cast<int64_t>(args.batches) * args.heads * args.tokens;
+  const int64_t num_keys =
+      args.query_scale == nullptr ? 0 : static_cast<int64_t>(args.batches) * kv_heads * args.tokens;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * Plan::kRows + threadIdx.x / Plan::kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % Plan::kLanes;
+  const bool is_query = row < num_queries;
+  const bool is_key = !is_query && row - num_queries < num_keys;
+  wait_for_earlier_kernels();
+
+  // All loads of a row are under way before the first sum.
+  float products = 0.0f;
+  if (is_query) {
+    const Element* const out_gmem = row_in_order<Element>(args.out, row, args.heads, args.tokens);
+    const Element* const gradient_gmem = row_in_order<Element>(args.out_gradient, row, args.heads, args.tokens);
+    visit_rows<Plan::kLanes>(out_gmem, gradient_gmem, args.value_dim, lane,
+                             [&](int, float x0, float y0, float x1, float y1) {
+                               products = fmaf(x0, y0, fmaf(x1, y1, products));
+                             });
+  }
+  const Element* row_gmem = nullptr;
+  float squares = 0.0f;
+  const int num_columns = args.query_scale != nullptr && (is_query || is_key) ? args.key_dim : 0;
+  if (num_columns > 0) {
+    row_gmem = is_query ? row_in_order<Element>(args.query, row, args.heads, args.tokens)
+                        : row_in_order<Element>(args.key, row - num_queries, kv_heads, args.tokens);
+    visit_row<Plan::kLanes>(row_gmem, num_columns, lane, [&](int, float x, float y) {
+      squares = fmaf(x, x, fmaf(y, y, squares));
+    });
+  }
+  const float delta = sum_lanes<Plan::kLanes>(products);
+  if (is_query && lane == 0) {
+    args.delta[row] = delta;
+  }
+  if (args.query_scale == nullptr) {
+    return;
+  }
+  const float length = row_length<Plan::kLanes>(squares, [&](auto&& visit) {
+    visit_row<Plan::kLanes, 1>(row_gmem, num_columns, lane, visit);
+  });
+  if (lane == 0 && (is_query || is_key)) {
+    float* const scale_gmem = is_query ? args.query_scale + row : args.key_scale + (row - num_queries);
+    *scale_gmem = inverse_length(length);
+  }
+}
+
+template <class Plan>
+__device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradientArguments& args) {
+  using Element = typename Plan::Element;
+  let_later_kernels_start();
+  const int64_t num_rows = static_cast<int64_t>(args.batches) * args.heads * args.tokens;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * Plan::kRows + threadIdx.x / Plan::kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % Plan::kLanes;
+  const bool valid = row < num_rows;
+  wait_for_earlier_kernels();
+
+  const int num_columns = valid ? args.dim : 0;
+  const Element* row_gmem = nullptr;
+  Element* gradient_gmem = nullptr;
+  float scale = 0.0f;
+  if (valid) {
+    row_gmem = row_in_order<Element>(args.row, row, args.heads, args.tokens);
+    gradient_gmem = row_in_order<Element>(args.gradient, row, args.heads, args.tokens);
+    scale = args.scale[row];
+  }
+  float products = 0.0f;
+  int is_other = 0;  // than a row of zeros
+  visit_rows<Plan::kLanes, Element>(row_gmem, gradient_gmem, num_columns, lane,
+                                    [&](int, float x0, float y0, float x1, float y1) {
+                                      products = fmaf(x0 * scale, y0, fmaf(x1 * scale, y1, products));
+                                      is_other |= x0 != 0.0f || x1 != 0.0f;
+                                    });
+  const float along = sum_lanes<Plan::kLanes>(products);
+  const float factor = sum_lanes<Plan::kLanes>(is_other) != 0 ? scale : 0.0f;
+  visit_rows<Plan::kLanes, Element>(
+      row_gmem, gradient_gmem, num_columns, lane, [&](int column, float x0, float y0, float x1, float y1) {
+        const float first = fmaf(-along, x0 * scale, y0) * factor;
+        const float second = fmaf(-along, x1 * scale, y1) * factor;
+        if constexpr (sizeof(Element) == 2) {
+          *reinterpret_cast<uint32_t*>(gradient_gmem + column) = pack<Element>(first, second);
+        } else {
+          *reinterpret_cast<float2*>(gradient_gmem + column) = make_float2(first, second);
+        }
+      });
+}
+
+// A thread has a head.
+struct CoefficientSumsPlan {
+  static constexpr int kThreads = 64;
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kSharedBytes = 0;
+};
+
+template <class Plan>
+__device__ __forceinline__ void coefficient_sums(const CoefficientSumsArguments& args) {
+  let_later_kernels_start();
+  const int64_t head = static_cast<int64_t>(blockIdx.x) * Plan::kThreads + threadIdx.x;
+  wait_for_earlier_kernels();
+  if (head >= static_cast<int64_t>(args.batches) * args.heads) {
+    return;
+  }
+  const double2* const partials_gmem = reinterpret_cast<const double2*>(args.partials) + head * args.count;
+  double a_sum = 0.0;
+  double b_sum = 0.0;
+#pragma unroll 8
+  for (int i = 0; i < args.count; ++i) {
+    const double2 partial = partials_gmem[i];
+    a_sum += partial.x;
+    b_sum += partial.y;
+  }
+  const int head_idx = static_cast<int>(head % args.heads);
+  const double a = args.a_per_head == nullptr ? args.a : args.a_per_head[head_idx];
+  const double b = args.b_per_head == nullptr ? args.b : args.b_per_head[head_idx];
+  if (args.a_gradient != nullptr) {
+    args.a_gradient[head] = static_cast<float>(a_sum);
+  }
+  if (args.b_gradient != nullptr) {
+    args.b_gradient[head] = static_cast<float>(args.slope_is_summed != 0 ? b_sum : -a * a_sum / b);
+  }
+}
+
+}  // namespace linattn
