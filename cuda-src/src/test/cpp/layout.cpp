@@ -5,6 +5,7 @@
 
 #include "linattn/arguments.h"
 #include "linattn/chunked_arguments.h"
+#include "linattn/gradient_arguments.h"
 
 using namespace linattn;
 
@@ -123,4 +124,49 @@ int main() {
   MEMBER(StateScanArguments, num_sequences);
   MEMBER(StateScanArguments, key_dim);
   MEMBER(StateScanArguments, value_dim);
+  MEMBER(StateScanArguments, backwards);
+  MEMBER(StateScanArguments, reserved);
+  SIZE(GradientArguments);
+  MEMBER(GradientArguments, chunked);
+  MEMBER(GradientArguments, delta);
+  MEMBER(GradientArguments, query_scale);
+  MEMBER(GradientArguments, key_scale);
+  MEMBER(GradientArguments, partials);
+  MEMBER(GradientArguments, slope_query);
+  MEMBER(GradientArguments, task);
+  MEMBER(GradientArguments, reserved);
+  SIZE(GradientRowsArguments);
+  MEMBER(GradientRowsArguments, query);
+  MEMBER(GradientRowsArguments, key);
+  MEMBER(GradientRowsArguments, out);
+  MEMBER(GradientRowsArguments, out_gradient);
+  MEMBER(GradientRowsArguments, delta);
+  MEMBER(GradientRowsArguments, query_scale);
+  MEMBER(GradientRowsArguments, key_scale);
+  MEMBER(GradientRowsArguments, tokens);
+  MEMBER(GradientRowsArguments, heads);
+  MEMBER(GradientRowsArguments, group);
+  MEMBER(GradientRowsArguments, batches);
+  MEMBER(GradientRowsArguments, key_dim);
+  MEMBER(GradientRowsArguments, value_dim);
+  SIZE(NormalizeRowsGradientArguments);
+  MEMBER(NormalizeRowsGradientArguments, row);
+  MEMBER(NormalizeRowsGradientArguments, gradient);
+  MEMBER(NormalizeRowsGradientArguments, scale);
+  MEMBER(NormalizeRowsGradientArguments, tokens);
+  MEMBER(NormalizeRowsGradientArguments, heads);
+  MEMBER(NormalizeRowsGradientArguments, batches);
+  MEMBER(NormalizeRowsGradientArguments, dim);
+  SIZE(CoefficientSumsArguments);
+  MEMBER(CoefficientSumsArguments, partials);
+  MEMBER(CoefficientSumsArguments, a_per_head);
+  MEMBER(CoefficientSumsArguments, b_per_head);
+  MEMBER(CoefficientSumsArguments, a_gradient);
+  MEMBER(CoefficientSumsArguments, b_gradient);
+  MEMBER(CoefficientSumsArguments, count);
+  MEMBER(CoefficientSumsArguments, heads);
+  MEMBER(CoefficientSumsArguments, batches);
+  MEMBER(CoefficientSumsArguments, slope_is_summed);
+  MEMBER(CoefficientSumsArguments, a);
+  MEMBER(CoefficientSumsArguments, b);
 }

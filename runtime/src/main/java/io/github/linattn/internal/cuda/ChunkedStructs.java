@@ -88,9 +88,12 @@ public final class ChunkedStructs {
           JAVA_INT.withName("num_items"),
           JAVA_INT.withName("num_sequences"),
           JAVA_INT.withName("key_dim"),
-          JAVA_INT.withName("value_dim"));
+          JAVA_INT.withName("value_dim"),
+          JAVA_INT.withName("backwards"),
+          JAVA_INT.withName("reserved"));
 
-  private static final MemoryLayout TENSOR_MAP =
+  /** {@code CUtensorMap}. */
+  static final MemoryLayout TENSOR_MAP =
       MemoryLayout.sequenceLayout(TensorMapWriter.BYTES, JAVA_BYTE);
 
   /** {@code linattn::hopper::HopperArguments}: a multiple of 64 bytes. */

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.linattn.internal.cuda.ArgumentStructs;
 import io.github.linattn.internal.cuda.ChunkedStructs;
+import io.github.linattn.internal.cuda.GradientStructs;
 import io.github.linattn.test.harness.Native;
 import java.io.IOException;
 import java.lang.foreign.MemoryLayout;
@@ -32,12 +33,25 @@ final class ArgumentLayoutTest {
           Map.entry("Item", ChunkedStructs.ITEM),
           Map.entry("Span", ChunkedStructs.SPAN),
           Map.entry("ChunkedArguments", ChunkedStructs.CHUNKED),
-          Map.entry("StateScanArguments", ChunkedStructs.STATE_SCAN));
+          Map.entry("StateScanArguments", ChunkedStructs.STATE_SCAN),
+          Map.entry("GradientArguments", GradientStructs.GRADIENT),
+          Map.entry("GradientRowsArguments", GradientStructs.GRADIENT_ROWS),
+          Map.entry("NormalizeRowsGradientArguments", GradientStructs.NORMALIZE_ROWS_GRADIENT),
+          Map.entry("CoefficientSumsArguments", GradientStructs.COEFFICIENT_SUMS));
 
   @Test
   void tensorMapsLieBeforeTheArgumentsOfAForwardOnHopper() {
     StructLayout hopper = ChunkedStructs.HOPPER;
     assertThat(hopper.byteOffset(PathElement.groupElement("chunked"))).isEqualTo(4 * 128);
+    assertThat(hopper.byteAlignment()).isEqualTo(64);
+    assertThat(hopper.byteSize() % 64).isZero();
+  }
+
+  @Test
+  void tensorMapsLieBeforeTheTasksOfAGradientOnHopper() {
+    StructLayout hopper = GradientStructs.HOPPER_GRADIENT;
+    assertThat(hopper.byteOffset(PathElement.groupElement("rows"))).isEqualTo(8 * 128);
+    assertThat(hopper.byteOffset(PathElement.groupElement("tasks"))).isEqualTo(9 * 128);
     assertThat(hopper.byteAlignment()).isEqualTo(64);
     assertThat(hopper.byteSize() % 64).isZero();
   }
@@ -50,6 +64,7 @@ final class ArgumentLayoutTest {
             """
             #include "linattn/arguments.h"
             #include "linattn/chunked_arguments.h"
+            #include "linattn/gradient_arguments.h"
             #include <cstddef>
             #include <cstdio>
             using namespace linattn;

@@ -1,0 +1,90 @@
+package io.github.linattn.internal.cuda;
+
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import io.github.linattn.bindings.TensorMapWriter;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.StructLayout;
+
+/**
+ * The arguments of the gradients of the family {@code chunked}, laid out as in {@code
+ * linattn/gradient_arguments.h} and named as there.
+ */
+public final class GradientStructs {
+
+  /** {@code linattn::GradientArguments}. */
+  public static final StructLayout GRADIENT =
+      MemoryLayout.structLayout(
+          ChunkedStructs.CHUNKED.withName("chunked"),
+          JAVA_LONG.withName("delta"),
+          JAVA_LONG.withName("query_scale"),
+          JAVA_LONG.withName("key_scale"),
+          JAVA_LONG.withName("partials"),
+          ChunkedStructs.TENSOR_VIEW.withName("slope_query"),
+          JAVA_INT.withName("task"),
+          JAVA_INT.withName("reserved"));
+
+  /** {@code linattn::GradientRowsArguments}. */
+  public static final StructLayout GRADIENT_ROWS =
+      MemoryLayout.structLayout(
+          ChunkedStructs.TENSOR_VIEW.withName("query"),
+          ChunkedStructs.TENSOR_VIEW.withName("key"),
+          ChunkedStructs.TENSOR_VIEW.withName("out"),
+          ChunkedStructs.TENSOR_VIEW.withName("out_gradient"),
+          JAVA_LONG.withName("delta"),
+          JAVA_LONG.withName("query_scale"),
+          JAVA_LONG.withName("key_scale"),
+          JAVA_INT.withName("tokens"),
+          JAVA_INT.withName("heads"),
+          JAVA_INT.withName("group"),
+          JAVA_INT.withName("batches"),
+          JAVA_INT.withName("key_dim"),
+          JAVA_INT.withName("value_dim"));
+
+  /** {@code linattn::NormalizeRowsGradientArguments}. */
+  public static final StructLayout NORMALIZE_ROWS_GRADIENT =
+      MemoryLayout.structLayout(
+          ChunkedStructs.TENSOR_VIEW.withName("row"),
+          ChunkedStructs.TENSOR_VIEW.withName("gradient"),
+          JAVA_LONG.withName("scale"),
+          JAVA_INT.withName("tokens"),
+          JAVA_INT.withName("heads"),
+          JAVA_INT.withName("batches"),
+          JAVA_INT.withName("dim"));
+
+  /** {@code linattn::CoefficientSumsArguments}. */
+  public static final StructLayout COEFFICIENT_SUMS =
+      MemoryLayout.structLayout(
+          JAVA_LONG.withName("partials"),
+          JAVA_LONG.withName("a_per_head"),
+          JAVA_LONG.withName("b_per_head"),
+          JAVA_LONG.withName("a_gradient"),
+          JAVA_LONG.withName("b_gradient"),
+          JAVA_INT.withName("count"),
+          JAVA_INT.withName("heads"),
+          JAVA_INT.withName("batches"),
+          JAVA_INT.withName("slope_is_summed"),
+          JAVA_FLOAT.withName("a"),
+          JAVA_FLOAT.withName("b"));
+
+  /** Tasks of one launch on Hopper. */
+  static final int HOPPER_TASKS = 2;
+
+  private static final MemoryLayout TENSOR_MAPS =
+      MemoryLayout.sequenceLayout(HOPPER_TASKS, ChunkedStructs.TENSOR_MAP);
+
+  /** {@code linattn::hopper::HopperGradientArguments}: a multiple of 64 bytes. */
+  public static final StructLayout HOPPER_GRADIENT =
+      MemoryLayout.structLayout(
+              TENSOR_MAPS.withName("x"),
+              TENSOR_MAPS.withName("y"),
+              TENSOR_MAPS.withName("z"),
+              TENSOR_MAPS.withName("out"),
+              ChunkedStructs.TENSOR_MAP.withName("rows"),
+              MemoryLayout.sequenceLayout(HOPPER_TASKS, GRADIENT).withName("tasks"))
+          .withByteAlignment(TensorMapWriter.ALIGNMENT);
+
+  private GradientStructs() {}
+}
