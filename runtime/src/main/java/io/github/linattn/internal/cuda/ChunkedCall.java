@@ -1,7 +1,5 @@
 package io.github.linattn.internal.cuda;
 
-import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
-import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import io.github.linattn.AttentionInput;
@@ -14,7 +12,6 @@ import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
-import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
@@ -23,8 +20,6 @@ import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Technique;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -37,8 +32,6 @@ import org.jspecify.annotations.Nullable;
  */
 final class ChunkedCall {
   private static final int MOST_LAUNCHES = 4;
-  private static final int BOX_ROWS = Planner.CHUNK;
-  private static final int BOX_BYTES = 128;
 
   private static final long INITIAL_COUNT =
       ChunkedStructs.offset(ChunkedStructs.CHUNKED, "initial_count");
@@ -47,11 +40,11 @@ final class ChunkedCall {
 
   private final CudaQueue queue;
   private final LaunchScratch[] scratch = new LaunchScratch[MOST_LAUNCHES];
-  private final MemorySegment hopper;
-  private final MemorySegment hopperSums;
-  private final MemorySegment main;
-  private final MemorySegment sums;
-  private final MemorySegment scan;
+  private final Arguments hopper;
+  private final Arguments hopperSums;
+  private final Arguments main;
+  private final Arguments sums;
+  private final Arguments scan;
   private final PreparedLaunch[] launches = new PreparedLaunch[MOST_LAUNCHES];
   private int launchCount;
   private List<PreparedCopy> copies = List.of();
@@ -67,11 +60,11 @@ final class ChunkedCall {
     for (int i = 0; i < MOST_LAUNCHES; i++) {
       scratch[i] = new LaunchScratch(owner);
     }
-    this.hopper = owner.allocate(ChunkedStructs.HOPPER);
-    this.hopperSums = owner.allocate(ChunkedStructs.HOPPER);
-    this.main = owner.allocate(ChunkedStructs.CHUNKED);
-    this.sums = owner.allocate(ChunkedStructs.CHUNKED);
-    this.scan = owner.allocate(ChunkedStructs.STATE_SCAN);
+    this.hopper = Arguments.allocate(owner, ChunkedStructs.HOPPER);
+    this.hopperSums = Arguments.allocate(owner, ChunkedStructs.HOPPER);
+    this.main = Arguments.allocate(owner, ChunkedStructs.CHUNKED);
+    this.sums = Arguments.allocate(owner, ChunkedStructs.CHUNKED);
+    this.scan = Arguments.allocate(owner, ChunkedStructs.STATE_SCAN);
   }
 
   /** Forgets what it was filled with. */
@@ -146,8 +139,8 @@ final class ChunkedCall {
   }
 
   private void setCount(long count) {
-    main.set(JAVA_LONG, INITIAL_COUNT, count);
-    hopper.set(JAVA_LONG, HOPPER_CHUNKED + INITIAL_COUNT, count);
+    main.memory().set(JAVA_LONG, INITIAL_COUNT, count);
+    hopper.memory().set(JAVA_LONG, HOPPER_CHUNKED + INITIAL_COUNT, count);
   }
 
   /**
@@ -169,9 +162,7 @@ final class ChunkedCall {
     long marks = states + plan.stateBytes();
     long copy = marks + alignedBytes(plan.markBytes());
     fillCommon(main, forward);
-    setInt(main, "turns", plan.turns());
-    setInt(main, "slot_step", plan.slotStep());
-    setLong(main, "tickets", tickets);
+    main.set("turns", plan.turns()).set("slot_step", plan.slotStep()).set("tickets", tickets);
     copies = new ArrayList<>();
     switch (plan.kind()) {
       case FORWARD, DECODE -> fillWhole(forward, plan, marks, copy);
@@ -191,14 +182,14 @@ final class ChunkedCall {
   }
 
   private PreparedLaunch prepare(Step step, LoadedKernel kernel, ForwardCall forward) {
-    MemorySegment arguments =
+    Arguments arguments =
         switch (step.kernel().operation()) {
           case STATE_SUMS, NORMALIZED_STATE_SUMS -> sums;
           case STATE_SCAN -> scan;
           default -> main;
         };
     if (step.kernel().technique() == Technique.WGMMA) {
-      MemorySegment withMaps = arguments.equals(sums) ? hopperSums : hopper;
+      Arguments withMaps = arguments.equals(sums) ? hopperSums : hopper;
       fillHopper(withMaps, arguments, forward, step.kernel().elementType());
       arguments = withMaps;
     }
@@ -214,38 +205,38 @@ final class ChunkedCall {
             step.sharedBytes(),
             step.startsEarly() ? LaunchOrder.EARLY : LaunchOrder.IN_TURN,
             queue.stream(),
-            arguments);
+            arguments.memory());
   }
 
-  private void fillCommon(MemorySegment struct, ForwardCall forward) {
-    struct.fill((byte) 0);
+  private void fillCommon(Arguments struct, ForwardCall forward) {
     AttentionInput input = forward.input();
     AttentionShape shape = input.shape();
     Operator operator = forward.operator();
-    setView(struct, "query", input.q());
-    setView(struct, "key", input.k());
-    setView(struct, "value", input.v());
-    setView(struct, "out", forward.output());
-    setView(struct, "normalizer", forward.normalizer());
+    struct
+        .clear()
+        .set("query", input.q())
+        .set("key", input.k())
+        .set("value", input.v())
+        .set("out", forward.output())
+        .set("normalizer", forward.normalizer())
+        .set("a", operator.isUniform() ? operator.a(0) : 0)
+        .set("b", operator.isUniform() ? operator.b(0) : 0)
+        .set("tokens", shape.tokens())
+        .set("heads", shape.heads())
+        .set("group", shape.headsPerKeyValueHead())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim())
+        .set("normalize", operator.normalize() ? 1 : 0)
+        .set("batches", shape.batch());
     if (!operator.isUniform()) {
-      setLong(struct, "a_per_head", queue.constants().of(bytes(operator.a())));
-      setLong(struct, "b_per_head", queue.constants().of(bytes(operator.b())));
+      struct
+          .set("a_per_head", queue.lists().floats(operator.a()))
+          .set("b_per_head", queue.lists().floats(operator.b()));
     }
-    setInt(struct, "tokens", shape.tokens());
-    setInt(struct, "heads", shape.heads());
-    setInt(struct, "group", shape.headsPerKeyValueHead());
-    setInt(struct, "key_dim", shape.keyDim());
-    setInt(struct, "value_dim", shape.valueDim());
-    setInt(struct, "normalize", operator.normalize() ? 1 : 0);
-    setInt(struct, "batches", shape.batch());
-    struct.set(JAVA_FLOAT, offset("a"), operator.isUniform() ? operator.a(0) : 0);
-    struct.set(JAVA_FLOAT, offset("b"), operator.isUniform() ? operator.b(0) : 0);
   }
 
-  private void setItems(MemorySegment struct, Cut cut, int slots) {
-    setInt(struct, "item_tokens", cut.itemTokens());
-    setInt(struct, "num_items", cut.items());
-    setInt(struct, "slots", slots);
+  private static void setItems(Arguments struct, Cut cut, int slots) {
+    struct.set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
   }
 
   /** Each item is a sequence and starts from its state. */
@@ -254,25 +245,25 @@ final class ChunkedCall {
     setItems(main, cut, cut.sequences());
     listed = !cut.isRegular();
     if (listed) {
-      setLong(main, "items", items(cut, false));
+      main.set("items", queue.lists().itemsOfSequences(cut, counts));
     }
     if (plan.markBytes() > 0) {
-      setLong(main, "marks", marks);
+      main.set("marks", marks);
     }
     AttentionState last = forward.finalState();
     if (last != null && last == initial && plan.copyBytes() > 0) {
       long z = copy + last.s().byteSpan();
-      setState(
-          main,
+      main.setState(
           "_in",
-          copied(last.s(), copy),
-          copied(last.z(), z),
-          copied(last.u(), z + last.z().byteSpan()));
+          new StateArrays(
+              copied(last.s(), copy),
+              copied(last.z(), z),
+              copied(last.u(), z + last.z().byteSpan())));
     } else if (initial != null) {
-      setState(main, "_in", initial);
+      main.setState("_in", StateArrays.of(initial));
     }
     if (last != null) {
-      setState(main, "_out", last);
+      main.setState("_out", StateArrays.of(last));
     }
   }
 
@@ -286,24 +277,24 @@ final class ChunkedCall {
     Cut cut = plan.cut();
     AttentionShape shape = forward.input().shape();
     setItems(main, plan.forwardCut(), plan.slots());
-    setLong(main, "marks", marks);
+    main.set("marks", marks);
     listed = !cut.isRegular();
     if (listed) {
-      setLong(main, "items", items(cut, true));
+      main.set("items", queue.lists().itemsOfSegments(cut, counts));
     }
-    MemorySegment.copy(main, 0, sums, 0, main.byteSize());
-    State before = State.at(states, shape, plan.slots());
-    before.set(sums, "_out");
+    sums.copyOf(main);
+    StateArrays before = StateArrays.at(states, shape, plan.slots());
+    sums.setState("_out", before);
     ofKeyValueHeads(sums, shape);
     setItems(sums, cut, plan.slots());
-    setInt(sums, "num_items", plan.summed());
-    before.set(main, "_in");
+    sums.set("num_items", plan.summed());
+    main.setState("_in", before);
     fillScan(cut, plan.slots(), before, shape);
     if (initial != null) {
-      setScanState("_in", initial);
+      scan.setState("_in", StateArrays.of(initial));
     }
     if (forward.finalState() != null) {
-      setScanState("_out", forward.finalState());
+      scan.setState("_out", StateArrays.of(forward.finalState()));
     }
   }
 
@@ -311,194 +302,62 @@ final class ChunkedCall {
   private void fillNonCausal(ForwardCall forward, ForwardPlan plan, long states) {
     Cut cut = plan.cut();
     AttentionShape shape = forward.input().shape();
-    MemorySegment.copy(main, 0, sums, 0, main.byteSize());
+    sums.copyOf(main);
     setItems(sums, cut, cut.items());
     if (!cut.isRegular()) {
-      setLong(sums, "items", items(cut, true));
+      sums.set("items", queue.lists().itemsOfSegments(cut, counts));
     }
-    State before = State.at(states, shape, cut.items());
-    before.set(sums, "_out");
+    StateArrays before = StateArrays.at(states, shape, cut.items());
+    sums.setState("_out", before);
     ofKeyValueHeads(sums, shape);
     fillScan(cut, cut.items(), before, shape);
-    State total = State.at(before.end(), shape, cut.sequences());
-    total.setScan(scan, "_out");
+    StateArrays total =
+        StateArrays.at(states + StateArrays.bytes(shape, cut.items()), shape, cut.sequences());
+    scan.setState("_out", total);
     Cut outputs = plan.outputs();
     if (outputs == null) {
       throw new IllegalStateException("a plan without causality has items of outputs");
     }
     setItems(main, outputs, cut.sequences());
-    setLong(main, "items", outputItems(outputs));
-    total.set(main, "_in");
+    main.set("items", queue.lists().itemsOfTotals(outputs));
+    main.setState("_in", total);
     listed = false;
   }
 
   /** Sums know no query heads. */
-  private static void ofKeyValueHeads(MemorySegment sums, AttentionShape shape) {
-    setInt(sums, "heads", shape.keyValueHeads());
-    setInt(sums, "group", 1);
-    setLong(sums, "a_per_head", 0);
-    setLong(sums, "b_per_head", 0);
-    setLong(sums, "marks", 0);
-    setInt(sums, "turns", 1);
-    setInt(sums, "slot_step", 1);
+  private static void ofKeyValueHeads(Arguments sums, AttentionShape shape) {
+    sums.set("heads", shape.keyValueHeads())
+        .set("group", 1)
+        .set("a_per_head", 0L)
+        .set("b_per_head", 0L)
+        .set("marks", 0L)
+        .set("turns", 1)
+        .set("slot_step", 1);
   }
 
-  private void fillScan(Cut cut, int slots, State items, AttentionShape shape) {
-    scan.fill((byte) 0);
-    items.setScan(scan, "");
-    if (!cut.isRegular()) {
-      scan.set(JAVA_LONG, scanOffset("spans"), spans(cut));
-    }
-    scan.set(JAVA_INT, scanOffset("num_items"), slots);
-    scan.set(JAVA_INT, scanOffset("num_sequences"), cut.sequences());
-    scan.set(JAVA_INT, scanOffset("key_dim"), shape.keyDim());
-    scan.set(JAVA_INT, scanOffset("value_dim"), shape.valueDim());
+  private void fillScan(Cut cut, int slots, StateArrays items, AttentionShape shape) {
+    scan.clear()
+        .setState("", items)
+        .set("spans", cut.isRegular() ? 0 : queue.lists().spans(cut))
+        .set("num_items", slots)
+        .set("num_sequences", cut.sequences())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim());
   }
 
   private void fillHopper(
-      MemorySegment struct, MemorySegment chunked, ForwardCall forward, ElementType element) {
+      Arguments struct, Arguments chunked, ForwardCall forward, ElementType element) {
     AttentionInput input = forward.input();
-    MemorySegment.copy(chunked, 0, struct, HOPPER_CHUNKED, chunked.byteSize());
+    struct.inner("chunked", ChunkedStructs.CHUNKED).copyOf(chunked);
     setMap(struct, "query", input.q(), element);
     setMap(struct, "key", input.k(), element);
     setMap(struct, "value", input.v(), element);
     setMap(struct, "out", forward.output(), element);
   }
 
-  private void setMap(MemorySegment struct, String member, Tensor tensor, ElementType element) {
-    int bytes = element.bytes();
-    long width = tensor.shape().extent(3);
-    queue
-        .tensorMaps()
-        .extents(
-            width, tensor.shape().extent(2), tensor.shape().extent(1), tensor.shape().extent(0))
-        .byteStrides(
-            byteStride(tensor, 2, width * bytes),
-            byteStride(tensor, 1, width * bytes),
-            byteStride(tensor, 0, width * bytes))
-        .box(BOX_BYTES / bytes, BOX_ROWS, 1, 1)
-        .write(
-            struct.asSlice(
-                ChunkedStructs.offset(ChunkedStructs.HOPPER, member), TensorMapWriter.BYTES),
-            switch (element) {
-              case F32 -> TensorMapWriter.Element.F32;
-              case BF16 -> TensorMapWriter.Element.BF16;
-              case F16 -> TensorMapWriter.Element.F16;
-            },
-            address(tensor));
-  }
-
-  /** A stride that is never taken may be anything: the copy engine wants it to be one. */
-  private static long byteStride(Tensor tensor, int axis, long rowBytes) {
-    return tensor.shape().extent(axis) == 1
-        ? rowBytes
-        : tensor.stride(axis) * tensor.dtype().bytes();
-  }
-
-  /** {@code slot} is the sequence, or with {@code bySegment} the item itself. */
-  private long items(Cut cut, boolean bySegment) {
-    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
-    cut.forEach(
-        (index, sequence, start, length) ->
-            putItem(
-                list,
-                start,
-                length,
-                bySegment ? index : sequence,
-                counts[sequence] + start - cut.start(sequence)));
-    return queue.constants().of(list.array());
-  }
-
-  private long outputItems(Cut cut) {
-    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
-    cut.forEach(
-        (index, sequence, start, length) ->
-            putItem(list, start, length, sequence, cut.length(sequence)));
-    return queue.constants().of(list.array());
-  }
-
-  private static void putItem(ByteBuffer list, int start, int length, int slot, long count) {
-    list.putInt(start).putInt(length).putInt(slot).putInt(0).putLong(count);
-  }
-
-  private long spans(Cut cut) {
-    ByteBuffer list = buffer(cut.sequences() * ChunkedStructs.SPAN.byteSize());
-    int first = 0;
-    for (int i = 0; i < cut.sequences(); i++) {
-      list.putInt(first).putInt(cut.items(i));
-      first += cut.items(i);
-    }
-    return queue.constants().of(list.array());
-  }
-
-  private static ByteBuffer buffer(long bytes) {
-    return ByteBuffer.allocate(Math.toIntExact(bytes)).order(ByteOrder.nativeOrder());
-  }
-
-  private static byte[] bytes(float[] values) {
-    ByteBuffer buffer = buffer((long) values.length * Float.BYTES);
-    for (float value : values) {
-      buffer.putFloat(value);
-    }
-    return buffer.array();
-  }
-
-  /** S, z and u of several states, one array after the other. */
-  private record State(long s, long z, long u, long end) {
-    static State at(long address, AttentionShape shape, int slots) {
-      long states = (long) shape.batch() * shape.keyValueHeads() * slots * Float.BYTES;
-      long z = address + states * shape.keyDim() * shape.valueDim();
-      long u = z + states * shape.keyDim();
-      return new State(address, z, u, u + states * shape.valueDim());
-    }
-
-    void set(MemorySegment struct, String suffix) {
-      setState(struct, suffix, s, z, u);
-    }
-
-    void setScan(MemorySegment struct, String suffix) {
-      struct.set(JAVA_LONG, scanOffset("state" + suffix), s);
-      struct.set(JAVA_LONG, scanOffset("key_sum" + suffix), z);
-      struct.set(JAVA_LONG, scanOffset("value_sum" + suffix), u);
-    }
-  }
-
-  private static void setState(MemorySegment struct, String suffix, AttentionState state) {
-    setState(struct, suffix, address(state.s()), address(state.z()), address(state.u()));
-  }
-
-  private static void setState(MemorySegment struct, String suffix, long s, long z, long u) {
-    setLong(struct, "state" + suffix, s);
-    setLong(struct, "key_sum" + suffix, z);
-    setLong(struct, "value_sum" + suffix, u);
-  }
-
-  private void setScanState(String suffix, AttentionState state) {
-    new State(address(state.s()), address(state.z()), address(state.u()), 0).setScan(scan, suffix);
-  }
-
-  private static void setView(MemorySegment struct, String member, Tensor tensor) {
-    long at = offset(member);
-    struct.set(JAVA_LONG, at, address(tensor));
-    struct.set(JAVA_LONG, at + 8, tensor.stride(0));
-    struct.set(JAVA_LONG, at + 16, tensor.stride(1));
-    struct.set(JAVA_LONG, at + 24, tensor.stride(2));
-  }
-
-  private static void setLong(MemorySegment struct, String member, long value) {
-    struct.set(JAVA_LONG, offset(member), value);
-  }
-
-  private static void setInt(MemorySegment struct, String member, int value) {
-    struct.set(JAVA_INT, offset(member), value);
-  }
-
-  private static long offset(String member) {
-    return ChunkedStructs.offset(ChunkedStructs.CHUNKED, member);
-  }
-
-  private static long scanOffset(String member) {
-    return ChunkedStructs.offset(ChunkedStructs.STATE_SCAN, member);
+  private void setMap(Arguments struct, String member, Tensor tensor, ElementType element) {
+    MemorySegment map = struct.memory().asSlice(struct.offset(member));
+    TensorMaps.write(queue.tensorMaps(), map, tensor, element);
   }
 
   private static long address(Tensor tensor) {

@@ -30,6 +30,7 @@ final class CudaQueue implements Stream {
   private final ArgumentStructs arguments;
   private @Nullable ChunkedCalls forwards;
   private @Nullable DeviceConstants constants;
+  private @Nullable DeviceLists lists;
   private @Nullable TensorMapWriter tensorMaps;
   private boolean graphs;
   private boolean capturing;
@@ -91,6 +92,16 @@ final class CudaQueue implements Stream {
     if (known == null) {
       known = new DeviceConstants(device, arena);
       constants = known;
+    }
+    return known;
+  }
+
+  /** Lists among these; the caller holds this queue's lock. */
+  DeviceLists lists() {
+    DeviceLists known = lists;
+    if (known == null) {
+      known = new DeviceLists(constants());
+      lists = known;
     }
     return known;
   }

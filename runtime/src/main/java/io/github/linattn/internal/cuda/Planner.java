@@ -41,12 +41,8 @@ final class Planner {
   /** Every block reads all of k and v. */
   private static final int MOST_TURNS = 8;
 
-  /** Blocks of a multiprocessor that walk tiles: enough to work, few to find nothing to do. */
-  private static final int WALKERS = 2;
-
+  private final LaunchModel model;
   private final int multiprocessors;
-  private final int sharedBytes;
-  private final int capability;
   private final Built built;
 
   /** Which kernels there are for the device. */
@@ -144,9 +140,8 @@ final class Planner {
    * @param capability compute capability, such as 90
    */
   Planner(int multiprocessors, int sharedBytes, int capability, Built built) {
+    this.model = new LaunchModel(multiprocessors, sharedBytes, capability, built);
     this.multiprocessors = multiprocessors;
-    this.sharedBytes = sharedBytes;
-    this.capability = capability;
     this.built = built;
   }
 
@@ -270,7 +265,7 @@ final class Planner {
   /** Each sequence from its own initial state. */
   private Optional<ForwardPlan> whole(Question question, KernelEntry forward, Cut cut, int turns) {
     Optional<Step> recurrence = recurrence(question, cut);
-    Optional<Step> step = step(forward, question, question.heads() * cut.items() * turns);
+    Optional<Step> step = model.step(forward, question, question.heads() * cut.items() * turns);
     if (step.isEmpty() || recurrence.isEmpty()) {
       return Optional.empty();
     }
@@ -313,9 +308,9 @@ final class Planner {
     Cut sumsCut = new Cut(question.shape.tokens(), question.packing, segment / parts);
     boolean all = question.finalState || question.packing != null;
     int summed = all ? sumsCut.items() : Math.max(1, (cut.items() - 1) * parts);
-    Optional<Step> sums = sums(question, summed);
-    Optional<Step> scan = scan(question, cut);
-    Optional<Step> step = step(forward, question, question.heads() * cut.items() * turns);
+    Optional<Step> sums = model.sums(question, summed);
+    Optional<Step> scan = model.scan(question, cut);
+    Optional<Step> step = model.step(forward, question, question.heads() * cut.items() * turns);
     Optional<Step> recurrence = recurrence(question, cut);
     if (sums.isEmpty() || scan.isEmpty() || step.isEmpty() || recurrence.isEmpty()) {
       return Optional.empty();
@@ -351,7 +346,8 @@ final class Planner {
     int parts = 1;
     int segment = cut.itemTokens();
     while (cut.isRegular()
-        && sums(question, Math.max(1, cut.items() - 1) * parts)
+        && model
+            .sums(question, Math.max(1, cut.items() - 1) * parts)
             .filter(step -> step.blocks() * 10L < multiprocessors * 7L)
             .isPresent()
         && segment % (2 * parts * CHUNK) == 0
@@ -365,7 +361,7 @@ final class Planner {
     Cut cut = new Cut(1, null, 0);
     return built
         .find(Operation.DECODE, Technique.SIMT, 0, question.element(), question.exactPrecision())
-        .flatMap(kernel -> step(kernel, question, question.keyValueHeads()))
+        .flatMap(kernel -> model.step(kernel, question, question.keyValueHeads()))
         .map(
             step -> {
               long states = question.stateBytes() * question.keyValueHeads();
@@ -391,12 +387,19 @@ final class Planner {
         question.keyValueHeads()
             * Math.ceilDiv(question.shape.keyDim(), COLUMNS)
             * Math.ceilDiv(question.shape.valueDim(), COLUMNS);
-    Cut cut = new Cut(tokens, question.packing, segmentFor(perItem, tokens, LEAST_SEGMENT));
+    Cut cut =
+        new Cut(
+            tokens,
+            question.packing,
+            model.segmentFor(perItem, tokens, LEAST_SEGMENT, Rates.SAFE_ITEM_TOKENS));
     long perOutput = blocks(question, new Cut(tokens, null, 0));
     Cut outputs =
-        new Cut(tokens, question.packing, segmentFor(perOutput, tokens, LEAST_OUTPUT_SEGMENT));
-    Optional<Step> sums = sums(question, cut.items());
-    Optional<Step> scan = scan(question, cut);
+        new Cut(
+            tokens,
+            question.packing,
+            model.segmentFor(perOutput, tokens, LEAST_OUTPUT_SEGMENT, Rates.SAFE_ITEM_TOKENS));
+    Optional<Step> sums = model.sums(question, cut.items());
+    Optional<Step> scan = model.scan(question, cut);
     Optional<Step> answers =
         built
             .find(
@@ -405,7 +408,7 @@ final class Planner {
                 0,
                 question.element(),
                 question.warpPrecision())
-            .flatMap(kernel -> step(kernel, question, question.heads() * outputs.items()));
+            .flatMap(kernel -> model.step(kernel, question, question.heads() * outputs.items()));
     if (sums.isEmpty() || scan.isEmpty() || answers.isEmpty()) {
       return Optional.empty();
     }
@@ -431,69 +434,15 @@ final class Planner {
             "not causal: %s are summed, then every query reads the sum".formatted(cut)));
   }
 
-  /** Segments of which there are enough for two blocks on every multiprocessor. */
-  private int segmentFor(long blocksPerItem, int tokens, int least) {
-    long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors, Math.max(1, blocksPerItem)));
-    long segment = Math.ceilDiv(Math.ceilDiv(tokens, parts), CHUNK) * CHUNK;
-    int most = Rates.SAFE_ITEM_TOKENS;
-    return (int) Math.min(Math.max(segment, least), most);
-  }
-
-  private Optional<Step> sums(Question question, int items) {
-    Optional<KernelEntry> wgmma =
-        question.tensorMaps
-            ? built.find(
-                question.normalize ? Operation.NORMALIZED_STATE_SUMS : Operation.STATE_SUMS,
-                Technique.WGMMA,
-                question.shape.keyDim(),
-                question.element(),
-                question.precision())
-            : Optional.empty();
-    return wgmma
-        .or(
-            () ->
-                built.find(
-                    Operation.STATE_SUMS,
-                    Technique.MMA,
-                    0,
-                    question.element(),
-                    question.warpPrecision()))
-        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
-  }
-
-  private Optional<Step> scan(Question question, Cut cut) {
-    return built
-        .find(Operation.STATE_SCAN, Technique.SIMT, 0, ElementType.F32, Precision.ACCURATE)
-        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.sequences()));
-  }
-
   private Optional<Step> recurrence(Question question, Cut cut) {
     return built
         .find(
             Operation.RECURRENCE, Technique.SIMT, 0, question.element(), question.exactPrecision())
-        .flatMap(kernel -> step(kernel, question, question.heads() * cut.items()));
-  }
-
-  /** A launch; empty where a block or the grid would be larger than the device allows. */
-  private Optional<Step> step(KernelEntry kernel, Question question, long count) {
-    AttentionShape shape = question.shape;
-    boolean sm90 = kernel.hasSm90Features(capability);
-    GridRule grid = kernel.gridRule();
-    long blocks = grid.blocks(count, shape.keyDim(), shape.valueDim());
-    int shared = kernel.shared().bytes(shape.keyDim(), shape.headsPerKeyValueHead());
-    if (blocks > Integer.MAX_VALUE || shared > sharedBytes) {
-      return Optional.empty();
-    }
-    if (grid.per() == GridRule.Per.WALKED_TILES) {
-      blocks = Math.min(blocks, (long) WALKERS * multiprocessors);
-    }
-    int cluster = grid.cluster(shape.valueDim());
-    return Optional.of(new Step(kernel, (int) blocks, cluster, shared, sm90));
+        .flatMap(kernel -> model.step(kernel, question, question.heads() * cut.items()));
   }
 
   /**
-   * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
-   * as a block works, or as its bytes are on their way.
+   * Micros of a launch.
    *
    * @param items that the blocks have
    * @param turns of the blocks of an item
@@ -510,18 +459,7 @@ final class Planner {
         Rates.startMicros(kernel.technique())
             + (states ? Rates.stateMicros(keyDim) : 0)
             + (turns > 1 ? Rates.TURNS_MICROS : 0);
-    long longest = Math.ceilDiv(cut.longest(), CHUNK);
-    double perBlock = bytes / Rates.BYTES_PER_MICRO / step.blocks();
-    if (!cut.isRegular()) {
-      double blocksPerItem = (double) step.blocks() / Math.max(1, items * turns);
-      double even = cut.chunks(CHUNK) * blocksPerItem / multiprocessors;
-      return Math.max(start + chunk * Math.max(longest, even), perBlock * step.blocks());
-    }
-    double block = start + chunk * longest;
-    int rounds = step.blocks() / multiprocessors;
-    int rest = step.blocks() % multiprocessors;
-    double last = rest == 0 ? 0 : Math.max(block, rest * perBlock);
-    return rounds * Math.max(block, multiprocessors * perBlock) + last;
+    return model.micros(step, cut, (long) items * turns, start, chunk, bytes);
   }
 
   private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates, Question question) {

@@ -1,0 +1,72 @@
+package io.github.linattn.internal.cuda;
+
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import io.github.linattn.Tensor;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemoryLayout.PathElement;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.StructLayout;
+
+/** A struct of arguments, filled in by the names of its members. */
+record Arguments(StructLayout layout, MemorySegment memory) {
+
+  static Arguments allocate(Arena owner, StructLayout layout) {
+    return new Arguments(layout, owner.allocate(layout));
+  }
+
+  /** Sets every member to 0 or null. */
+  Arguments clear() {
+    memory.fill((byte) 0);
+    return this;
+  }
+
+  /** A pointer is a device address, 0 for null. */
+  Arguments set(String member, long value) {
+    memory.set(JAVA_LONG, offset(member), value);
+    return this;
+  }
+
+  Arguments set(String member, int value) {
+    memory.set(JAVA_INT, offset(member), value);
+    return this;
+  }
+
+  Arguments set(String member, float value) {
+    memory.set(JAVA_FLOAT, offset(member), value);
+    return this;
+  }
+
+  /** Sets a {@link ChunkedStructs#TENSOR_VIEW} of [batch, head, token] or of rows of these. */
+  Arguments set(String member, Tensor tensor) {
+    long at = offset(member);
+    memory.set(JAVA_LONG, at, tensor.segment().address());
+    memory.set(JAVA_LONG, at + 8, tensor.stride(0));
+    memory.set(JAVA_LONG, at + 16, tensor.stride(1));
+    memory.set(JAVA_LONG, at + 24, tensor.stride(2));
+    return this;
+  }
+
+  /** Sets the three pointers to a state whose names end so. */
+  Arguments setState(String suffix, StateArrays state) {
+    return set("state" + suffix, state.s())
+        .set("key_sum" + suffix, state.z())
+        .set("value_sum" + suffix, state.u());
+  }
+
+  Arguments copyOf(Arguments other) {
+    MemorySegment.copy(other.memory, 0, memory, 0, other.memory.byteSize());
+    return this;
+  }
+
+  /** A struct that is a member of this one, in the same memory. */
+  Arguments inner(String member, StructLayout of) {
+    return new Arguments(of, memory.asSlice(offset(member), of.byteSize()));
+  }
+
+  long offset(String member) {
+    return layout.byteOffset(PathElement.groupElement(member));
+  }
+}

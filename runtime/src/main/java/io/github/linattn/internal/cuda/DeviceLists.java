@@ -1,0 +1,76 @@
+package io.github.linattn.internal.cuda;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+
+/** What a call reads of small arrays in device memory: items, spans and coefficients. */
+final class DeviceLists {
+  private final DeviceConstants constants;
+
+  DeviceLists(DeviceConstants constants) {
+    this.constants = constants;
+  }
+
+  /**
+   * Every item, each with its sequence's state.
+   *
+   * @param counts tokens in the initial state of each sequence
+   */
+  long itemsOfSequences(Cut cut, long[] counts) {
+    return items(cut, counts, false);
+  }
+
+  /** Every item, each with a state of its own. */
+  long itemsOfSegments(Cut cut, long[] counts) {
+    return items(cut, counts, true);
+  }
+
+  private long items(Cut cut, long[] counts, boolean bySegment) {
+    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
+    cut.forEach(
+        (index, sequence, start, length) ->
+            putItem(
+                list,
+                start,
+                length,
+                bySegment ? index : sequence,
+                counts[sequence] + start - cut.start(sequence)));
+    return constants.of(list.array());
+  }
+
+  /** Every item, each with the state of all tokens of its sequence. */
+  long itemsOfTotals(Cut cut) {
+    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
+    cut.forEach(
+        (index, sequence, start, length) ->
+            putItem(list, start, length, sequence, cut.length(sequence)));
+    return constants.of(list.array());
+  }
+
+  private static void putItem(ByteBuffer list, int start, int length, int slot, long count) {
+    list.putInt(start).putInt(length).putInt(slot).putInt(0).putLong(count);
+  }
+
+  /** The items of each sequence. */
+  long spans(Cut cut) {
+    ByteBuffer list = buffer(cut.sequences() * ChunkedStructs.SPAN.byteSize());
+    int first = 0;
+    for (int i = 0; i < cut.sequences(); i++) {
+      list.putInt(first).putInt(cut.items(i));
+      first += cut.items(i);
+    }
+    return constants.of(list.array());
+  }
+
+  long floats(float[] values) {
+    ByteBuffer list = buffer((long) values.length * Float.BYTES);
+    for (float value : values) {
+      list.putFloat(value);
+    }
+    return constants.of(list.array());
+  }
+
+  private static ByteBuffer buffer(long bytes) {
+    return ByteBuffer.allocate(Math.toIntExact(bytes)).order(ByteOrder.nativeOrder());
+  }
+}

@@ -1,0 +1,31 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.Tensor;
+
+/** Device addresses of S, z and u of several states, or of their gradients. */
+record StateArrays(long s, long z, long u) {
+
+  /** Of states without a gap, one array after the other. */
+  static StateArrays at(long address, AttentionShape shape, int slots) {
+    long states = (long) shape.batch() * shape.keyValueHeads() * slots * Float.BYTES;
+    long z = address + states * shape.keyDim() * shape.valueDim();
+    long u = z + states * shape.keyDim();
+    return new StateArrays(address, z, u);
+  }
+
+  /** Bytes of all of them. */
+  static long bytes(AttentionShape shape, int slots) {
+    long elements = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
+    return elements * shape.batch() * shape.keyValueHeads() * slots * Float.BYTES;
+  }
+
+  static StateArrays of(AttentionState state) {
+    return new StateArrays(address(state.s()), address(state.z()), address(state.u()));
+  }
+
+  private static long address(Tensor tensor) {
+    return tensor.segment().address();
+  }
+}
