@@ -61,7 +61,25 @@ public enum Operation {
   DECODE("decode", false),
 
   /** The forward token by token in fp32, where another forward met what is not finite. */
-  RECURRENCE("recurrence", false);
+  RECURRENCE("recurrence", false),
+
+  /** d = o . dO of each row, and 1 / |q| and 1 / |k| where rows are divided by their length. */
+  GRADIENT_ROWS("gradient_rows", false),
+
+  /** dk or dv of each item, and the gradients of the state before it. */
+  KEY_VALUE_GRADIENT("key_value_gradient", false),
+
+  /** dS, dz and du: what each item adds to the gradients of the state before it. */
+  GRADIENT_SUMS("gradient_sums", false),
+
+  /** dq, dk or dv of each item from one state, without causality. */
+  GRADIENT_OUTPUTS("gradient_outputs", false),
+
+  /** The gradients of rows from those of the rows over their length, in place. */
+  NORMALIZE_ROWS_GRADIENT("normalize_rows_gradient", false),
+
+  /** da and db of each head from the partial sums of query_gradient. */
+  COEFFICIENT_SUMS("coefficient_sums", false);
 
   private final String id;
   private final boolean scan;

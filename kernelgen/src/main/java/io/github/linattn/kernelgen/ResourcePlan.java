@@ -52,7 +52,13 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, Hopp
           STATE_SCAN,
           STATE_OUTPUTS,
           DECODE,
-          RECURRENCE ->
+          RECURRENCE,
+          GRADIENT_ROWS,
+          KEY_VALUE_GRADIENT,
+          GRADIENT_SUMS,
+          GRADIENT_OUTPUTS,
+          NORMALIZE_ROWS_GRADIENT,
+          COEFFICIENT_SUMS ->
           throw new IllegalArgumentException("the family paper has no " + spec.operation());
     };
   }

@@ -5,6 +5,7 @@ import io.github.linattn.Sequences;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.DeviceMemory;
+import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
 import java.lang.foreign.Arena;
@@ -13,15 +14,17 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The last forwards of a queue, ready to be repeated, and the workspace that they use in turn. The
- * caller holds the queue's lock.
+ * The last forwards of a queue, ready to be repeated, its backward, and the workspace that all use
+ * in turn. The caller holds the queue's lock.
  */
 final class ChunkedCalls {
   private static final int MOST = 16;
   private static final long TICKET_BYTES = 128;
 
   private final CudaQueue queue;
+  private final Arena owner;
   private final ChunkedCall[] calls = new ChunkedCall[MOST];
+  private @Nullable GradientCall backward;
 
   /** Of memory that stays until the end, because graphs may use it: old workspaces and tickets. */
   private final List<Arena> kept = new ArrayList<>();
@@ -33,6 +36,7 @@ final class ChunkedCalls {
 
   ChunkedCalls(CudaQueue queue, Arena owner) {
     this.queue = queue;
+    this.owner = owner;
     for (int i = 0; i < MOST; i++) {
       calls[i] = new ChunkedCall(queue, owner);
     }
@@ -60,11 +64,7 @@ final class ChunkedCalls {
 
   /** Fills in a call in place of the oldest and runs it. */
   void run(ForwardCall forward, ForwardPlan plan, Kernels kernels) {
-    if (queue.constants().isFull() && !queue.hasGraphs()) {
-      clear();
-      queue.device().enter().synchronize(queue.stream());
-      queue.constants().forget();
-    }
+    makeRoomForConstants();
     long address = workspace(plan.workspaceBytes() + 2 * ChunkedCall.alignedBytes(1));
     ChunkedCall call = calls[next];
     try {
@@ -75,6 +75,25 @@ final class ChunkedCalls {
       throw e;
     }
     next = (next + 1) % MOST;
+  }
+
+  /** Runs a backward. */
+  void run(BackwardCall call, GradientPlan plan, Kernels kernels) {
+    makeRoomForConstants();
+    GradientCall known = backward;
+    if (known == null) {
+      known = new GradientCall(queue, owner);
+      backward = known;
+    }
+    known.run(call, plan, kernels, workspace(plan.workspaceBytes()));
+  }
+
+  private void makeRoomForConstants() {
+    if (queue.constants().isFull() && !queue.hasGraphs()) {
+      clear();
+      queue.device().enter().synchronize(queue.stream());
+      queue.constants().forget();
+    }
   }
 
   private long workspace(long bytes) {

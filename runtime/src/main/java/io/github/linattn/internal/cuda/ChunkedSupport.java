@@ -2,7 +2,10 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionState;
+import io.github.linattn.Gradients;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
+import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.ForwardCall;
 import org.jspecify.annotations.Nullable;
 
@@ -18,13 +21,30 @@ final class ChunkedSupport {
   private ChunkedSupport() {}
 
   static void require(ForwardCall call) {
-    AttentionInput input = call.input();
+    requireInput(call.input());
+    requireRows("o", call.output());
+    requireState("final", call.finalState());
+  }
+
+  static void require(BackwardCall call) {
+    Gradients gradients = call.gradients();
+    requireInput(call.input());
+    requireRows("o", call.output());
+    requireRows("dO", call.outputGradient());
+    requireRows("dq", gradients.dq());
+    requireRows("dk", gradients.dk());
+    requireRows("dv", gradients.dv());
+    requireWithoutGaps("da", gradients.da());
+    requireWithoutGaps("db", gradients.db());
+    requireGradient("final", call.finalStateGradient());
+    requireGradient("initial", gradients.initialState().orElse(null));
+  }
+
+  private static void requireInput(AttentionInput input) {
     requireRows("q", input.q());
     requireRows("k", input.k());
     requireRows("v", input.v());
-    requireRows("o", call.output());
     requireState("initial", input.initialState().orElse(null));
-    requireState("final", call.finalState());
   }
 
   private static void requireRows(String name, Tensor tensor) {
@@ -49,8 +69,20 @@ final class ChunkedSupport {
     }
   }
 
-  private static void requireWhole(String name, Tensor tensor) {
+  private static void requireGradient(String role, @Nullable StateGradient gradient) {
+    if (gradient != null) {
+      requireWhole("dS of the " + role + " state", gradient.ds());
+      requireWhole("dz of the " + role + " state", gradient.dz());
+      requireWhole("du of the " + role + " state", gradient.du());
+    }
+  }
+
+  private static void requireWithoutGaps(String name, Tensor tensor) {
     refuseIf(!tensor.isContiguous(), "not built for the GPU: %s with gaps".formatted(name));
+  }
+
+  private static void requireWhole(String name, Tensor tensor) {
+    requireWithoutGaps(name, tensor);
     refuseIf(
         tensor.segment().address() % ALIGNMENT != 0,
         "not built for the GPU: %s that does not start at a multiple of %d bytes"
@@ -64,6 +96,20 @@ final class ChunkedSupport {
         && suitsTensorMaps(input.k())
         && suitsTensorMaps(input.v())
         && suitsTensorMaps(call.output());
+  }
+
+  /** Whether it can of a backward. */
+  static boolean suitsTensorMaps(BackwardCall call) {
+    AttentionInput input = call.input();
+    Gradients gradients = call.gradients();
+    return suitsTensorMaps(input.q())
+        && suitsTensorMaps(input.k())
+        && suitsTensorMaps(input.v())
+        && suitsTensorMaps(call.output())
+        && suitsTensorMaps(call.outputGradient())
+        && suitsTensorMaps(gradients.dq())
+        && suitsTensorMaps(gradients.dk())
+        && suitsTensorMaps(gradients.dv());
   }
 
   private static boolean suitsTensorMaps(Tensor tensor) {

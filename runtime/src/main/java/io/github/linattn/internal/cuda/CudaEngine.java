@@ -33,10 +33,8 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
-import java.util.Map;
 import java.util.Optional;
 import java.util.SortedSet;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -54,20 +52,17 @@ public final class CudaEngine implements Engine {
       "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and build"
           + " again";
 
-  /** {@code paper}: forwards use the kernels of that family too, as baselines do. */
+  /** {@code paper}: the kernels of that family compute all that they can, as baselines do. */
   private static final String FAMILY_VARIABLE = "LINATTN_FAMILY";
 
   private static final String FAMILY_PROPERTY = "linattn.family";
 
-  /** Plans are small; a server sees few shapes. */
-  private static final int MOST_PLANS = 1024;
-
   private final Device device;
   private final Arena arena = Arena.ofShared();
   private final Kernels kernels;
-  private final Planner planner;
+  private final Plans plans;
+  private final PaperPlans paperPlans;
   private final boolean paperOnly;
-  private final Map<Planner.Question, Optional<ForwardPlan>> plans = new ConcurrentHashMap<>();
   private boolean closed;
 
   private CudaEngine(Device device, List<BuiltKernels> sources) {
@@ -75,8 +70,13 @@ public final class CudaEngine implements Engine {
     this.kernels = new Kernels(device, arena, sources);
     int multiprocessors =
         device.cuda().attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, device.ordinal());
-    this.planner =
-        new Planner(multiprocessors, kernels.sharedBytes(), device.capability(), kernels::find);
+    int shared = kernels.sharedBytes();
+    int capability = device.capability();
+    this.plans =
+        new Plans(
+            new Planner(multiprocessors, shared, capability, kernels::find),
+            new GradientPlanner(multiprocessors, shared, capability, kernels::find));
+    this.paperPlans = new PaperPlans(kernels);
     this.paperOnly = isPaperOnly();
     if (device.cuda().attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION, device.ordinal()) == 1) {
       device.enter().keepFreedMemory(device.ordinal());
@@ -263,65 +263,43 @@ public final class CudaEngine implements Engine {
 
   @Override
   public void forward(ForwardCall call) {
-    AttentionState initial = call.input().initialState().orElse(null);
-    Planner.Question question =
-        new Planner.Question(
-            call.input().shape(),
-            call.input().q().dtype(),
-            call.operator().mode(),
-            call.operator().causal(),
-            call.operator().normalize(),
-            call.input().isPacked() ? call.input().sequences() : null,
-            initial != null,
-            call.finalState() != null,
-            initial != null && initial == call.finalState(),
-            ChunkedSupport.suitsTensorMaps(call));
+    Planner.Question question = Plans.question(call);
     Optional<ForwardPlan> plan = plan(question);
     if (plan.isPresent()) {
       ChunkedSupport.require(call);
       runChunked(call, plan.get());
     } else {
-      requirePaper(question, () -> PaperSupport.require(call.operator(), call.input()));
+      requirePaper(
+          question, Operation.FORWARD, () -> PaperSupport.require(call.operator(), call.input()));
       runPaper(call);
     }
   }
 
   private Optional<ForwardPlan> plan(Planner.Question question) {
-    if (paperOnly) {
-      return Optional.empty();
-    }
-    Optional<PlanChoice> choice = PlanChoice.asked();
-    if (choice.isPresent()) {
-      return Optional.of(chosen(question, choice.get()));
-    }
-    if (plans.size() > MOST_PLANS) {
-      plans.clear();
-    }
-    return plans.computeIfAbsent(question, planner::plan);
+    return paperOnly ? Optional.empty() : plans.forward(question);
   }
 
-  private ForwardPlan chosen(Planner.Question question, PlanChoice choice) {
-    return planner
-        .plan(question, choice)
-        .orElseThrow(
-            () ->
-                new UnsupportedOperationException(
-                    "no plan for %s is %s".formatted(question.shape(), choice)));
+  private Optional<GradientPlan> gradientPlan(Planner.Question question) {
+    return paperOnly ? Optional.empty() : plans.backward(question);
   }
 
   /**
    * Lets the family paper do what the family chunked cannot; says what is missing if neither can.
+   *
+   * @param operation of a kernel that the pass needs in either family
    */
-  private void requirePaper(Planner.Question question, Runnable support) {
+  private void requirePaper(Planner.Question question, Operation operation, Runnable support) {
     try {
       support.run();
-      kernels.entry(Operation.FORWARD, question.shape().keyDim());
+      kernels.entry(operation, question.shape().keyDim());
     } catch (UnsupportedOperationException refused) {
-      SortedSet<Integer> built = kernels.chunkedHeadDims(question.element());
+      SortedSet<Integer> built = kernels.chunkedHeadDims(operation, question.element());
       if (paperOnly || built.isEmpty()) {
         throw refused;
       }
-      int headDim = question.shape().keyDim();
+      int valueDim = question.shape().valueDim();
+      boolean backward = operation == Operation.QUERY_GRADIENT;
+      int headDim = backward && !built.contains(valueDim) ? valueDim : question.shape().keyDim();
       String cure =
           headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM
               ? "The cuda backend reaches head dimension %d; the cpu backend does it"
@@ -331,8 +309,8 @@ public final class CudaEngine implements Engine {
                   + " environment variable "
                   + KERNEL_FOLDERS_VARIABLE;
       throw new UnsupportedOperationException(
-          "no CUDA kernel for a forward of %s with head dimension %d; built: %s. %s"
-              .formatted(question.dtype(), headDim, built, cure),
+          "no CUDA kernel for a %s of %s with head dimension %d; built: %s. %s"
+              .formatted(backward ? "backward" : "forward", question.dtype(), headDim, built, cure),
           refused);
     }
   }
@@ -352,7 +330,7 @@ public final class CudaEngine implements Engine {
     CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
     synchronized (queue) {
       return queue.isOpen()
-          && queue.forwards().repeat(operator, q, k, v, packing, initial, o, g, finalState);
+          && queue.calls().repeat(operator, q, k, v, packing, initial, o, g, finalState);
     }
   }
 
@@ -361,7 +339,7 @@ public final class CudaEngine implements Engine {
     synchronized (queue) {
       try {
         device.enter();
-        queue.forwards().run(call, plan, kernels);
+        queue.calls().run(call, plan, kernels);
       } catch (CudaException e) {
         throw e.withContext("forward of " + call.input().shape());
       }
@@ -382,9 +360,27 @@ public final class CudaEngine implements Engine {
 
   @Override
   public void backward(BackwardCall call) {
-    PaperSupport.require(call);
-    kernels.entry(Operation.QUERY_GRADIENT, call.input().shape().keyDim());
-    run("backward", call.operator(), call.input(), call.stream(), pass -> pass.backward(call));
+    Planner.Question question = Plans.question(call);
+    Optional<GradientPlan> plan = gradientPlan(question);
+    if (plan.isPresent()) {
+      ChunkedSupport.require(call);
+      runChunked(call, plan.get());
+    } else {
+      requirePaper(question, Operation.QUERY_GRADIENT, () -> PaperSupport.require(call));
+      run("backward", call.operator(), call.input(), call.stream(), pass -> pass.backward(call));
+    }
+  }
+
+  private void runChunked(BackwardCall call, GradientPlan plan) {
+    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
+    synchronized (queue) {
+      try {
+        device.enter();
+        queue.calls().run(call, plan, kernels);
+      } catch (CudaException e) {
+        throw e.withContext("backward of " + call.input().shape());
+      }
+    }
   }
 
   private void run(
@@ -419,50 +415,29 @@ public final class CudaEngine implements Engine {
           chosen.micros(),
           chosen.reason());
     }
-    requirePaper(question, () -> PaperSupport.require(operator, shape, dtype));
-    List<String> steps = new ArrayList<>(normalizationSteps(operator, shape));
-    steps.add(symbol(Operation.FORWARD, shape));
-    return new Plan.Pass(steps, results, sharedWorkspace(operator, shape));
+    requirePaper(question, Operation.FORWARD, () -> PaperSupport.require(operator, shape, dtype));
+    return paperPlans.forward(operator, shape, results);
   }
 
   @Override
   public Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype) {
-    PaperSupport.require(operator, shape, dtype);
-    List<String> steps = new ArrayList<>(normalizationSteps(operator, shape));
-    steps.add(symbol(Operation.VALUE_CENTER, shape));
-    steps.add(symbol(Operation.ROW_DOT, shape));
-    steps.add(symbol(Operation.QUERY_GRADIENT, shape));
-    steps.add(symbol(Operation.COEFFICIENT_GRADIENT, shape));
-    steps.add(symbol(Operation.KEY_GRADIENT, shape));
-    steps.add(symbol(Operation.VALUE_GRADIENT, shape));
-    if (operator.normalize()) {
-      steps.add(symbol(Operation.NORMALIZE_GRADIENT, shape) + " on dq and dk");
-    }
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
-    long results = (elements + 2 * shape.coefficients().elements()) * dtype.bytes();
-    int tiles = kernels.entry(Operation.QUERY_GRADIENT, shape.keyDim()).tiles();
-    long centers = PaperPass.centerBytes(shape.coefficients().elements(), shape.valueDim());
-    long deltas = shape.normalizer().elements() * Float.BYTES;
-    long partials = PaperPass.partialBytes(shape.coefficients().elements(), tiles);
-    long workspace = sharedWorkspace(operator, shape) + centers + deltas + partials;
-    return new Plan.Pass(steps, results, workspace);
-  }
-
-  private List<String> normalizationSteps(Operator operator, AttentionShape shape) {
-    return operator.normalize()
-        ? List.of(symbol(Operation.NORMALIZE, shape) + " of q and k")
-        : List.of();
-  }
-
-  private String symbol(Operation operation, AttentionShape shape) {
-    return kernels.entry(operation, shape.keyDim()).symbol();
-  }
-
-  /** Unit rows of q and k, and coefficients per head. */
-  private static long sharedWorkspace(Operator operator, AttentionShape shape) {
-    long units = operator.normalize() ? shape.q().elements() + shape.k().elements() : 0;
-    long coefficients = operator.isUniform() ? 0 : 2L * shape.heads();
-    return (units + coefficients) * Float.BYTES;
+    long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
+    Planner.Question question =
+        Planner.Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
+    Optional<GradientPlan> plan = gradientPlan(question);
+    if (plan.isPresent()) {
+      GradientPlan chosen = plan.get();
+      return new Plan.Pass(
+          chosen.launches().stream().map(GradientPlan.Launch::toString).toList(),
+          results,
+          chosen.workspaceBytes(),
+          chosen.micros(),
+          chosen.reason());
+    }
+    requirePaper(
+        question, Operation.QUERY_GRADIENT, () -> PaperSupport.require(operator, shape, dtype));
+    return paperPlans.backward(operator, shape, results);
   }
 
   /** Waits for the device, then unloads the kernels; a second call does nothing. */

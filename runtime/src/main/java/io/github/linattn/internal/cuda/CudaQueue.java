@@ -28,7 +28,7 @@ final class CudaQueue implements Stream {
   private final CudaStream stream;
   private final LaunchScratch launchScratch;
   private final ArgumentStructs arguments;
-  private @Nullable ChunkedCalls forwards;
+  private @Nullable ChunkedCalls calls;
   private @Nullable DeviceConstants constants;
   private @Nullable DeviceLists lists;
   private @Nullable TensorMapWriter tensorMaps;
@@ -76,12 +76,12 @@ final class CudaQueue implements Stream {
             argumentStruct);
   }
 
-  /** The last forwards; the caller holds this queue's lock. */
-  ChunkedCalls forwards() {
-    ChunkedCalls known = forwards;
+  /** Calls of the family chunked; the caller holds this queue's lock. */
+  ChunkedCalls calls() {
+    ChunkedCalls known = calls;
     if (known == null) {
       known = new ChunkedCalls(this, arena);
-      forwards = known;
+      calls = known;
     }
     return known;
   }
@@ -295,8 +295,8 @@ final class CudaQueue implements Stream {
       synchronize();
     } finally {
       try {
-        if (forwards != null) {
-          forwards.close();
+        if (calls != null) {
+          calls.close();
         }
         if (constants != null) {
           constants.close();

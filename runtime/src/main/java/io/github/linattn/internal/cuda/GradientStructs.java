@@ -5,6 +5,8 @@ import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import io.github.linattn.bindings.TensorMapWriter;
+import io.github.linattn.internal.cuda.GradientPlan.Role;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.StructLayout;
 
@@ -87,4 +89,43 @@ public final class GradientStructs {
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
   private GradientStructs() {}
+
+  /** One struct for each role of a launch, filled in again for every call. */
+  static final class OfRoles {
+    private final Arguments[] plain = new Arguments[Role.values().length];
+    private final Arguments[] withMaps = new Arguments[Role.values().length];
+
+    OfRoles(Arena owner) {
+      for (Role role : Role.values()) {
+        plain[role.ordinal()] = Arguments.allocate(owner, layout(role));
+        withMaps[role.ordinal()] =
+            switch (role) {
+              case STATE_SUMS -> Arguments.allocate(owner, ChunkedStructs.HOPPER);
+              case QUERY, KEY, VALUE, KEY_AND_VALUE -> Arguments.allocate(owner, HOPPER_GRADIENT);
+              default -> plain[role.ordinal()];
+            };
+      }
+    }
+
+    private static StructLayout layout(Role role) {
+      return switch (role) {
+        case ROWS -> GRADIENT_ROWS;
+        case STATE_SUMS -> ChunkedStructs.CHUNKED;
+        case STATE_SCAN, GRADIENT_SCAN -> ChunkedStructs.STATE_SCAN;
+        case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE -> GRADIENT;
+        case NORMALIZED_QUERY, NORMALIZED_KEY -> NORMALIZE_ROWS_GRADIENT;
+        case COEFFICIENTS -> COEFFICIENT_SUMS;
+      };
+    }
+
+    /** What a kernel of this role takes. */
+    Arguments of(Role role) {
+      return plain[role.ordinal()];
+    }
+
+    /** What a kernel by wgmma of this role takes. */
+    Arguments withMaps(Role role) {
+      return withMaps[role.ordinal()];
+    }
+  }
 }

@@ -23,6 +23,7 @@ import java.util.Optional;
 import java.util.SortedSet;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
 
 /** The kernels of one device, each loaded at its first use. Thread-safe. */
 final class Kernels {
@@ -93,12 +94,14 @@ final class Kernels {
     return Optional.empty();
   }
 
-  /** The head dimensions of the forwards of the family {@code chunked}. */
-  SortedSet<Integer> chunkedHeadDims(ElementType element) {
-    var dims = new TreeSet<Integer>();
-    sources.forEach(source -> dims.addAll(source.manifest().headDims(Family.CHUNKED, element)));
-    dims.remove(0); // kernels of any head dimension
-    return dims;
+  /** The head dimensions of an operation of the family {@code chunked}. */
+  SortedSet<Integer> chunkedHeadDims(Operation operation, ElementType element) {
+    return sources.stream()
+        .flatMap(source -> source.manifest().entries().stream())
+        .filter(entry -> entry.family() == Family.CHUNKED && entry.operation() == operation)
+        .filter(entry -> entry.elementType() == element)
+        .map(KernelEntry::headDim)
+        .collect(Collectors.toCollection(TreeSet::new));
   }
 
   /**

@@ -15,9 +15,9 @@ final class PaperSupport {
   private static final int ALIGNMENT = 16;
 
   private static final String SCOPE =
-      "; the backward of the cuda backend, and its kernels of the family paper, compute causal fp32"
-          + " attention with Dv = D, as many key/value heads as query heads, one sequence per batch"
-          + " row and tensors without gaps, the cpu backend the rest";
+      "; the kernels of the family paper compute causal fp32 attention with Dv = D, as many"
+          + " key/value heads as query heads, one sequence per batch row and tensors without gaps,"
+          + " the cpu backend the rest";
 
   private PaperSupport() {}
 

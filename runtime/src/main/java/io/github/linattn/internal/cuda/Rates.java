@@ -51,6 +51,9 @@ final class Rates {
   private static final double MMA_TF32_SHARE = 1.8;
   private static final double MMA_ACCURATE_SHARE = 3.8;
 
+  /** A chunk of a gradient to one of a forward: an estimate until it is measured. */
+  private static final double GRADIENT_SHARE = 1.2;
+
   /** Suits every kernel. */
   static final int SAFE_ITEM_TOKENS = 32_768;
 
@@ -63,7 +66,8 @@ final class Rates {
     return switch (kernel.operation()) {
       case STATE_SUMS ->
           wgmma && kernel.precision() == Precision.NATIVE ? of(SUMS, keyDim) : forward / 2;
-      case NORMALIZED_STATE_SUMS, STATE_OUTPUTS -> forward / 2;
+      case NORMALIZED_STATE_SUMS, STATE_OUTPUTS, GRADIENT_SUMS, GRADIENT_OUTPUTS -> forward / 2;
+      case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> GRADIENT_SHARE * forward;
       default -> forward;
     };
   }

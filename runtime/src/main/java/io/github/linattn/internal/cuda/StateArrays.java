@@ -2,6 +2,7 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 
 /** Device addresses of S, z and u of several states, or of their gradients. */
@@ -23,6 +24,10 @@ record StateArrays(long s, long z, long u) {
 
   static StateArrays of(AttentionState state) {
     return new StateArrays(address(state.s()), address(state.z()), address(state.u()));
+  }
+
+  static StateArrays of(StateGradient gradient) {
+    return new StateArrays(address(gradient.ds()), address(gradient.dz()), address(gradient.du()));
   }
 
   private static long address(Tensor tensor) {

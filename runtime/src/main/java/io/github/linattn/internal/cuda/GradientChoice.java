@@ -1,0 +1,44 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.kernelgen.Technique;
+import java.util.Optional;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * A plan of a backward that is asked for by name, as {@link PlanChoice} is of a forward.
+ *
+ * @param technique of the kernels of the sweeps
+ * @param segment tokens of a segment; 0 for whole sequences
+ */
+record GradientChoice(Technique technique, int segment) {
+  /** Such as {@code mma} or {@code wgmma:2048}; asked each time a backward is planned. */
+  private static final String PROPERTY = "linattn.gradient.plan";
+
+  private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+))?");
+
+  /** What this process asks for, or empty. */
+  static Optional<GradientChoice> asked() {
+    return Optional.ofNullable(System.getProperty(PROPERTY)).map(GradientChoice::parse);
+  }
+
+  /** Reads what the property holds. */
+  static GradientChoice parse(String text) {
+    Matcher parts = FORM.matcher(text);
+    if (!parts.matches()) {
+      throw new IllegalArgumentException(
+          "%s=%s: a plan is TECHNIQUE[:SEGMENT]".formatted(PROPERTY, text));
+    }
+    int segment = parts.group(2) == null ? 0 : Integer.parseInt(parts.group(2));
+    if (segment % Planner.CHUNK != 0) {
+      throw new IllegalArgumentException(
+          "%s=%s: segments have a multiple of %d tokens".formatted(PROPERTY, text, Planner.CHUNK));
+    }
+    return new GradientChoice(Technique.parse(parts.group(1)), segment);
+  }
+
+  @Override
+  public String toString() {
+    return PROPERTY + "=" + technique.id() + (segment == 0 ? "" : ":" + segment);
+  }
+}

@@ -1,0 +1,442 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.StateGradient;
+import io.github.linattn.Tensor;
+import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.cuda.GradientPlan.Kind;
+import io.github.linattn.internal.cuda.GradientPlan.Launch;
+import io.github.linattn.internal.cuda.GradientPlan.Role;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.Technique;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/** The arguments of the launches of one backward, filled in one after the other. */
+final class GradientFill {
+  /** {@code linattn::GradientTask}. */
+  private static final int QUERY_TASK = 0;
+
+  private static final int KEY_TASK = 1;
+  private static final int VALUE_TASK = 2;
+
+  /** db from da has the error of da times |a / b|: beyond this it is summed. */
+  private static final float MOST_RATIO = 16;
+
+  private final CudaQueue queue;
+  private final GradientStructs.OfRoles structs;
+  private final BackwardCall call;
+  private final GradientPlan plan;
+  private final AttentionInput input;
+  private final AttentionShape shape;
+  private final Operator operator;
+  private final @Nullable AttentionState initial;
+  private final long[] counts;
+  private final StateArrays items;
+  private final StateArrays totals;
+  private final long delta;
+  private final long queryScale;
+  private final long keyScale;
+  private final long partials;
+  private final long aPerHead;
+  private final long bPerHead;
+
+  GradientFill(
+      CudaQueue queue,
+      GradientStructs.OfRoles structs,
+      BackwardCall call,
+      GradientPlan plan,
+      long workspace) {
+    this.queue = queue;
+    this.structs = structs;
+    this.call = call;
+    this.plan = plan;
+    this.input = call.input();
+    this.shape = input.shape();
+    this.operator = call.operator();
+    this.initial = input.initialState().orElse(null);
+    this.counts = new long[input.sequences().count()];
+    for (int i = 0; i < counts.length; i++) {
+      counts[i] = initial == null ? 0 : initial.count(i);
+    }
+    GradientPlan.Memory memory = plan.memory();
+    this.items = StateArrays.at(workspace, shape, plan.cut().items());
+    this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
+    this.delta = workspace + memory.deltaAt();
+    this.queryScale = operator.normalize() ? workspace + memory.queryScaleAt() : 0;
+    this.keyScale = operator.normalize() ? workspace + memory.keyScaleAt() : 0;
+    this.partials = workspace + memory.partialsAt();
+    this.aPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.a());
+    this.bPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.b());
+  }
+
+  /** Fills in the arguments of a launch. */
+  Arguments fill(Launch launch) {
+    Role role = launch.role();
+    switch (role) {
+      case ROWS -> fillRows();
+      case STATE_SUMS -> fillStateSums();
+      case STATE_SCAN -> fillStateScan();
+      case QUERY -> fillQuery();
+      case GRADIENT_SUMS -> fillGradientSums();
+      case GRADIENT_SCAN -> fillGradientScan();
+      case KEY -> fillKey();
+      case VALUE -> fillValue();
+      case KEY_AND_VALUE -> {
+        fillKey();
+        fillValue();
+      }
+      case NORMALIZED_QUERY -> fillNormalized(role, input.q(), call.gradients().dq(), queryScale);
+      case NORMALIZED_KEY -> fillNormalized(role, input.k(), call.gradients().dk(), keyScale);
+      case COEFFICIENTS -> fillCoefficients();
+    }
+    KernelEntry kernel = launch.step().kernel();
+    return kernel.technique() == Technique.WGMMA
+        ? addMaps(role, kernel.elementType())
+        : structs.of(role);
+  }
+
+  private void fillRows() {
+    structs
+        .of(Role.ROWS)
+        .clear()
+        .set("query", input.q())
+        .set("key", input.k())
+        .set("out", call.output())
+        .set("out_gradient", call.outputGradient())
+        .set("delta", delta)
+        .set("query_scale", queryScale)
+        .set("key_scale", keyScale)
+        .set("tokens", shape.tokens())
+        .set("heads", shape.heads())
+        .set("group", shape.headsPerKeyValueHead())
+        .set("batches", shape.batch())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim());
+  }
+
+  /** As {@link ChunkedCall} asks for them. */
+  private void fillStateSums() {
+    Arguments sums = structs.of(Role.STATE_SUMS).clear();
+    setViews(sums, input.q(), input.k(), input.v(), call.output());
+    setCommon(sums);
+    setSegments(sums);
+    sums.set("heads", shape.keyValueHeads())
+        .set("group", 1)
+        .set("a_per_head", 0L)
+        .set("b_per_head", 0L)
+        .setState("_out", items);
+    sums.set("num_items", plan.summed());
+  }
+
+  private void fillStateScan() {
+    Arguments scan = scan(Role.STATE_SCAN);
+    if (initial != null) {
+      scan.setState("_in", StateArrays.of(initial));
+    }
+    if (plan.kind() == Kind.NON_CAUSAL) {
+      scan.setState("_out", totals);
+    }
+  }
+
+  private void fillGradientScan() {
+    Arguments scan = scan(Role.GRADIENT_SCAN).set("backwards", 1);
+    StateGradient last = call.finalStateGradient();
+    if (last != null) {
+      scan.setState("_in", StateArrays.of(last));
+    }
+    if (plan.kind() == Kind.NON_CAUSAL) {
+      scan.setState("_out", totals);
+    } else {
+      call.gradients()
+          .initialState()
+          .ifPresent(first -> scan.setState("_out", StateArrays.of(first)));
+    }
+  }
+
+  private Arguments scan(Role role) {
+    Cut cut = plan.cut();
+    return structs
+        .of(role)
+        .clear()
+        .setState("", items)
+        .set("spans", cut.isRegular() ? 0 : queue.lists().spans(cut))
+        .set("num_items", cut.items())
+        .set("num_sequences", cut.sequences())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim());
+  }
+
+  private void fillQuery() {
+    Arguments query = structs.of(Role.QUERY);
+    Arguments chunked =
+        fillTask(
+            query, QUERY_TASK, call.outputGradient(), input.v(), input.k(), call.gradients().dq());
+    setSweepItems(chunked);
+    StateArrays before = before();
+    if (before != null) {
+      chunked
+          .set("state_in", before.s())
+          .set("key_sum_in", before.u())
+          .set("value_sum_in", before.z());
+    }
+    query.set("partials", partials);
+    if (slopeIsSummed()) {
+      query.set("slope_query", input.q());
+    }
+  }
+
+  /** The states that dq starts from. */
+  private @Nullable StateArrays before() {
+    return switch (plan.kind()) {
+      case SWEEPS -> initial == null ? null : StateArrays.of(initial);
+      case SEGMENTED -> items;
+      case NON_CAUSAL -> totals;
+    };
+  }
+
+  /** The gradients that dk and dv start from. */
+  private @Nullable StateArrays after() {
+    StateGradient last = call.finalStateGradient();
+    return switch (plan.kind()) {
+      case SWEEPS -> last == null ? null : StateArrays.of(last);
+      case SEGMENTED -> items;
+      case NON_CAUSAL -> totals;
+    };
+  }
+
+  /** Where the sweeps leave the gradients before the first token. */
+  private @Nullable StateArrays first() {
+    return plan.kind() == Kind.SWEEPS
+        ? call.gradients().initialState().map(StateArrays::of).orElse(null)
+        : null;
+  }
+
+  private void fillKey() {
+    Arguments chunked =
+        fillTask(
+            structs.of(Role.KEY),
+            KEY_TASK,
+            input.v(),
+            call.outputGradient(),
+            input.q(),
+            call.gradients().dk());
+    setSweepItems(chunked);
+    StateArrays after = after();
+    if (after != null) {
+      chunked.set("state_in", after.s()).set("value_sum_in", after.z());
+    }
+    StateArrays first = first();
+    if (first != null) {
+      chunked.set("value_sum_out", first.z());
+    }
+  }
+
+  private void fillValue() {
+    Arguments chunked =
+        fillTask(
+            structs.of(Role.VALUE),
+            VALUE_TASK,
+            input.k(),
+            input.q(),
+            call.outputGradient(),
+            call.gradients().dv());
+    setSweepItems(chunked);
+    StateArrays after = after();
+    if (after != null) {
+      chunked.set("state_in", after.s()).set("value_sum_in", after.u());
+    }
+    StateArrays first = first();
+    if (first != null) {
+      chunked.set("state_out", first.s()).set("value_sum_out", first.u());
+    }
+  }
+
+  /** The tensors of the values' gradient, whose y z^T is what is summed. */
+  private void fillGradientSums() {
+    Arguments chunked =
+        fillTask(
+            structs.of(Role.GRADIENT_SUMS),
+            VALUE_TASK,
+            input.k(),
+            input.q(),
+            call.outputGradient(),
+            call.gradients().dv());
+    setSegments(chunked);
+    chunked.setState("_out", items);
+  }
+
+  private Arguments fillTask(Arguments struct, int task, Tensor x, Tensor y, Tensor z, Tensor out) {
+    struct
+        .clear()
+        .set("delta", delta)
+        .set("query_scale", queryScale)
+        .set("key_scale", keyScale)
+        .set("task", task);
+    Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
+    setViews(chunked, x, y, z, out);
+    setCommon(chunked);
+    return chunked
+        .set("key_dim", Math.toIntExact(x.shape().extent(3)))
+        .set("value_dim", Math.toIntExact(z.shape().extent(3)));
+  }
+
+  private void setViews(Arguments chunked, Tensor x, Tensor y, Tensor z, Tensor out) {
+    chunked
+        .set("query", x)
+        .set("key", y)
+        .set("value", z)
+        .set("out", out)
+        .set("normalizer", call.normalizer());
+  }
+
+  private void setCommon(Arguments chunked) {
+    chunked
+        .set("a_per_head", aPerHead)
+        .set("b_per_head", bPerHead)
+        .set("a", operator.isUniform() ? operator.a(0) : 0)
+        .set("b", operator.isUniform() ? operator.b(0) : 0)
+        .set("initial_count", counts[0])
+        .set("tokens", shape.tokens())
+        .set("heads", shape.heads())
+        .set("group", shape.headsPerKeyValueHead())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim())
+        .set("normalize", operator.normalize() ? 1 : 0)
+        .set("batches", shape.batch())
+        .set("turns", 1)
+        .set("slot_step", 1);
+  }
+
+  /** Items of a sweep, or of outputs without causality. */
+  private void setSweepItems(Arguments chunked) {
+    switch (plan.kind()) {
+      case SWEEPS -> {
+        setItems(chunked, plan.cut(), plan.cut().sequences());
+        if (!plan.cut().isRegular()) {
+          chunked.set("items", queue.lists().itemsOfSequences(plan.cut(), counts));
+        }
+      }
+      case SEGMENTED -> setSegments(chunked);
+      case NON_CAUSAL -> {
+        setItems(chunked, plan.outputs(), plan.outputs().sequences());
+        chunked.set("items", queue.lists().itemsOfTotals(plan.outputs()));
+      }
+    }
+  }
+
+  private void setSegments(Arguments chunked) {
+    setItems(chunked, plan.cut(), plan.cut().items());
+    if (!plan.cut().isRegular()) {
+      chunked.set("items", queue.lists().itemsOfSegments(plan.cut(), counts));
+    }
+  }
+
+  private static void setItems(Arguments chunked, Cut cut, int slots) {
+    chunked.set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
+  }
+
+  private void fillNormalized(Role role, Tensor row, Tensor gradient, long scale) {
+    structs
+        .of(role)
+        .clear()
+        .set("row", row)
+        .set("gradient", gradient)
+        .set("scale", scale)
+        .set("tokens", shape.tokens())
+        .set("heads", Math.toIntExact(row.shape().extent(1)))
+        .set("batches", shape.batch())
+        .set("dim", shape.keyDim());
+  }
+
+  private void fillCoefficients() {
+    structs
+        .of(Role.COEFFICIENTS)
+        .clear()
+        .set("partials", partials)
+        .set("a_per_head", aPerHead)
+        .set("b_per_head", bPerHead)
+        .set("a_gradient", call.gradients().da().segment().address())
+        .set("b_gradient", call.gradients().db().segment().address())
+        .set("count", plan.outputs().items() * plan.tiles())
+        .set("heads", shape.heads())
+        .set("batches", shape.batch())
+        .set("slope_is_summed", slopeIsSummed() ? 1 : 0)
+        .set("a", operator.isUniform() ? operator.a(0) : 0)
+        .set("b", operator.isUniform() ? operator.b(0) : 0);
+  }
+
+  private boolean slopeIsSummed() {
+    for (int head = 0; head < operator.a().length; head++) {
+      if (Math.abs(operator.b(head)) < Math.abs(operator.a(head)) / MOST_RATIO) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** The struct of a role with tensor maps before it. */
+  private Arguments addMaps(Role role, ElementType element) {
+    Arguments struct = structs.withMaps(role);
+    if (role == Role.STATE_SUMS) {
+      Arguments sums = structs.of(role);
+      struct.inner("chunked", ChunkedStructs.CHUNKED).copyOf(sums);
+      setMap(struct, "query", 0, input.q(), element);
+      setMap(struct, "key", 0, input.k(), element);
+      setMap(struct, "value", 0, input.v(), element);
+      setMap(struct, "out", 0, call.output(), element);
+      return struct;
+    }
+    boolean both = role == Role.KEY_AND_VALUE;
+    setTask(struct, 0, both ? Role.KEY : role, element);
+    setTask(struct, 1, both ? Role.VALUE : role, element); // one task alone leaves no map unset
+    setMap(struct, "rows", 0, call.output(), element);
+    return struct;
+  }
+
+  private void setTask(Arguments struct, int index, Role role, ElementType element) {
+    Tensor dO = call.outputGradient();
+    switch (role) {
+      case QUERY -> setMaps(struct, index, element, dO, input.v(), input.k(), dq());
+      case KEY -> setMaps(struct, index, element, input.v(), dO, input.q(), dk());
+      default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
+    }
+    MemorySegment task = structs.of(role).memory();
+    MemorySegment.copy(
+        task,
+        0,
+        struct.memory(),
+        struct.offset("tasks") + index * task.byteSize(),
+        task.byteSize());
+  }
+
+  private Tensor dq() {
+    return call.gradients().dq();
+  }
+
+  private Tensor dk() {
+    return call.gradients().dk();
+  }
+
+  private Tensor dv() {
+    return call.gradients().dv();
+  }
+
+  private void setMaps(
+      Arguments struct, int index, ElementType element, Tensor x, Tensor y, Tensor z, Tensor out) {
+    setMap(struct, "x", index, x, element);
+    setMap(struct, "y", index, y, element);
+    setMap(struct, "z", index, z, element);
+    setMap(struct, "out", index, out, element);
+  }
+
+  private void setMap(
+      Arguments struct, String member, int index, Tensor tensor, ElementType element) {
+    long at = struct.offset(member) + index * ChunkedStructs.TENSOR_MAP.byteSize();
+    TensorMaps.write(queue.tensorMaps(), struct.memory().asSlice(at), tensor, element);
+  }
+}

@@ -1,0 +1,139 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.internal.cuda.ForwardPlan.Step;
+import java.util.List;
+
+/**
+ * Which kernels a backward launches, over which items.
+ *
+ * @param kind the order of the launches
+ * @param launches in order
+ * @param cut items of sweeps and of sums
+ * @param outputs items of {@link Kind#NON_CAUSAL} outputs, else {@code cut}
+ * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
+ * @param tiles of dq of an item, each with a partial sum of da and db
+ * @param memory what is kept beside the gradients
+ * @param micros what the cost model expects
+ * @param reason why this plan, in words
+ */
+record GradientPlan(
+    Kind kind,
+    List<Launch> launches,
+    Cut cut,
+    Cut outputs,
+    int summed,
+    int tiles,
+    Memory memory,
+    double micros,
+    String reason) {
+
+  GradientPlan {
+    launches = List.copyOf(launches);
+  }
+
+  /** The ways of computing a backward. */
+  enum Kind {
+    /**
+     * Each sequence from its initial state for dq, from the gradient of its final one for dk, dv.
+     */
+    SWEEPS,
+    /** Sums of segments and a scan before each of the sweeps, which start from the segments. */
+    SEGMENTED,
+    /** Sums over all tokens, and every row against them. */
+    NON_CAUSAL
+  }
+
+  /** What a launch is for. */
+  enum Role {
+    ROWS("d and the lengths of rows"),
+    STATE_SUMS("S, z, u of items"),
+    STATE_SCAN("states before items"),
+    QUERY("dq"),
+    GRADIENT_SUMS("dS, dz, du of items"),
+    GRADIENT_SCAN("gradients after items"),
+    KEY("dk"),
+    VALUE("dv"),
+    KEY_AND_VALUE("dk and dv"),
+    NORMALIZED_QUERY("dq of raw rows"),
+    NORMALIZED_KEY("dk of raw rows"),
+    COEFFICIENTS("da and db");
+
+    private final String text;
+
+    Role(String text) {
+      this.text = text;
+    }
+  }
+
+  /** A launch and what it gives. */
+  record Launch(Role role, Step step) {
+    @Override
+    public String toString() {
+      return "%s, %s".formatted(step, role.text);
+    }
+  }
+
+  /**
+   * The parts of the workspace in their order, in bytes; each starts at an aligned place.
+   *
+   * @param states of items, those before them and then the gradients after them
+   * @param totals of sequences, likewise, without causality
+   * @param delta d
+   * @param queryScale of rows of q; 0 where they are not normalised
+   * @param keyScale of rows of k, likewise
+   * @param partials of da and db
+   */
+  record Memory(
+      long states, long totals, long delta, long queryScale, long keyScale, long partials) {
+    Memory {
+      states = ChunkedCall.alignedBytes(states);
+      totals = ChunkedCall.alignedBytes(totals);
+      delta = ChunkedCall.alignedBytes(delta);
+      queryScale = ChunkedCall.alignedBytes(queryScale);
+      keyScale = ChunkedCall.alignedBytes(keyScale);
+      partials = ChunkedCall.alignedBytes(partials);
+    }
+
+    long totalsAt() {
+      return states;
+    }
+
+    long deltaAt() {
+      return totalsAt() + totals;
+    }
+
+    long queryScaleAt() {
+      return deltaAt() + delta;
+    }
+
+    long keyScaleAt() {
+      return queryScaleAt() + queryScale;
+    }
+
+    long partialsAt() {
+      return keyScaleAt() + keyScale;
+    }
+
+    long bytes() {
+      return partialsAt() + partials;
+    }
+  }
+
+  /** The same plan with this reason. */
+  GradientPlan because(String why) {
+    return new GradientPlan(kind, launches, cut, outputs, summed, tiles, memory, micros, why);
+  }
+
+  /** The launch of this role, which the plan has. */
+  Step step(Role role) {
+    return launches.stream()
+        .filter(launch -> launch.role() == role)
+        .findFirst()
+        .orElseThrow()
+        .step();
+  }
+
+  long workspaceBytes() {
+    return memory.bytes();
+  }
+}

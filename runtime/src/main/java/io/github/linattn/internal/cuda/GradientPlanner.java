@@ -1,0 +1,442 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.internal.cuda.ForwardPlan.Step;
+import io.github.linattn.internal.cuda.GradientPlan.Kind;
+import io.github.linattn.internal.cuda.GradientPlan.Launch;
+import io.github.linattn.internal.cuda.GradientPlan.Memory;
+import io.github.linattn.internal.cuda.GradientPlan.Role;
+import io.github.linattn.internal.cuda.Planner.Question;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.Technique;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+import java.util.function.ToDoubleFunction;
+
+/**
+ * Chooses the kernels of a backward of the family {@code chunked} and how the tokens are cut, as
+ * {@link Planner} does for a forward. Pure and immutable.
+ *
+ * <p>Of a {@link Question} about a backward, {@code finalState} tells whether gradients of states
+ * come or go, and {@code inPlace} is false.
+ */
+final class GradientPlanner {
+  /** Of the states of items and of the gradients after them. */
+  private static final int LEAST_SEGMENT = 512;
+
+  private static final int LEAST_OUTPUT_SEGMENT = 256;
+
+  private static final int COLUMNS = 64;
+
+  private final LaunchModel model;
+
+  /** The kernels of the three gradients. */
+  private record Sweeps(KernelEntry query, KernelEntry key, KernelEntry value) {
+    /** Whether one launch forms dk and dv. */
+    boolean isJoined() {
+      return key.technique() == Technique.WGMMA && key.equals(value);
+    }
+
+    boolean has(Technique technique) {
+      return query.technique() == technique
+          || key.technique() == technique
+          || value.technique() == technique;
+    }
+
+    /** The most tokens of an item; the sums for a key take in all query heads of its group. */
+    int mostTokens(int group) {
+      int most =
+          Math.min(
+              Rates.mostItemTokens(query),
+              Math.min(Rates.mostItemTokens(key), Rates.mostItemTokens(value)) / group);
+      return Math.max(1, most / Planner.CHUNK) * Planner.CHUNK;
+    }
+  }
+
+  /** For one device, as {@link Planner}. */
+  GradientPlanner(int multiprocessors, int sharedBytes, int capability, Planner.Built built) {
+    this.model = new LaunchModel(multiprocessors, sharedBytes, capability, built);
+  }
+
+  /** The plan that the model finds fastest; empty where kernels for it are not built. */
+  Optional<GradientPlan> plan(Question question) {
+    if (!question.causal()) {
+      return nonCausal(question);
+    }
+    return sweeps(question, Technique.WGMMA).flatMap(kernels -> fastest(question, kernels));
+  }
+
+  /**
+   * The plan of this choice where there are several, else the only one; empty where kernels for it
+   * are not built or its items would be too long.
+   */
+  Optional<GradientPlan> plan(Question question, GradientChoice choice) {
+    if (!question.causal()) {
+      return nonCausal(question);
+    }
+    AttentionShape shape = question.shape();
+    Cut cut = new Cut(shape.tokens(), question.packing(), choice.segment());
+    return sweeps(question, choice.technique())
+        .filter(kernels -> kernels.has(choice.technique()))
+        .filter(kernels -> cut.longest() <= kernels.mostTokens(shape.headsPerKeyValueHead()))
+        .flatMap(
+            kernels ->
+                choice.segment() == 0
+                    ? whole(question, kernels, cut)
+                    : segmented(question, kernels, cut))
+        .map(plan -> explained(plan, List.of()));
+  }
+
+  /** Of the technique where there are such, else by mma; empty where one is missing. */
+  private Optional<Sweeps> sweeps(Question question, Technique technique) {
+    int keyDim = question.shape().keyDim();
+    int valueDim = question.shape().valueDim();
+    return sweep(question, Operation.QUERY_GRADIENT, technique, valueDim)
+        .flatMap(
+            query ->
+                sweep(question, Operation.KEY_VALUE_GRADIENT, technique, valueDim)
+                    .flatMap(
+                        key ->
+                            sweep(question, Operation.KEY_VALUE_GRADIENT, technique, keyDim)
+                                .map(value -> new Sweeps(query, key, value))));
+  }
+
+  /** For rows x and y of this width. */
+  private Optional<KernelEntry> sweep(
+      Question question, Operation operation, Technique technique, int width) {
+    Planner.Built built = model.built();
+    Optional<KernelEntry> wgmma =
+        technique == Technique.WGMMA && question.tensorMaps()
+            ? built.find(
+                operation, Technique.WGMMA, width, question.element(), question.precision())
+            : Optional.empty();
+    return wgmma.or(
+        () ->
+            built.find(
+                operation, Technique.MMA, width, question.element(), question.warpPrecision()));
+  }
+
+  private Optional<GradientPlan> fastest(Question question, Sweeps kernels) {
+    AttentionShape shape = question.shape();
+    List<GradientPlan> candidates = new ArrayList<>();
+    Cut whole = new Cut(shape.tokens(), question.packing(), 0);
+    int limit = kernels.mostTokens(shape.headsPerKeyValueHead());
+    int longest = whole.longest();
+    if (longest <= limit) {
+      whole(question, kernels, whole).ifPresent(candidates::add);
+    }
+    long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), COLUMNS);
+    for (int parts = Math.max(2, Math.ceilDiv(longest, limit));
+        candidates.isEmpty() || Math.ceilDiv(longest, parts) >= LEAST_SEGMENT;
+        parts++) {
+      int segment = Math.ceilDiv(Math.ceilDiv(longest, parts), Planner.CHUNK) * Planner.CHUNK;
+      Cut cut = new Cut(shape.tokens(), question.packing(), segment);
+      Optional<GradientPlan> plan = segmented(question, kernels, cut);
+      plan.ifPresent(candidates::add);
+      if (plan.isEmpty() || blocks * parts > 8L * model.multiprocessors()) {
+        break; // more parts only add states
+      }
+    }
+    return candidates.stream()
+        .reduce((best, next) -> next.micros() < best.micros() ? next : best)
+        .map(best -> explained(best, candidates));
+  }
+
+  /** Collects launches and what they take; a launch that is not there leaves no plan. */
+  private static final class Collected {
+    private final List<Launch> launches = new ArrayList<>();
+    private boolean complete = true;
+    private double micros;
+
+    /** Adds a launch with its estimate, which is asked for where the launch is there. */
+    void add(Role role, Optional<Step> step, ToDoubleFunction<Step> estimate) {
+      complete &= step.isPresent();
+      step.ifPresent(
+          known -> {
+            launches.add(new Launch(role, known));
+            micros += estimate.applyAsDouble(known) + Rates.LAUNCH_MICROS;
+          });
+    }
+  }
+
+  /** Each sequence from its states. */
+  private Optional<GradientPlan> whole(Question question, Sweeps kernels, Cut cut) {
+    Collected steps = new Collected();
+    addRows(steps, question);
+    addQuery(steps, question, kernels, cut);
+    addKeyAndValue(steps, question, kernels, cut);
+    int tiles = tiles(question, kernels.query());
+    addEnd(steps, question);
+    Memory memory = memory(question, 0, 0, (long) cut.items() * tiles);
+    return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles, memory);
+  }
+
+  /** Sums of segments and a scan before each sweep. */
+  private Optional<GradientPlan> segmented(Question question, Sweeps kernels, Cut cut) {
+    Collected steps = new Collected();
+    AttentionShape shape = question.shape();
+    addRows(steps, question);
+    // nobody reads the state after the last item of the only sequence
+    int summed = question.packing() != null ? cut.items() : Math.max(1, cut.items() - 1);
+    addSums(steps, question, cut, summed);
+    addScan(steps, Role.STATE_SCAN, question, cut);
+    addQuery(steps, question, kernels, cut);
+    addGradientSums(steps, question, cut);
+    addScan(steps, Role.GRADIENT_SCAN, question, cut);
+    addKeyAndValue(steps, question, kernels, cut);
+    int tiles = tiles(question, kernels.query());
+    addEnd(steps, question);
+    long states = StateArrays.bytes(shape, cut.items());
+    Memory memory = memory(question, states, 0, (long) cut.items() * tiles);
+    return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles, memory);
+  }
+
+  /** The sums over all tokens, then every row against them. */
+  private Optional<GradientPlan> nonCausal(Question question) {
+    AttentionShape shape = question.shape();
+    int tokens = shape.tokens();
+    int group = shape.headsPerKeyValueHead();
+    long tilesOfState =
+        (long) Math.ceilDiv(shape.keyDim(), COLUMNS) * Math.ceilDiv(shape.valueDim(), COLUMNS);
+    int most = Math.max(1, Rates.SAFE_ITEM_TOKENS / group / Planner.CHUNK) * Planner.CHUNK;
+    int least = Math.min(LEAST_SEGMENT, most);
+    int segment = model.segmentFor(question.keyValueHeads() * tilesOfState, tokens, least, most);
+    Cut cut = new Cut(tokens, question.packing(), segment);
+    long narrowest = Math.ceilDiv(Math.min(shape.keyDim(), shape.valueDim()), COLUMNS);
+    int rows =
+        model.segmentFor(
+            question.keyValueHeads() * narrowest,
+            tokens,
+            LEAST_OUTPUT_SEGMENT,
+            Rates.SAFE_ITEM_TOKENS);
+    Cut outputs = new Cut(tokens, question.packing(), rows);
+    Optional<KernelEntry> kernel =
+        model
+            .built()
+            .find(
+                Operation.GRADIENT_OUTPUTS,
+                Technique.MMA,
+                0,
+                question.element(),
+                question.warpPrecision());
+    if (kernel.isEmpty()) {
+      return Optional.empty();
+    }
+    KernelEntry answers = kernel.get();
+    Collected steps = new Collected();
+    addRows(steps, question);
+    addSums(steps, question, cut, cut.items());
+    addScan(steps, Role.STATE_SCAN, question, cut);
+    addQuery(steps, question, new Sweeps(answers, answers, answers), outputs);
+    addGradientSums(steps, question, cut);
+    addScan(steps, Role.GRADIENT_SCAN, question, cut);
+    addTask(steps, Role.KEY, question, answers, outputs, 1);
+    addTask(steps, Role.VALUE, question, answers, outputs, 1);
+    addEnd(steps, question);
+    int tiles = tiles(question, answers);
+    Memory memory =
+        memory(
+            question,
+            StateArrays.bytes(shape, cut.items()),
+            StateArrays.bytes(shape, cut.sequences()),
+            (long) outputs.items() * tiles);
+    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), tiles, memory)
+        .map(
+            plan ->
+                plan.because(
+                    "not causal: %s are summed, then every row reads the sums".formatted(cut)));
+  }
+
+  private static Optional<GradientPlan> plan(
+      Kind kind, Collected steps, Cut cut, Cut outputs, int summed, int tiles, Memory memory) {
+    return steps.complete
+        ? Optional.of(
+            new GradientPlan(
+                kind, steps.launches, cut, outputs, summed, tiles, memory, steps.micros, ""))
+        : Optional.empty();
+  }
+
+  /** Tiles of an item of dq. */
+  private static int tiles(Question question, KernelEntry query) {
+    AttentionShape shape = question.shape();
+    return Math.toIntExact(query.gridRule().blocks(1, shape.valueDim(), shape.keyDim()));
+  }
+
+  private static Memory memory(Question question, long states, long totals, long partials) {
+    int tokens = question.shape().tokens();
+    long queryRows = question.heads() * tokens * Float.BYTES;
+    long keyRows = question.keyValueHeads() * tokens * Float.BYTES;
+    boolean scales = question.normalize();
+    return new Memory(
+        states,
+        totals,
+        queryRows,
+        scales ? queryRows : 0,
+        scales ? keyRows : 0,
+        question.heads() * partials * 2 * Double.BYTES);
+  }
+
+  private Optional<KernelEntry> rowKernel(Question question, Operation operation) {
+    return model
+        .built()
+        .find(operation, Technique.SIMT, 0, question.element(), question.exactPrecision());
+  }
+
+  private void addRows(Collected steps, Question question) {
+    long tokens = question.shape().tokens();
+    long rows = (question.heads() + (question.normalize() ? question.keyValueHeads() : 0)) * tokens;
+    steps.add(
+        Role.ROWS,
+        rowKernel(question, Operation.GRADIENT_ROWS)
+            .flatMap(kernel -> model.step(kernel, question, rows)),
+        step -> 2 * question.queryBytes() / Rates.BYTES_PER_MICRO);
+  }
+
+  private void addSums(Collected steps, Question question, Cut cut, int summed) {
+    double bytes = question.keyValueBytes() + StateArrays.bytes(question.shape(), summed);
+    steps.add(
+        Role.STATE_SUMS,
+        model.sums(question, summed),
+        step -> micros(step, question.shape().keyDim(), cut, summed, 1, bytes));
+  }
+
+  private void addGradientSums(Collected steps, Question question, Cut cut) {
+    AttentionShape shape = question.shape();
+    int group = shape.headsPerKeyValueHead();
+    double bytes = question.queryBytes() + StateArrays.bytes(shape, cut.items());
+    steps.add(
+        Role.GRADIENT_SUMS,
+        model
+            .built()
+            .find(
+                Operation.GRADIENT_SUMS,
+                Technique.MMA,
+                0,
+                question.element(),
+                question.warpPrecision())
+            .flatMap(
+                kernel -> model.step(kernel, question, question.keyValueHeads() * cut.items())),
+        step -> micros(step, shape.keyDim(), cut, cut.items(), group, bytes));
+  }
+
+  private void addScan(Collected steps, Role role, Question question, Cut cut) {
+    double bytes = 2.0 * StateArrays.bytes(question.shape(), cut.items());
+    steps.add(
+        role, model.scan(question, cut), step -> bytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS);
+  }
+
+  private void addQuery(Collected steps, Question question, Sweeps kernels, Cut cut) {
+    addTask(steps, Role.QUERY, question, kernels.query(), cut, 1);
+  }
+
+  private void addKeyAndValue(Collected steps, Question question, Sweeps kernels, Cut cut) {
+    int group = question.shape().headsPerKeyValueHead();
+    if (!kernels.isJoined()) {
+      addTask(steps, Role.KEY, question, kernels.key(), cut, group);
+      addTask(steps, Role.VALUE, question, kernels.value(), cut, group);
+      return;
+    }
+    steps.add(
+        Role.KEY_AND_VALUE,
+        task(Role.KEY, question, kernels.key(), cut)
+            .filter(key -> key.blocks() <= Integer.MAX_VALUE / GradientStructs.HOPPER_TASKS)
+            .map(
+                key ->
+                    new Step(
+                        key.kernel(),
+                        key.blocks() * GradientStructs.HOPPER_TASKS,
+                        key.cluster(),
+                        key.sharedBytes(),
+                        key.startsEarly())),
+        step -> taskMicros(Role.KEY, question, step, cut, group));
+  }
+
+  /** A launch for one of the gradients, which adds up the rows of so many heads. */
+  private void addTask(
+      Collected steps, Role role, Question question, KernelEntry kernel, Cut cut, int heads) {
+    steps.add(
+        role,
+        task(role, question, kernel, cut),
+        step -> taskMicros(role, question, step, cut, heads));
+  }
+
+  private Optional<Step> task(Role role, Question question, KernelEntry kernel, Cut cut) {
+    AttentionShape shape = question.shape();
+    long heads = role == Role.QUERY ? question.heads() : question.keyValueHeads();
+    int width = role == Role.VALUE ? shape.keyDim() : shape.valueDim();
+    int outWidth = role == Role.VALUE ? shape.valueDim() : shape.keyDim();
+    int group = shape.headsPerKeyValueHead();
+    return model.step(kernel, heads * cut.items(), width, outWidth, group);
+  }
+
+  private double taskMicros(Role role, Question question, Step step, Cut cut, int heads) {
+    AttentionShape shape = question.shape();
+    int width = role == Role.VALUE ? shape.keyDim() : shape.valueDim();
+    double bytes = question.keyValueBytes() + question.queryBytes();
+    return micros(step, width, cut, cut.items(), heads, bytes);
+  }
+
+  /** Of blocks that walk their item once for each of so many heads. */
+  private double micros(Step step, int width, Cut cut, int items, int heads, double bytes) {
+    KernelEntry kernel = step.kernel();
+    double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(width);
+    return model.micros(step, cut, items, start, heads * Rates.chunkMicros(kernel, width), bytes);
+  }
+
+  /** What follows the sweeps: rows that were divided, and the coefficients. */
+  private void addEnd(Collected steps, Question question) {
+    if (question.normalize()) {
+      addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads());
+      addNormalized(steps, Role.NORMALIZED_KEY, question, question.keyValueHeads());
+    }
+    steps.add(
+        Role.COEFFICIENTS,
+        model
+            .built()
+            .find(
+                Operation.COEFFICIENT_SUMS, Technique.SIMT, 0, ElementType.F32, Precision.ACCURATE)
+            .flatMap(kernel -> model.step(kernel, question, question.heads())),
+        step -> Rates.SCAN_MICROS);
+  }
+
+  private void addNormalized(Collected steps, Role role, Question question, long heads) {
+    long rows = heads * question.shape().tokens();
+    double bytes = 3.0 * rows * question.shape().keyDim() * question.dtype().bytes();
+    steps.add(
+        role,
+        rowKernel(question, Operation.NORMALIZE_ROWS_GRADIENT)
+            .flatMap(kernel -> model.step(kernel, question, rows)),
+        step -> bytes / Rates.BYTES_PER_MICRO);
+  }
+
+  private GradientPlan explained(GradientPlan best, List<GradientPlan> candidates) {
+    String against =
+        candidates.stream()
+            .filter(plan -> plan.kind() != best.kind())
+            .reduce((a, b) -> b.micros() < a.micros() ? b : a)
+            .map(
+                plan ->
+                    String.format(
+                        Locale.ROOT, "; next best %s, %.1f µs", name(plan.kind()), plan.micros()))
+            .orElse("");
+    return best.because(
+        String.format(
+            Locale.ROOT,
+            "%s: %s%s, dq by %s, on %d multiprocessors%s",
+            name(best.kind()),
+            best.cut(),
+            best.kind() == Kind.SEGMENTED ? " with a scan before each sweep" : "",
+            best.step(Role.QUERY).kernel().technique().id(),
+            model.multiprocessors(),
+            against));
+  }
+
+  private static String name(Kind kind) {
+    return kind == Kind.SEGMENTED ? "segments" : "two sweeps";
+  }
+}

@@ -1,0 +1,310 @@
+package io.github.linattn.internal.cuda;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.Sequences;
+import io.github.linattn.internal.cuda.ForwardPlan.Step;
+import io.github.linattn.internal.cuda.GradientPlan.Kind;
+import io.github.linattn.internal.cuda.GradientPlan.Launch;
+import io.github.linattn.internal.cuda.GradientPlan.Role;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.Technique;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+
+/** Breaks when a backward gets launches, items or memory that do not fit one another. */
+class GradientPlannerTest {
+  private static final int MULTIPROCESSORS = 132;
+  private static final int SHARED_BYTES = 232_448;
+  private static final Set<Integer> HEAD_DIMS = Set.of(64, 128);
+
+  /** The kernels of a Hopper GPU for D = 64 and 128, or those that every GPU has. */
+  private static GradientPlanner planner(boolean hopper) {
+    return new GradientPlanner(
+        MULTIPROCESSORS,
+        SHARED_BYTES,
+        hopper ? 90 : 80,
+        (operation, technique, headDim, element, precision) ->
+            built(hopper, operation, technique, headDim, element, precision));
+  }
+
+  private static Optional<KernelEntry> built(
+      boolean hopper,
+      Operation operation,
+      Technique technique,
+      int headDim,
+      ElementType element,
+      Precision precision) {
+    if (headDim != 0 && !HEAD_DIMS.contains(headDim) || technique == Technique.WGMMA && !hopper) {
+      return Optional.empty();
+    }
+    return AnyKernel.find(operation, technique, headDim, element, precision);
+  }
+
+  private static Planner.Question causal(AttentionShape shape, boolean normalize) {
+    return Planner.Question.of(shape, DType.BF16, Mode.DEFAULT, true, normalize);
+  }
+
+  private static Planner.Question packed(AttentionShape shape, int... lengths) {
+    return new Planner.Question(
+        shape,
+        DType.BF16,
+        Mode.DEFAULT,
+        true,
+        false,
+        Sequences.ofLengths(lengths),
+        true,
+        true,
+        false,
+        true);
+  }
+
+  private static List<Role> roles(GradientPlan plan) {
+    return plan.launches().stream().map(Launch::role).toList();
+  }
+
+  private static long aligned(long bytes) {
+    return Math.ceilDiv(bytes, 256L) * 256;
+  }
+
+  private static long stateBytes(int keyDim, int valueDim) {
+    return 4L * (keyDim * valueDim + keyDim + valueDim);
+  }
+
+  @Test
+  void manyHeadsTakeTwoSweeps() {
+    GradientPlan plan =
+        planner(true).plan(causal(AttentionShape.of(4, 16, 10_000, 128), false)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SWEEPS);
+    assertThat(roles(plan))
+        .containsExactly(Role.ROWS, Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
+    assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(64 * 2);
+    assertThat(plan.step(Role.QUERY).cluster()).isEqualTo(2);
+    assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64 * 2);
+    assertThat(plan.launches()).allMatch(launch -> launch.step().startsEarly());
+    assertThat(plan.tiles()).isEqualTo(2);
+    assertThat(plan.workspaceBytes())
+        .isEqualTo(aligned(64L * 10_000 * 4) + aligned(64L * 2 * 2 * 8));
+    assertThat(plan.reason()).contains("two sweeps", "dq by wgmma", "132 multiprocessors");
+  }
+
+  @Test
+  void withoutHopperEachGradientHasALaunch() {
+    AttentionShape shape = new AttentionShape(4, 16, 8, 1000, 128, 64);
+    GradientPlan plan = planner(false).plan(causal(shape, true)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SWEEPS);
+    assertThat(roles(plan))
+        .containsExactly(
+            Role.ROWS,
+            Role.QUERY,
+            Role.KEY,
+            Role.VALUE,
+            Role.NORMALIZED_QUERY,
+            Role.NORMALIZED_KEY,
+            Role.COEFFICIENTS);
+    assertThat(plan.step(Role.QUERY).blocks()).as("tiles of dq").isEqualTo(64 * 2);
+    assertThat(plan.step(Role.KEY).blocks()).as("tiles of dk").isEqualTo(32 * 2);
+    assertThat(plan.step(Role.VALUE).blocks()).as("tiles of dv").isEqualTo(32);
+    assertThat(plan.launches()).noneMatch(launch -> launch.step().startsEarly());
+    GradientPlan.Memory memory = plan.memory();
+    assertThat(memory.states()).isZero();
+    assertThat(memory.delta()).isEqualTo(aligned(64_000 * 4));
+    assertThat(memory.queryScale()).isEqualTo(memory.delta());
+    assertThat(memory.keyScale()).isEqualTo(aligned(32_000 * 4));
+    assertThat(memory.partials()).isEqualTo(aligned(64 * 2 * 16));
+    assertThat(plan.workspaceBytes())
+        .isEqualTo(2 * memory.delta() + memory.keyScale() + memory.partials());
+  }
+
+  @Test
+  void theWidthOfWhatIsMultipliedChoosesTheKernel() {
+    AttentionShape shape = new AttentionShape(4, 16, 16, 1000, 128, 64);
+    GradientPlan plan = planner(true).plan(causal(shape, false)).orElseThrow();
+    assertThat(roles(plan))
+        .containsExactly(Role.ROWS, Role.QUERY, Role.KEY, Role.VALUE, Role.COEFFICIENTS);
+    assertThat(plan.step(Role.QUERY).kernel().headDim()).isEqualTo(64);
+    assertThat(plan.step(Role.KEY).kernel().headDim()).isEqualTo(64);
+    assertThat(plan.step(Role.VALUE).kernel().headDim()).isEqualTo(128);
+    assertThat(plan.step(Role.VALUE).blocks()).isEqualTo(64);
+    assertThat(plan.step(Role.KEY).cluster()).isEqualTo(2);
+  }
+
+  @Test
+  void fewHeadsAreCutIntoSegmentsWithAScanBeforeEachSweep() {
+    AttentionShape shape = new AttentionShape(1, 4, 2, 65_536, 128, 64);
+    GradientPlan plan = planner(false).plan(causal(shape, false)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(roles(plan))
+        .containsExactly(
+            Role.ROWS,
+            Role.STATE_SUMS,
+            Role.STATE_SCAN,
+            Role.QUERY,
+            Role.GRADIENT_SUMS,
+            Role.GRADIENT_SCAN,
+            Role.KEY,
+            Role.VALUE,
+            Role.COEFFICIENTS);
+    int items = plan.cut().items();
+    assertThat(items).isBetween(8, 128);
+    assertThat(plan.cut().itemTokens() % 64).isZero();
+    assertThat(plan.summed()).isEqualTo(items - 1);
+    assertThat(plan.step(Role.STATE_SUMS).blocks()).isEqualTo(2 * (items - 1) * 2);
+    assertThat(plan.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(2 * items * 2);
+    assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(4 * items * 2);
+    assertThat(plan.step(Role.KEY).blocks()).isEqualTo(2 * items * 2);
+    assertThat(plan.memory().states())
+        .as("of both scans in turn")
+        .isEqualTo(aligned(2 * items * stateBytes(128, 64)));
+    assertThat(plan.memory().totals()).isZero();
+    assertThat(plan.memory().partials()).isEqualTo(aligned(4L * items * 2 * 16));
+    assertThat(plan.reason()).contains("segments", "next best two sweeps");
+  }
+
+  @Test
+  void packedSequencesWithoutTokensHaveAnItemInSweepsAlone() {
+    AttentionShape shape = AttentionShape.of(1, 64, 300, 128);
+    GradientPlan plan = planner(true).plan(packed(shape, 0, 1, 0, 299)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SWEEPS);
+    assertThat(plan.cut().items()).isEqualTo(4);
+    GradientPlan segmented =
+        planner(true)
+            .plan(packed(shape, 0, 1, 0, 299), GradientChoice.parse("wgmma:128"))
+            .orElseThrow();
+    assertThat(segmented.cut().items()).isEqualTo(1 + 3);
+    assertThat(segmented.summed()).as("sequences end where they do").isEqualTo(4);
+  }
+
+  @Test
+  void theHeadsOfAGroupShareWhatAccumulatorsBear() {
+    AttentionShape shape = new AttentionShape(8, 64, 4, 32_768, 128, 128);
+    GradientPlan plan = planner(true).plan(causal(shape, false)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(16 * plan.cut().longest()).isLessThanOrEqualTo(131_072);
+    AttentionShape wide = new AttentionShape(1, 4096, 1, 1000, 128, 128);
+    assertThat(planner(true).plan(causal(wide, false)).orElseThrow().cut().longest())
+        .as("at least a chunk")
+        .isEqualTo(64);
+  }
+
+  @Test
+  void nonCausalIsSumsThenOutputsForAnyHeadDimension() {
+    AttentionShape shape = new AttentionShape(1, 8, 4, 50_000, 48, 80);
+    GradientPlan plan =
+        planner(true)
+            .plan(Planner.Question.of(shape, DType.F32, Mode.DEFAULT, false, true))
+            .orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.NON_CAUSAL);
+    assertThat(roles(plan))
+        .containsExactly(
+            Role.ROWS,
+            Role.STATE_SUMS,
+            Role.STATE_SCAN,
+            Role.QUERY,
+            Role.GRADIENT_SUMS,
+            Role.GRADIENT_SCAN,
+            Role.KEY,
+            Role.VALUE,
+            Role.NORMALIZED_QUERY,
+            Role.NORMALIZED_KEY,
+            Role.COEFFICIENTS);
+    assertThat(plan.step(Role.QUERY).kernel().operation()).isEqualTo(Operation.GRADIENT_OUTPUTS);
+    int outputs = plan.outputs().items();
+    assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(8 * outputs);
+    assertThat(plan.step(Role.VALUE).blocks()).isEqualTo(4 * outputs * 2);
+    assertThat(plan.memory().states())
+        .isEqualTo(aligned(4L * plan.cut().items() * stateBytes(48, 80)));
+    assertThat(plan.memory().totals()).isEqualTo(aligned(4L * stateBytes(48, 80)));
+    assertThat(plan.memory().partials()).isEqualTo(aligned(8L * outputs * 16));
+  }
+
+  @Test
+  void modesChooseTheirKernels() {
+    AttentionShape shape = AttentionShape.of(4, 16, 4096, 128);
+    List<String> symbols =
+        IntStream.range(0, Mode.values().length)
+            .mapToObj(i -> Mode.values()[i])
+            .map(mode -> Planner.Question.of(shape, DType.F32, mode, true, false))
+            .map(question -> planner(false).plan(question).orElseThrow())
+            .map(plan -> plan.step(Role.QUERY).kernel().symbol())
+            .toList();
+    assertThat(symbols)
+        .containsExactly(
+            "la_chunked_query_gradient_mma_d128_f32_accurate",
+            "la_chunked_query_gradient_mma_d128_f32_accurate",
+            "la_chunked_query_gradient_mma_d128_f32_tf32");
+  }
+
+  @Test
+  void whatIsNotBuiltHasNoPlan() {
+    assertThat(planner(true).plan(causal(AttentionShape.of(1, 1, 64, 96), false))).isEmpty();
+    AttentionShape narrow = AttentionShape.of(1, 1, 64, 64).withValueDim(96);
+    assertThat(planner(true).plan(causal(narrow, false))).isEmpty();
+    for (Operation missing :
+        List.of(
+            Operation.GRADIENT_ROWS, Operation.KEY_VALUE_GRADIENT, Operation.COEFFICIENT_SUMS)) {
+      GradientPlanner planner =
+          new GradientPlanner(
+              MULTIPROCESSORS,
+              SHARED_BYTES,
+              90,
+              (operation, technique, headDim, element, precision) ->
+                  operation == missing
+                      ? Optional.empty()
+                      : AnyKernel.find(operation, technique, headDim, element, precision));
+      assertThat(planner.plan(causal(AttentionShape.of(4, 16, 64, 64), false)))
+          .as("without " + missing)
+          .isEmpty();
+    }
+  }
+
+  @Test
+  void aPlanCanBeAskedFor() {
+    Planner.Question question = causal(AttentionShape.of(4, 16, 10_000, 128), false);
+    GradientPlan mma = planner(true).plan(question, GradientChoice.parse("mma")).orElseThrow();
+    assertThat(mma.kind()).isEqualTo(Kind.SWEEPS);
+    assertThat(mma.step(Role.QUERY).kernel().technique()).isEqualTo(Technique.MMA);
+    assertThat(mma.step(Role.VALUE).kernel().technique()).isEqualTo(Technique.MMA);
+    GradientPlan cut =
+        planner(true).plan(question, GradientChoice.parse("wgmma:2048")).orElseThrow();
+    assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(cut.cut().items()).isEqualTo(5);
+    assertThat(planner(false).plan(question, GradientChoice.parse("wgmma"))).isEmpty();
+    Planner.Question tooLong = causal(AttentionShape.of(1, 1, 200_000, 128), false);
+    assertThat(planner(true).plan(tooLong, GradientChoice.parse("wgmma"))).isEmpty();
+    Planner.Question strided =
+        new Planner.Question(
+            question.shape(),
+            DType.BF16,
+            Mode.DEFAULT,
+            true,
+            false,
+            null,
+            false,
+            false,
+            false,
+            false);
+    Step query = planner(true).plan(strided).orElseThrow().step(Role.QUERY);
+    assertThat(query.kernel().technique()).isEqualTo(Technique.MMA);
+  }
+
+  @Test
+  void aChoiceOfPlanHasAForm() {
+    assertThat(GradientChoice.parse("wgmma:128"))
+        .isEqualTo(new GradientChoice(Technique.WGMMA, 128))
+        .hasToString("linattn.gradient.plan=wgmma:128");
+    for (String wrong : List.of("", "mma:", "mma:100", "mma*2", "tensor")) {
+      assertThatIllegalArgumentException().isThrownBy(() -> GradientChoice.parse(wrong));
+    }
+  }
+}
