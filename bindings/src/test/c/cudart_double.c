@@ -35,7 +35,7 @@ static const char *const kKindNames[] = {"pinned", "device", "registered", "stre
 enum { SUCCESS = 0, INVALID_VALUE = 1, MEMORY_ALLOCATION = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
        INVALID_HANDLE = 400, SYMBOL_NOT_FOUND = 500, NOT_READY = 600, CAPTURE_UNSUPPORTED = 900,
        ILLEGAL_STATE = 401 };
-enum { MAX_CALLS = 65536, MAX_LAUNCHES = 4096, MAX_ARGUMENT_BYTES = 1024, NAME_BYTES = 256 };
+enum { MAX_CALLS = 65536, MAX_LAUNCHES = 4096, MAX_ARGUMENT_BYTES = 2048, NAME_BYTES = 256 };
 
 /* One live thing. `at` is its handle: the memory itself, or this object's own address. */
 typedef struct Object {
@@ -418,6 +418,7 @@ API void double_name(const char *name) { snprintf(device_name, NAME_BYTES, "%s",
 API long double_calls(void) { return num_calls; }
 API const char *double_call(long index) { return index >= 0 && index < num_calls && index < MAX_CALLS ? calls[index] : ""; }
 /* Live objects of one kind (see kKindNames), or of all for "". */
+API int64_t double_device_bytes(void) { return (int64_t)device_bytes(); }
 API long double_live(const char *kind) {
   long count = 0;
   for (Object *o = objects; o; o = o->next) count += !*kind || !strcmp(kind, kKindNames[o->kind]);

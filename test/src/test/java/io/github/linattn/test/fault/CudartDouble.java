@@ -94,6 +94,11 @@ final class CudartDouble {
     return (long) invoke("double_launches", FunctionDescriptor.of(JAVA_LONG));
   }
 
+  /** Device memory that was allocated and not freed. */
+  long deviceBytes() {
+    return (long) invoke("double_device_bytes", FunctionDescriptor.of(JAVA_LONG));
+  }
+
   /** Everything that was created and not released. */
   long live() {
     try (Arena scratch = Arena.ofConfined()) {

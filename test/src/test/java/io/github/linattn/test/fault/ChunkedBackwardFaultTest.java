@@ -1,0 +1,178 @@
+package io.github.linattn.test.fault;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.catchThrowable;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Gradients;
+import io.github.linattn.Graph;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Plan;
+import io.github.linattn.StateGradient;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import io.github.linattn.cuda.CudaException;
+import io.github.linattn.internal.cuda.GradientStructs;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.regex.Pattern;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/**
+ * Breaks when a backward of the family chunked takes other memory than its plan says, can't be
+ * captured, leaks, or passes over a failed CUDA call. Kernels do not compute here.
+ */
+final class ChunkedBackwardFaultTest {
+  private static final int ILLEGAL_ADDRESS = 700;
+  private static final Pattern RELEASE = Pattern.compile("Free|Destroy|Unload|Unregister");
+  private static final int D = FakeKernels.HEAD_DIM;
+
+  @TempDir private static Path folder;
+  private static CudartDouble cudart;
+
+  @BeforeAll
+  static void load() {
+    cudart = CudartDouble.load();
+    FakeKernels.install(folder);
+  }
+
+  @AfterAll
+  static void remove() {
+    FakeKernels.remove();
+  }
+
+  @BeforeEach
+  void reset() {
+    cudart.reset();
+    cudart.argumentBytes(GradientStructs.HOPPER_GRADIENT.byteSize());
+  }
+
+  private static LinearAttention.Builder linear() {
+    return LinearAttention.builder();
+  }
+
+  @Test
+  void thePlanSaysWhatIsLaunchedAndTaken() {
+    AttentionShape small = AttentionShape.of(1, 2, 64, D);
+    AttentionShape large = AttentionShape.of(1, 2, 20_000, D);
+    try (BackwardFixture f = new BackwardFixture(large, DType.BF16)) {
+      LinearAttention attention = linear().normalizeQueriesAndKeys(true).on(f.gpu);
+      Plan.Pass before = attention.plan(small, DType.BF16).backward();
+      Plan.Pass pass = attention.plan(large, DType.BF16).backward();
+      attention.backwardInto(
+          AttentionInput.of(first(f.input.q()), first(f.input.k()), first(f.input.v())),
+          first(f.o),
+          first(f.g),
+          first(f.dO),
+          Gradients.over(
+              first(f.gradients.dq()),
+              first(f.gradients.dk()),
+              first(f.gradients.dv()),
+              f.gradients.da(),
+              f.gradients.db()));
+      long held = cudart.deviceBytes() - before.workspaceBytes();
+      int launches = Math.toIntExact(cudart.launches());
+      assertThat(launches).isEqualTo(before.steps().size());
+      attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+      assertThat(cudart.deviceBytes() - held).isEqualTo(pass.workspaceBytes());
+      assertThat(cudart.launches() - launches).isEqualTo(pass.steps().size());
+      for (int i = 0; i < pass.steps().size(); i++) {
+        assertThat(pass.steps().get(i))
+            .startsWith(
+                "%s: %d blocks"
+                    .formatted(
+                        cudart.launchKernel(launches + i), cudart.launchBlocks(launches + i)));
+      }
+      assertThat(pass.resultBytes()).isEqualTo(3 * large.q().elements() * 2 + 2 * 2 * 4);
+      assertThat(pass.estimatedMicros()).isPositive();
+      assertThat(pass.reason()).contains("segments");
+      long bytes = cudart.deviceBytes();
+      attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+      assertThat(cudart.deviceBytes()).isEqualTo(bytes);
+    }
+  }
+
+  private static Tensor first(Tensor tensor) {
+    return tensor.sliced(2, 0, 64);
+  }
+
+  @Test
+  void aBackwardIsCapturedAndLaunchedAgain() {
+    float[] perHead = {1, 2};
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 5000, D), DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      LinearAttention attention = linear().coefficients(perHead, perHead).on(f.gpu, stream);
+      try (Graph graph =
+          stream.capture(() -> attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients))) {
+        assertThat(cudart.launches()).isZero();
+        graph.launch();
+        long launches = cudart.launches();
+        assertThat(launches).isPositive();
+        attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+        assertThat(cudart.launches()).isEqualTo(2 * launches);
+      }
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  /** Every kind of plan once, and a graph. */
+  private static void run() {
+    float[] perHead = {1, 2};
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 4096, D), DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      LinearAttention attention = linear().coefficients(perHead, perHead).on(f.gpu, stream);
+      StateGradient last = f.stateGradient(1);
+      Gradients into = f.with(f.stateGradient(1));
+      attention.backwardInto(f.input.from(f.state(1)), f.o, f.g, f.dO, last, into);
+      linear()
+          .causal(false)
+          .normalizeQueriesAndKeys(true)
+          .on(f.gpu, stream)
+          .backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+      try (Graph graph =
+          stream.capture(() -> attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients))) {
+        graph.launch();
+      }
+      stream.synchronize();
+    }
+  }
+
+  @Test
+  void eachFailedCallSurfacesFreesEverythingAndLeavesTheNextRunWhole() {
+    run(); // what is asked once per process is asked here
+    cudart.reset();
+    run();
+    List<String> calls = new ArrayList<>();
+    for (long i = 0; i < cudart.calls(); i++) {
+      calls.add(cudart.call(i));
+    }
+    assertThat(calls).contains("cudaLaunchKernelExC", "cudaGraphLaunch", "cuTensorMapEncodeTiled");
+    for (int k = 1; k <= calls.size(); k++) {
+      String call = calls.get(k - 1);
+      cudart.reset();
+      cudart.failAt(k, ILLEGAL_ADDRESS);
+      Throwable thrown = catchThrowable(ChunkedBackwardFaultTest::run);
+      cudart.failAt(0, 0);
+      String where = "call %d, %s".formatted(k, call);
+      if (!RELEASE.matcher(call).find()) {
+        assertThat(thrown).as(where).isInstanceOf(CudaException.class).hasMessageContaining(call);
+      } else if (thrown != null) { // a release may only warn, but must not become something else
+        assertThat(thrown).as(where).isInstanceOf(CudaException.class);
+      }
+      if (call.equals("cudaLaunchKernelExC")) {
+        assertThat(thrown).as(where).hasMessageContaining("backward of ");
+      }
+      assertThat(cudart.live()).as("left alive after " + where).isZero();
+    }
+    cudart.reset();
+    assertThat(catchThrowable(ChunkedBackwardFaultTest::run)).isNull();
+    assertThat(cudart.live()).isZero();
+  }
+}

@@ -1,0 +1,367 @@
+package io.github.linattn.test.fault;
+
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.DType;
+import io.github.linattn.Gradients;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Sequences;
+import io.github.linattn.StateGradient;
+import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
+import io.github.linattn.internal.cuda.ChunkedStructs;
+import io.github.linattn.internal.cuda.GradientStructs;
+import java.lang.foreign.MemoryLayout.PathElement;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.StructLayout;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/**
+ * Breaks when a backward of the family chunked launches other kernels, or with other arguments,
+ * than its plan asks for. Kernels do not compute here.
+ */
+final class ChunkedBackwardTest {
+  private static final int D = FakeKernels.HEAD_DIM;
+  private static final String PLAN = "linattn.gradient.plan";
+  private static final StructLayout CHUNKED = ChunkedStructs.CHUNKED;
+  private static final StructLayout SCAN = ChunkedStructs.STATE_SCAN;
+  private static final StructLayout GRADIENT = GradientStructs.GRADIENT;
+  private static final StructLayout ROWS = GradientStructs.GRADIENT_ROWS;
+  private static final StructLayout NORMALIZED = GradientStructs.NORMALIZE_ROWS_GRADIENT;
+  private static final StructLayout COEFFICIENTS = GradientStructs.COEFFICIENT_SUMS;
+
+  @TempDir private static Path folder;
+  private static CudartDouble cudart;
+
+  @BeforeAll
+  static void load() {
+    cudart = CudartDouble.load();
+    FakeKernels.install(folder);
+  }
+
+  @AfterAll
+  static void remove() {
+    FakeKernels.remove();
+  }
+
+  @BeforeEach
+  void reset() {
+    cudart.reset();
+    cudart.argumentBytes(GradientStructs.HOPPER_GRADIENT.byteSize());
+  }
+
+  @AfterEach
+  void clear() {
+    System.clearProperty(PLAN);
+  }
+
+  private static LinearAttention.Builder linear() {
+    return LinearAttention.builder();
+  }
+
+  private static long number(MemorySegment struct, StructLayout layout, String member) {
+    return struct.get(JAVA_LONG, layout.byteOffset(PathElement.groupElement(member)));
+  }
+
+  private static int count(MemorySegment struct, StructLayout layout, String member) {
+    return struct.get(JAVA_INT, layout.byteOffset(PathElement.groupElement(member)));
+  }
+
+  private static MemorySegment arguments(int launch, StructLayout layout) {
+    return cudart.launchArguments(launch, layout.byteSize());
+  }
+
+  private static long address(Tensor tensor) {
+    return tensor.segment().address();
+  }
+
+  private static List<String> kernels(int first, int count) {
+    List<String> operations = new ArrayList<>();
+    for (int i = first; i < first + count; i++) {
+      operations.add(cudart.launchKernel(i).replaceAll("la_chunked_|_(bf16|f32).*", ""));
+    }
+    return operations;
+  }
+
+  /** Addresses of query, key, value and out. */
+  private static List<Long> views(MemorySegment chunked) {
+    return List.of(
+        number(chunked, CHUNKED, "query"),
+        number(chunked, CHUNKED, "key"),
+        number(chunked, CHUNKED, "value"),
+        number(chunked, CHUNKED, "out"));
+  }
+
+  @Test
+  void eachTaskHasItsTensors() {
+    System.setProperty(PLAN, "mma");
+    AttentionShape shape = new AttentionShape(2, 64, 32, 100, D, D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      f.backward(linear().coefficients(2, 3));
+      assertThat(kernels(0, 5))
+          .containsExactly(
+              "gradient_rows_simt",
+              "query_gradient_mma",
+              "key_value_gradient_mma",
+              "key_value_gradient_mma",
+              "coefficient_sums_simt");
+      assertThat(cudart.launches()).isEqualTo(5);
+      assertThat(cudart.launchBlocks(1)).isEqualTo(2 * 64 * 2);
+      assertThat(cudart.launchBlocks(2)).isEqualTo(2 * 32 * 2);
+      MemorySegment query = arguments(1, GRADIENT);
+      MemorySegment key = arguments(2, GRADIENT);
+      MemorySegment value = arguments(3, GRADIENT);
+      Tensor q = f.input.q();
+      Tensor k = f.input.k();
+      Tensor v = f.input.v();
+      assertThat(views(query))
+          .containsExactly(address(f.dO), address(v), address(k), address(f.gradients.dq()));
+      assertThat(views(key))
+          .containsExactly(address(v), address(f.dO), address(q), address(f.gradients.dk()));
+      assertThat(views(value))
+          .containsExactly(address(k), address(q), address(f.dO), address(f.gradients.dv()));
+      long delta = number(arguments(0, ROWS), ROWS, "delta");
+      for (int task = 0; task < 3; task++) {
+        MemorySegment struct = arguments(1 + task, GRADIENT);
+        assertThat(count(struct, GRADIENT, "task")).isEqualTo(task);
+        assertThat(number(struct, GRADIENT, "delta")).isNotZero().isEqualTo(delta);
+        assertThat(number(struct, GRADIENT, "query_scale")).isZero();
+        assertThat(number(struct, GRADIENT, "slope_query")).isZero();
+        assertThat(number(struct, CHUNKED, "normalizer")).isEqualTo(address(f.g));
+        assertThat(number(struct, CHUNKED, "state_in")).isZero();
+        assertThat(number(struct, CHUNKED, "items")).isZero();
+        assertThat(count(struct, CHUNKED, "num_items")).isEqualTo(1);
+        assertThat(count(struct, CHUNKED, "group")).isEqualTo(2);
+        assertThat(count(struct, CHUNKED, "heads")).isEqualTo(64);
+      }
+      MemorySegment sums = arguments(4, COEFFICIENTS);
+      assertThat(number(sums, COEFFICIENTS, "partials"))
+          .isEqualTo(number(query, GRADIENT, "partials"));
+      assertThat(count(sums, COEFFICIENTS, "count")).isEqualTo(2);
+      assertThat(number(sums, COEFFICIENTS, "a_gradient")).isEqualTo(address(f.gradients.da()));
+      assertThat(sums.get(JAVA_FLOAT, 60)).isEqualTo(3);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void onHopperOneLaunchHasBothTasksAndTheirMaps() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(4, 32, 100, D), DType.BF16)) {
+      f.backward(linear());
+      assertThat(kernels(0, 4))
+          .containsExactly(
+              "gradient_rows_simt",
+              "query_gradient_wgmma",
+              "key_value_gradient_wgmma",
+              "coefficient_sums_simt");
+      assertThat(cudart.launchCluster(1)).isEqualTo(2);
+      assertThat(cudart.launchBlocks(2)).isEqualTo(2 * 128 * 2);
+      assertThat(cudart.launchedEarly(2)).isTrue();
+      MemorySegment both = arguments(2, GradientStructs.HOPPER_GRADIENT);
+      long[] mapped = new long[9];
+      for (int i = 0; i < mapped.length; i++) {
+        mapped[i] = both.get(JAVA_LONG, 128L * i + 24); // where the double keeps the address
+      }
+      assertThat(mapped)
+          .as("x, y, z, out of dk and dv, then o")
+          .containsExactly(
+              address(f.input.v()),
+              address(f.input.k()),
+              address(f.dO),
+              address(f.input.q()),
+              address(f.input.q()),
+              address(f.dO),
+              address(f.gradients.dk()),
+              address(f.gradients.dv()),
+              address(f.o));
+      assertThat(count(both.asSlice(9 * 128), GRADIENT, "task")).isEqualTo(1);
+      assertThat(count(both.asSlice(9 * 128 + GRADIENT.byteSize()), GRADIENT, "task")).isEqualTo(2);
+    }
+  }
+
+  @Test
+  void statesAndTheirGradientsGoThroughTheSweeps() {
+    System.setProperty(PLAN, "mma");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 64, 100, D), DType.BF16)) {
+      AttentionState state = f.state(1);
+      StateGradient last = f.stateGradient(1);
+      StateGradient first = f.stateGradient(1);
+      f.backward(linear(), f.input.from(state), last, f.with(first));
+      MemorySegment query = arguments(1, GRADIENT);
+      assertThat(number(query, CHUNKED, "state_in")).isEqualTo(address(state.s()));
+      assertThat(number(query, CHUNKED, "key_sum_in")).isEqualTo(address(state.u()));
+      assertThat(number(query, CHUNKED, "value_sum_in")).isEqualTo(address(state.z()));
+      MemorySegment key = arguments(2, GRADIENT);
+      assertThat(number(key, CHUNKED, "state_in")).isEqualTo(address(last.ds()));
+      assertThat(number(key, CHUNKED, "value_sum_in")).isEqualTo(address(last.dz()));
+      assertThat(number(key, CHUNKED, "state_out")).isZero();
+      assertThat(number(key, CHUNKED, "value_sum_out")).isEqualTo(address(first.dz()));
+      MemorySegment value = arguments(3, GRADIENT);
+      assertThat(number(value, CHUNKED, "state_in")).isEqualTo(address(last.ds()));
+      assertThat(number(value, CHUNKED, "value_sum_in")).isEqualTo(address(last.du()));
+      assertThat(number(value, CHUNKED, "state_out")).isEqualTo(address(first.ds()));
+      assertThat(number(value, CHUNKED, "value_sum_out")).isEqualTo(address(first.du()));
+    }
+  }
+
+  @Test
+  void segmentsAreScannedBeforeEachSweep() {
+    System.setProperty(PLAN, "mma:256");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 1000, D), DType.BF16)) {
+      StateGradient last = f.stateGradient(1);
+      StateGradient first = f.stateGradient(1);
+      f.backward(linear(), f.input.from(f.state(1)), last, f.with(first));
+      assertThat(cudart.launchKernel(1)).contains("state_sums");
+      assertThat(kernels(2, 6))
+          .containsExactly(
+              "state_scan_simt",
+              "query_gradient_mma",
+              "gradient_sums_mma",
+              "state_scan_simt",
+              "key_value_gradient_mma",
+              "key_value_gradient_mma");
+      boolean maps = cudart.launchKernel(1).contains("wgmma");
+      MemorySegment states = arguments(1, ChunkedStructs.HOPPER).asSlice(maps ? 4 * 128 : 0);
+      assertThat(count(states, CHUNKED, "num_items")).isEqualTo(3);
+      assertThat(count(states, CHUNKED, "slots")).isEqualTo(4);
+      assertThat(count(states, CHUNKED, "group")).isEqualTo(1);
+      assertThat(number(states, CHUNKED, "state_out"))
+          .isEqualTo(number(arguments(2, SCAN), SCAN, "state"));
+      MemorySegment forwards = arguments(2, SCAN);
+      MemorySegment backwards = arguments(5, SCAN);
+      assertThat(count(forwards, SCAN, "backwards")).isZero();
+      assertThat(number(forwards, SCAN, "state_out")).isZero();
+      assertThat(count(backwards, SCAN, "backwards")).isEqualTo(1);
+      assertThat(number(backwards, SCAN, "key_sum_in")).isEqualTo(address(last.dz()));
+      assertThat(number(backwards, SCAN, "state_out")).isEqualTo(address(first.ds()));
+      MemorySegment sums = arguments(4, GRADIENT);
+      assertThat(number(sums, CHUNKED, "state_out")).isEqualTo(number(backwards, SCAN, "state"));
+      assertThat(number(sums, CHUNKED, "key_sum_out"))
+          .isEqualTo(number(backwards, SCAN, "key_sum"));
+      assertThat(count(sums, CHUNKED, "num_items")).isEqualTo(4);
+      MemorySegment query = arguments(3, GRADIENT);
+      assertThat(number(query, CHUNKED, "key_sum_in"))
+          .isEqualTo(number(forwards, SCAN, "value_sum"));
+      MemorySegment value = arguments(7, GRADIENT);
+      assertThat(number(value, CHUNKED, "value_sum_in"))
+          .isEqualTo(number(backwards, SCAN, "value_sum"));
+      assertThat(number(value, CHUNKED, "state_out")).as("the scan writes it").isZero();
+      assertThat(count(arguments(8, COEFFICIENTS), COEFFICIENTS, "count")).isEqualTo(4 * 2);
+    }
+  }
+
+  @Test
+  void packedSequencesHaveListsOfItems() {
+    Sequences packing = Sequences.ofLengths(0, 1, 299);
+    for (String plan : List.of("mma", "mma:128")) {
+      reset();
+      System.setProperty(PLAN, plan);
+      try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 300, D), DType.BF16)) {
+        AttentionInput packed = f.input.packed(packing);
+        f.backward(linear(), packed, f.stateGradient(3), f.with(f.stateGradient(3)));
+        int last = Math.toIntExact(cudart.launches()) - 2;
+        MemorySegment value = arguments(last, GRADIENT);
+        boolean whole = plan.equals("mma");
+        assertThat(count(value, CHUNKED, "num_items")).isEqualTo(whole ? 3 : 1 + 3);
+        assertThat(count(value, CHUNKED, "slots")).isEqualTo(whole ? 3 : 4);
+        MemorySegment items =
+            MemorySegment.ofAddress(number(value, CHUNKED, "items")).reinterpret(4 * 24);
+        int second = whole ? 1 : 0;
+        assertThat(items.asSlice(24L * second, 12).toArray(JAVA_INT))
+            .as("start, tokens and slot of the second sequence")
+            .containsExactly(0, 1, second);
+      }
+    }
+  }
+
+  @Test
+  void withoutCausalityEveryRowReadsTheTotals() {
+    AttentionShape shape = new AttentionShape(1, 4, 2, 1000, 48, 80);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
+      f.backward(linear().causal(false).normalizeQueriesAndKeys(true));
+      assertThat(kernels(1, 9))
+          .containsExactly(
+              "state_sums_mma",
+              "state_scan_simt",
+              "gradient_outputs_mma",
+              "gradient_sums_mma",
+              "state_scan_simt",
+              "gradient_outputs_mma",
+              "gradient_outputs_mma",
+              "normalize_rows_gradient_simt",
+              "normalize_rows_gradient_simt");
+      MemorySegment forwards = arguments(2, SCAN);
+      MemorySegment query = arguments(3, GRADIENT);
+      assertThat(number(query, CHUNKED, "state_in")).isEqualTo(number(forwards, SCAN, "state_out"));
+      assertThat(count(query, CHUNKED, "slots")).isEqualTo(1);
+      assertThat(count(query, CHUNKED, "key_dim")).as("of dO and v").isEqualTo(80);
+      assertThat(count(query, CHUNKED, "value_dim")).as("of k and dq").isEqualTo(48);
+      assertThat(count(query, CHUNKED, "normalize")).isEqualTo(1);
+      assertThat(number(query, GRADIENT, "key_scale")).isNotZero();
+      MemorySegment ofKeys = arguments(9, NORMALIZED);
+      assertThat(number(ofKeys, NORMALIZED, "row")).isEqualTo(address(f.input.k()));
+      assertThat(number(ofKeys, NORMALIZED, "gradient")).isEqualTo(address(f.gradients.dk()));
+      assertThat(number(ofKeys, NORMALIZED, "scale"))
+          .isEqualTo(number(query, GRADIENT, "key_scale"));
+      assertThat(count(ofKeys, NORMALIZED, "heads")).isEqualTo(2);
+      assertThat(count(ofKeys, NORMALIZED, "dim")).isEqualTo(48);
+    }
+  }
+
+  @Test
+  void theSlopeIsSummedWhereItFollowsBadlyFromTheConstant() {
+    float[] a = {1, 1};
+    for (float smallest : new float[] {0.0625f, 0.0624f, 0}) {
+      reset();
+      try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
+        f.backward(linear().coefficients(a, new float[] {1, -smallest}));
+        boolean summed = smallest < 0.0625f;
+        MemorySegment query = arguments(1, GradientStructs.HOPPER_GRADIENT).asSlice(9 * 128);
+        assertThat(number(query, GRADIENT, "slope_query"))
+            .isEqualTo(summed ? address(f.input.q()) : 0);
+        int last = Math.toIntExact(cudart.launches()) - 1;
+        MemorySegment sums = arguments(last, COEFFICIENTS);
+        assertThat(count(sums, COEFFICIENTS, "slope_is_summed")).isEqualTo(summed ? 1 : 0);
+        assertThat(number(sums, COEFFICIENTS, "b_per_head")).isNotZero();
+      }
+    }
+  }
+
+  @Test
+  void whatTheKernelsCannotReadIsRefused() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 64, D), DType.BF16)) {
+      Tensor shifted = f.gpu.allocate(DType.BF16, TensorShape.of(1, 2, 64, D + 8));
+      Tensor odd = shifted.sliced(3, 1, D);
+      Gradients into =
+          Gradients.over(
+              odd, f.gradients.dk(), f.gradients.dv(), f.gradients.da(), f.gradients.db());
+      assertThatThrownBy(() -> f.backward(linear(), f.input, null, into))
+          .isInstanceOf(UnsupportedOperationException.class)
+          .hasMessageContaining("dq that does not start at a multiple of 16 bytes");
+      shifted.close();
+    }
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 64, 48), DType.BF16)) {
+      assertThatThrownBy(() -> f.backward(linear()))
+          .isInstanceOf(UnsupportedOperationException.class)
+          .hasMessageContaining("no CUDA kernel for a backward of BF16 with head dimension 48")
+          .hasMessageContaining("built: [128]")
+          .hasMessageContaining("linattn generate --head-dim 48");
+    }
+    assertThat(cudart.launches()).isZero();
+  }
+}
