@@ -14,7 +14,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The last forwards of a queue, ready to be repeated, its backward, and the workspace that all use
+ * The last forwards and backwards of a queue, ready to be repeated, and the workspace that they use
  * in turn. The caller holds the queue's lock.
  */
 final class ChunkedCalls {
@@ -24,7 +24,7 @@ final class ChunkedCalls {
   private final CudaQueue queue;
   private final Arena owner;
   private final ChunkedCall[] calls = new ChunkedCall[MOST];
-  private @Nullable GradientCall backward;
+  private final List<GradientCall> backwards = new ArrayList<>();
 
   /** Of memory that stays until the end, because graphs may use it: old workspaces and tickets. */
   private final List<Arena> kept = new ArrayList<>();
@@ -77,15 +77,26 @@ final class ChunkedCalls {
     next = (next + 1) % MOST;
   }
 
-  /** Runs a backward. */
-  void run(BackwardCall call, GradientPlan plan, Kernels kernels) {
-    makeRoomForConstants();
-    GradientCall known = backward;
-    if (known == null) {
-      known = new GradientCall(queue, owner);
-      backward = known;
+  /** Runs a backward, filled in in place of the oldest unless it is one of the last. */
+  void run(BackwardCall backward, GradientPlan plan, Kernels kernels) {
+    for (GradientCall known : backwards) {
+      if (known.isFor(backward, plan)) {
+        known.run();
+        return;
+      }
     }
-    known.run(call, plan, kernels, workspace(plan.workspaceBytes()));
+    makeRoomForConstants();
+    long address = workspace(plan.workspaceBytes());
+    GradientCall call =
+        backwards.size() < MOST ? new GradientCall(queue, owner) : backwards.removeFirst();
+    backwards.addLast(call);
+    try {
+      call.fill(backward, plan, kernels, address);
+      call.run();
+    } catch (RuntimeException | Error e) {
+      call.clear();
+      throw e;
+    }
   }
 
   private void makeRoomForConstants() {
@@ -143,6 +154,7 @@ final class ChunkedCalls {
     for (ChunkedCall call : calls) {
       call.clear();
     }
+    backwards.forEach(GradientCall::clear);
   }
 
   /** Frees the workspace; the stream has done its work. */

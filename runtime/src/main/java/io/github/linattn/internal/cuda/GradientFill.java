@@ -45,11 +45,18 @@ final class GradientFill {
   private final long aPerHead;
   private final long bPerHead;
 
+  /**
+   * For one call.
+   *
+   * @param counts tokens in the initial state of each sequence
+   * @param workspace device address of the plan's workspace
+   */
   GradientFill(
       CudaQueue queue,
       GradientStructs.OfRoles structs,
       BackwardCall call,
       GradientPlan plan,
+      long[] counts,
       long workspace) {
     this.queue = queue;
     this.structs = structs;
@@ -59,10 +66,7 @@ final class GradientFill {
     this.shape = input.shape();
     this.operator = call.operator();
     this.initial = input.initialState().orElse(null);
-    this.counts = new long[input.sequences().count()];
-    for (int i = 0; i < counts.length; i++) {
-      counts[i] = initial == null ? 0 : initial.count(i);
-    }
+    this.counts = counts;
     GradientPlan.Memory memory = plan.memory();
     this.items = StateArrays.at(workspace, shape, plan.cut().items());
     this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());

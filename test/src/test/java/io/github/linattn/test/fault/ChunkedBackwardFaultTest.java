@@ -1,20 +1,26 @@
 package io.github.linattn.test.fault;
 
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.catchThrowable;
 
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
 import io.github.linattn.Gradients;
 import io.github.linattn.Graph;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.Mode;
 import io.github.linattn.Plan;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.cuda.CudaException;
+import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
+import java.lang.foreign.MemoryLayout.PathElement;
+import java.lang.foreign.StructLayout;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -101,6 +107,33 @@ final class ChunkedBackwardFaultTest {
 
   private static Tensor first(Tensor tensor) {
     return tensor.sliced(2, 0, 64);
+  }
+
+  @Test
+  void aRepeatedBackwardOnlyLaunchesUnlessItsStateMovedOn() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 100, D), DType.F32)) {
+      AttentionState state = f.state(1);
+      AttentionInput continued = f.input.from(state);
+      LinearAttention attention = linear().mode(Mode.ACCURATE).on(f.gpu);
+      Runnable backward =
+          () -> attention.backwardInto(continued, f.o, f.g, f.dO, null, f.gradients);
+      backward.run();
+      long launches = cudart.launches();
+      long calls = cudart.calls();
+      backward.run();
+      assertThat(cudart.launches()).isEqualTo(2 * launches);
+      assertThat(cudart.calls() - calls)
+          .as("setDevice twice, and launches")
+          .isEqualTo(2 + launches);
+      attention.forwardInto(continued, f.o, f.g, state);
+      long before = cudart.launches();
+      backward.run();
+      StructLayout hopper = GradientStructs.HOPPER_GRADIENT;
+      long count = ChunkedStructs.CHUNKED.byteOffset(PathElement.groupElement("initial_count"));
+      assertThat(
+              cudart.launchArguments(before + 1, hopper.byteSize()).get(JAVA_LONG, 9 * 128 + count))
+          .isEqualTo(100);
+    }
   }
 
   @Test
