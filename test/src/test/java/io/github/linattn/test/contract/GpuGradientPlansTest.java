@@ -1,0 +1,85 @@
+package io.github.linattn.test.contract;
+
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.test.harness.Backends;
+import io.github.linattn.test.harness.Case;
+import io.github.linattn.test.harness.GpuTest;
+import io.github.linattn.test.harness.Results;
+import io.github.linattn.test.harness.Run;
+import io.github.linattn.test.harness.Subject;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * Breaks when a plan of a backward that the planner does not choose for a small problem is wrong:
+ * every technique, with whole sequences and with segments of one, two and three chunks.
+ */
+@GpuTest
+final class GpuGradientPlansTest {
+  private static final String PROPERTY = "linattn.gradient.plan";
+
+  static List<Arguments> plansAndCases() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (String technique : List.of("wgmma", "mma")) {
+        for (String cut : List.of("", ":64", ":128", ":192")) {
+          for (Case.Builder builder : cases()) {
+            rows.add(Arguments.of(technique + cut, builder.build(), subject));
+          }
+        }
+      }
+    }
+    return rows;
+  }
+
+  private static List<Case.Builder> cases() {
+    List<Case.Builder> cases = new ArrayList<>();
+    for (DType dtype : DType.values()) {
+      for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
+        String name = "gradient plan " + dtype + " " + mode;
+        cases.add(SweepContract.of(name, 1, 2, 391, 64).dtype(dtype).mode(mode));
+        cases.add(
+            SweepContract.of(name, 1, 2, 391, 64)
+                .dtype(dtype)
+                .mode(mode)
+                .afterTokens(37)
+                .throughStates());
+        cases.add(
+            SweepContract.of(name, 1, 2, 271, 32)
+                .dtype(dtype)
+                .mode(mode)
+                .packed(70, 0, 1, 200)
+                .throughStates());
+        cases.add(
+            SweepContract.of(name, 2, 4, 2, 320, 128, 96).dtype(dtype).mode(mode).normalized());
+        cases.add(
+            SweepContract.of(name, 1, 2, 200, 96).dtype(dtype).mode(mode).coefficients(1.5f, 0));
+      }
+    }
+    return cases;
+  }
+
+  @AfterEach
+  void choosesFreelyAgain() {
+    System.clearProperty(PROPERTY);
+  }
+
+  @ParameterizedTest(name = "{0}: {1} on {2}")
+  @MethodSource("plansAndCases")
+  void everyPlanIsRight(String plan, Case problem, Subject subject) {
+    System.setProperty(PROPERTY, plan);
+    assumeTrue(
+        Subject.differentiates(problem, subject.backend()),
+        "left out: this technique has no kernels for the problem");
+    Results first = Run.of(problem, subject.backend());
+    first.assertRight(problem);
+    Run.of(problem, subject.backend()).assertSameBits(first, plan + " run twice");
+  }
+}
