@@ -263,7 +263,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public void forward(ForwardCall call) {
-    Planner.Question question = Plans.question(call);
+    Question question = Plans.question(call);
     Optional<ForwardPlan> plan = plan(question);
     if (plan.isPresent()) {
       ChunkedSupport.require(call);
@@ -275,11 +275,11 @@ public final class CudaEngine implements Engine {
     }
   }
 
-  private Optional<ForwardPlan> plan(Planner.Question question) {
+  private Optional<ForwardPlan> plan(Question question) {
     return paperOnly ? Optional.empty() : plans.forward(question);
   }
 
-  private Optional<GradientPlan> gradientPlan(Planner.Question question) {
+  private Optional<GradientPlan> gradientPlan(Question question) {
     return paperOnly ? Optional.empty() : plans.backward(question);
   }
 
@@ -288,7 +288,7 @@ public final class CudaEngine implements Engine {
    *
    * @param operation of a kernel that the pass needs in either family
    */
-  private void requirePaper(Planner.Question question, Operation operation, Runnable support) {
+  private void requirePaper(Question question, Operation operation, Runnable support) {
     try {
       support.run();
       kernels.entry(operation, question.shape().keyDim());
@@ -360,7 +360,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public void backward(BackwardCall call) {
-    Planner.Question question = Plans.question(call);
+    Question question = Plans.question(call);
     Optional<GradientPlan> plan = gradientPlan(question);
     if (plan.isPresent()) {
       ChunkedSupport.require(call);
@@ -403,8 +403,8 @@ public final class CudaEngine implements Engine {
   public Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype) {
     long results =
         shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
-    Planner.Question question =
-        Planner.Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
+    Question question =
+        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
     Optional<ForwardPlan> plan = plan(question);
     if (plan.isPresent()) {
       ForwardPlan chosen = plan.get();
@@ -423,8 +423,8 @@ public final class CudaEngine implements Engine {
   public Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
-    Planner.Question question =
-        Planner.Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
+    Question question =
+        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
     Optional<GradientPlan> plan = gradientPlan(question);
     if (plan.isPresent()) {
       GradientPlan chosen = plan.get();

@@ -6,7 +6,6 @@ import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
 import io.github.linattn.internal.cuda.GradientPlan.Memory;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
-import io.github.linattn.internal.cuda.Planner.Question;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
@@ -21,9 +20,6 @@ import java.util.function.ToDoubleFunction;
 /**
  * Chooses the kernels of a backward of the family {@code chunked} and how the tokens are cut, as
  * {@link Planner} does for a forward. Pure and immutable.
- *
- * <p>Of a {@link Question} about a backward, {@code finalState} tells whether gradients of states
- * come or go, and {@code inPlace} is false.
  */
 final class GradientPlanner {
   /** Of the states of items and of the gradients after them. */

@@ -2,7 +2,6 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.Planner.Built;
-import io.github.linattn.internal.cuda.Planner.Question;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;

@@ -1,9 +1,5 @@
 package io.github.linattn.internal.cuda;
 
-import io.github.linattn.AttentionShape;
-import io.github.linattn.DType;
-import io.github.linattn.Mode;
-import io.github.linattn.Sequences;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
@@ -16,7 +12,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Chooses the kernels of a forward of the family {@code chunked} and how the tokens are cut, by a
@@ -56,84 +51,6 @@ final class Planner {
   }
 
   /**
-   * What is asked.
-   *
-   * @param packing null for one sequence of each batch row
-   * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
-   */
-  record Question(
-      AttentionShape shape,
-      DType dtype,
-      Mode mode,
-      boolean causal,
-      boolean normalize,
-      @Nullable Sequences packing,
-      boolean initialState,
-      boolean finalState,
-      boolean inPlace,
-      boolean tensorMaps) {
-    /** A question about a shape alone, with tensors without gaps. */
-    static Question of(
-        AttentionShape shape, DType dtype, Mode mode, boolean causal, boolean normalize) {
-      return new Question(shape, dtype, mode, causal, normalize, null, false, false, false, true);
-    }
-
-    ElementType element() {
-      return switch (dtype) {
-        case F32 -> ElementType.F32;
-        case BF16 -> ElementType.BF16;
-        case F16 -> ElementType.F16;
-      };
-    }
-
-    Precision precision() {
-      if (dtype != DType.F32) {
-        return Precision.NATIVE;
-      }
-      return switch (mode) {
-        case TF32 -> Precision.TF32;
-        case DEFAULT -> Precision.DEFAULT;
-        case ACCURATE -> Precision.ACCURATE;
-      };
-    }
-
-    /** Of the kernels by mma, where the accurate ones serve the mode DEFAULT too. */
-    Precision warpPrecision() {
-      return precision() == Precision.DEFAULT ? Precision.ACCURATE : precision();
-    }
-
-    /** Of the kernels that multiply in fp32. */
-    Precision exactPrecision() {
-      return dtype == DType.F32 ? Precision.ACCURATE : Precision.NATIVE;
-    }
-
-    long heads() {
-      return (long) shape.batch() * shape.heads();
-    }
-
-    long keyValueHeads() {
-      return (long) shape.batch() * shape.keyValueHeads();
-    }
-
-    /** Bytes of a state of one sequence of one key/value head. */
-    long stateBytes() {
-      long elements = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
-      return elements * Float.BYTES;
-    }
-
-    /** Bytes of k and v. */
-    double keyValueBytes() {
-      return (double) (shape.k().elements() + shape.v().elements()) * dtype.bytes();
-    }
-
-    /** Bytes of q, o and g. */
-    double queryBytes() {
-      return (double) (shape.q().elements() + shape.output().elements()) * dtype.bytes()
-          + (double) shape.normalizer().elements() * Float.BYTES;
-    }
-  }
-
-  /**
    * For one device.
    *
    * @param sharedBytes most shared memory that a block may ask for
@@ -147,7 +64,7 @@ final class Planner {
 
   /** The plan that the model finds fastest; empty where kernels for it are not built. */
   Optional<ForwardPlan> plan(Question question) {
-    if (!question.causal) {
+    if (!question.causal()) {
       return nonCausal(question);
     }
     if (isDecode(question)) {
@@ -170,10 +87,10 @@ final class Planner {
    * are not built or its items would be too long.
    */
   Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
-    if (!question.causal || isDecode(question)) {
+    if (!question.causal() || isDecode(question)) {
       return plan(question);
     }
-    Cut cut = new Cut(question.shape.tokens(), question.packing, choice.segment());
+    Cut cut = new Cut(question.shape().tokens(), question.packing(), choice.segment());
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
         .filter(forward -> cut.longest() <= Rates.mostItemTokens(forward))
@@ -188,18 +105,18 @@ final class Planner {
   }
 
   private static boolean isDecode(Question question) {
-    return question.shape.tokens() == 1
-        && question.packing == null
-        && (question.initialState || question.finalState);
+    return question.shape().tokens() == 1
+        && question.packing() == null
+        && (question.initialState() || question.finalState());
   }
 
   private List<KernelEntry> forwards(Question question) {
     List<KernelEntry> found = new ArrayList<>();
-    int keyDim = question.shape.keyDim();
-    if (question.tensorMaps) {
+    int keyDim = question.shape().keyDim();
+    if (question.tensorMaps()) {
       built
           .find(
-              question.normalize ? Operation.NORMALIZED_FORWARD : Operation.FORWARD,
+              question.normalize() ? Operation.NORMALIZED_FORWARD : Operation.FORWARD,
               Technique.WGMMA,
               keyDim,
               question.element(),
@@ -215,7 +132,7 @@ final class Planner {
 
   private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
     int limit = Rates.mostItemTokens(forward);
-    Cut whole = new Cut(question.shape.tokens(), question.packing, 0);
+    Cut whole = new Cut(question.shape().tokens(), question.packing(), 0);
     Optional<ForwardPlan> sums = segmented(question, forward, segments(whole, limit), 1);
     if (whole.longest() <= limit || sums.isEmpty()) {
       for (int turns = 1; isWorthIt(question, forward, whole, turns); turns *= 2) {
@@ -228,7 +145,7 @@ final class Planner {
       int least = Math.ceilDiv(longest, parts);
       int step = least < LONG_SEGMENT ? CHUNK : 2 * CHUNK; // that sums of halves are possible
       int segment = Math.ceilDiv(least, step) * step;
-      Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
+      Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
       for (int turns = 1;
           segment <= limit && isWorthIt(question, forward, cut, turns);
           turns *= 2) {
@@ -259,7 +176,7 @@ final class Planner {
   }
 
   private static long blocks(Question question, Cut cut) {
-    return question.heads() * cut.items() * Math.ceilDiv(question.shape.valueDim(), COLUMNS);
+    return question.heads() * cut.items() * Math.ceilDiv(question.shape().valueDim(), COLUMNS);
   }
 
   /** Each sequence from its own initial state. */
@@ -270,8 +187,8 @@ final class Planner {
       return Optional.empty();
     }
     double states =
-        (question.initialState ? 1 : 0) * question.stateBytes()
-            + (question.finalState ? 1 : 0) * question.stateBytes();
+        (question.initialState() ? 1 : 0) * question.stateBytes()
+            + (question.finalState() ? 1 : 0) * question.stateBytes();
     double bytes =
         question.keyValueBytes()
             + question.queryBytes()
@@ -280,7 +197,7 @@ final class Planner {
         pass(question, step.get(), cut, cut.items(), turns, bytes, states > 0)
             + 2 * Rates.LAUNCH_MICROS;
     long copy =
-        question.inPlace ? question.stateBytes() * question.keyValueHeads() * cut.sequences() : 0;
+        question.inPlace() ? question.stateBytes() * question.keyValueHeads() * cut.sequences() : 0;
     return Optional.of(
         new ForwardPlan(
             Kind.FORWARD,
@@ -303,10 +220,10 @@ final class Planner {
   /** Sums of segments, the states before them, a forward of each. */
   private Optional<ForwardPlan> segmented(
       Question question, KernelEntry forward, int segment, int turns) {
-    Cut cut = new Cut(question.shape.tokens(), question.packing, segment);
+    Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
     int parts = partsOfSums(question, cut);
-    Cut sumsCut = new Cut(question.shape.tokens(), question.packing, segment / parts);
-    boolean all = question.finalState || question.packing != null;
+    Cut sumsCut = new Cut(question.shape().tokens(), question.packing(), segment / parts);
+    boolean all = question.finalState() || question.packing() != null;
     int summed = all ? sumsCut.items() : Math.max(1, (cut.items() - 1) * parts);
     Optional<Step> sums = model.sums(question, summed);
     Optional<Step> scan = model.scan(question, cut);
@@ -382,21 +299,21 @@ final class Planner {
 
   /** Two passes: the sums over all tokens, then every query against them. */
   private Optional<ForwardPlan> nonCausal(Question question) {
-    int tokens = question.shape.tokens();
+    int tokens = question.shape().tokens();
     long perItem =
         question.keyValueHeads()
-            * Math.ceilDiv(question.shape.keyDim(), COLUMNS)
-            * Math.ceilDiv(question.shape.valueDim(), COLUMNS);
+            * Math.ceilDiv(question.shape().keyDim(), COLUMNS)
+            * Math.ceilDiv(question.shape().valueDim(), COLUMNS);
     Cut cut =
         new Cut(
             tokens,
-            question.packing,
+            question.packing(),
             model.segmentFor(perItem, tokens, LEAST_SEGMENT, Rates.SAFE_ITEM_TOKENS));
     long perOutput = blocks(question, new Cut(tokens, null, 0));
     Cut outputs =
         new Cut(
             tokens,
-            question.packing,
+            question.packing(),
             model.segmentFor(perOutput, tokens, LEAST_OUTPUT_SEGMENT, Rates.SAFE_ITEM_TOKENS));
     Optional<Step> sums = model.sums(question, cut.items());
     Optional<Step> scan = model.scan(question, cut);
@@ -452,7 +369,7 @@ final class Planner {
   private double pass(
       Question question, Step step, Cut cut, int items, int turns, double bytes, boolean states) {
     KernelEntry kernel = step.kernel();
-    int keyDim = question.shape.keyDim();
+    int keyDim = question.shape().keyDim();
     double chunk =
         (Rates.chunkMicros(kernel, keyDim) + (turns - 1) * Rates.addedChunkMicros(keyDim)) / turns;
     double start =

@@ -19,17 +19,17 @@ final class Plans {
 
   private final Planner planner;
   private final GradientPlanner gradientPlanner;
-  private final Map<Planner.Question, Optional<ForwardPlan>> forwards = new ConcurrentHashMap<>();
-  private final Map<Planner.Question, Optional<GradientPlan>> backwards = new ConcurrentHashMap<>();
+  private final Map<Question, Optional<ForwardPlan>> forwards = new ConcurrentHashMap<>();
+  private final Map<Question, Optional<GradientPlan>> backwards = new ConcurrentHashMap<>();
 
   Plans(Planner planner, GradientPlanner gradientPlanner) {
     this.planner = planner;
     this.gradientPlanner = gradientPlanner;
   }
 
-  static Planner.Question question(ForwardCall call) {
+  static Question question(ForwardCall call) {
     AttentionState initial = call.input().initialState().orElse(null);
-    return new Planner.Question(
+    return new Question(
         call.input().shape(),
         call.input().q().dtype(),
         call.operator().mode(),
@@ -42,8 +42,8 @@ final class Plans {
         ChunkedSupport.suitsTensorMaps(call));
   }
 
-  static Planner.Question question(BackwardCall call) {
-    return new Planner.Question(
+  static Question question(BackwardCall call) {
+    return new Question(
         call.input().shape(),
         call.input().q().dtype(),
         call.operator().mode(),
@@ -57,7 +57,7 @@ final class Plans {
   }
 
   /** Empty where kernels are missing. */
-  Optional<ForwardPlan> forward(Planner.Question question) {
+  Optional<ForwardPlan> forward(Question question) {
     Optional<PlanChoice> choice = PlanChoice.asked();
     return choice.isPresent()
         ? Optional.of(
@@ -66,7 +66,7 @@ final class Plans {
   }
 
   /** Empty where kernels are missing. */
-  Optional<GradientPlan> backward(Planner.Question question) {
+  Optional<GradientPlan> backward(Question question) {
     Optional<GradientChoice> choice = GradientChoice.asked();
     return choice.isPresent()
         ? Optional.of(
@@ -80,9 +80,9 @@ final class Plans {
   }
 
   private static <T> Optional<T> known(
-      Map<Planner.Question, Optional<T>> plans,
-      Planner.Question question,
-      Function<Planner.Question, Optional<T>> planner) {
+      Map<Question, Optional<T>> plans,
+      Question question,
+      Function<Question, Optional<T>> planner) {
     if (plans.size() > MOST) {
       plans.clear();
     }

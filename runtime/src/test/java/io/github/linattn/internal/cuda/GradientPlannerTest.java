@@ -51,12 +51,12 @@ class GradientPlannerTest {
     return AnyKernel.find(operation, technique, headDim, element, precision);
   }
 
-  private static Planner.Question causal(AttentionShape shape, boolean normalize) {
-    return Planner.Question.of(shape, DType.BF16, Mode.DEFAULT, true, normalize);
+  private static Question causal(AttentionShape shape, boolean normalize) {
+    return Question.of(shape, DType.BF16, Mode.DEFAULT, true, normalize);
   }
 
-  private static Planner.Question packed(AttentionShape shape, int... lengths) {
-    return new Planner.Question(
+  private static Question packed(AttentionShape shape, int... lengths) {
+    return new Question(
         shape,
         DType.BF16,
         Mode.DEFAULT,
@@ -201,9 +201,7 @@ class GradientPlannerTest {
   void nonCausalIsSumsThenOutputsForAnyHeadDimension() {
     AttentionShape shape = new AttentionShape(1, 8, 4, 50_000, 48, 80);
     GradientPlan plan =
-        planner(true)
-            .plan(Planner.Question.of(shape, DType.F32, Mode.DEFAULT, false, true))
-            .orElseThrow();
+        planner(true).plan(Question.of(shape, DType.F32, Mode.DEFAULT, false, true)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.NON_CAUSAL);
     assertThat(roles(plan))
         .containsExactly(
@@ -234,7 +232,7 @@ class GradientPlannerTest {
     List<String> symbols =
         IntStream.range(0, Mode.values().length)
             .mapToObj(i -> Mode.values()[i])
-            .map(mode -> Planner.Question.of(shape, DType.F32, mode, true, false))
+            .map(mode -> Question.of(shape, DType.F32, mode, true, false))
             .map(question -> planner(false).plan(question).orElseThrow())
             .map(plan -> plan.step(Role.QUERY).kernel().symbol())
             .toList();
@@ -270,7 +268,7 @@ class GradientPlannerTest {
 
   @Test
   void aPlanCanBeAskedFor() {
-    Planner.Question question = causal(AttentionShape.of(4, 16, 10_000, 128), false);
+    Question question = causal(AttentionShape.of(4, 16, 10_000, 128), false);
     GradientPlan mma = planner(true).plan(question, GradientChoice.parse("mma")).orElseThrow();
     assertThat(mma.kind()).isEqualTo(Kind.SWEEPS);
     assertThat(mma.step(Role.QUERY).kernel().technique()).isEqualTo(Technique.MMA);
@@ -280,10 +278,10 @@ class GradientPlannerTest {
     assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(cut.cut().items()).isEqualTo(5);
     assertThat(planner(false).plan(question, GradientChoice.parse("wgmma"))).isEmpty();
-    Planner.Question tooLong = causal(AttentionShape.of(1, 1, 200_000, 128), false);
+    Question tooLong = causal(AttentionShape.of(1, 1, 200_000, 128), false);
     assertThat(planner(true).plan(tooLong, GradientChoice.parse("wgmma"))).isEmpty();
-    Planner.Question strided =
-        new Planner.Question(
+    Question strided =
+        new Question(
             question.shape(),
             DType.BF16,
             Mode.DEFAULT,

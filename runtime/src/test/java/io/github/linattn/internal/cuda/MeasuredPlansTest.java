@@ -53,9 +53,7 @@ class MeasuredPlansTest {
   private static double estimate(Shape shape, String plan) {
     AttentionShape extents = AttentionShape.of(1, shape.heads(), shape.tokens(), shape.keyDim());
     return PLANNER
-        .plan(
-            Planner.Question.of(extents, DType.BF16, Mode.DEFAULT, true, false),
-            PlanChoice.parse(plan))
+        .plan(Question.of(extents, DType.BF16, Mode.DEFAULT, true, false), PlanChoice.parse(plan))
         .orElseThrow()
         .micros();
   }

@@ -51,23 +51,23 @@ class PlannerTest {
     return AnyKernel.find(operation, technique, headDim, element, precision);
   }
 
-  private static ForwardPlan plan(Planner.Question question) {
+  private static ForwardPlan plan(Question question) {
     return planner(true).plan(question).orElseThrow();
   }
 
-  private static Planner.Question causal(AttentionShape shape, DType dtype, Mode mode) {
-    return Planner.Question.of(shape, dtype, mode, true, false);
+  private static Question causal(AttentionShape shape, DType dtype, Mode mode) {
+    return Question.of(shape, dtype, mode, true, false);
   }
 
-  private static Planner.Question packed(int heads, int... lengths) {
+  private static Question packed(int heads, int... lengths) {
     Sequences packing = Sequences.ofLengths(lengths);
     AttentionShape shape = AttentionShape.of(1, heads, packing.tokens(), KEY_DIM);
-    return new Planner.Question(
+    return new Question(
         shape, DType.BF16, Mode.DEFAULT, true, false, packing, false, true, false, true);
   }
 
-  private static Planner.Question withState(AttentionShape shape, boolean inPlace) {
-    return new Planner.Question(
+  private static Question withState(AttentionShape shape, boolean inPlace) {
+    return new Question(
         shape, DType.BF16, Mode.DEFAULT, true, false, null, true, true, inPlace, true);
   }
 
@@ -168,9 +168,8 @@ class PlannerTest {
 
   @Test
   void nonCausalIsTwoPassesForAnyHeadDimension() {
-    Planner.Question question =
-        Planner.Question.of(
-            AttentionShape.of(1, 8, 50_000, 48), DType.F16, Mode.DEFAULT, false, true);
+    Question question =
+        Question.of(AttentionShape.of(1, 8, 50_000, 48), DType.F16, Mode.DEFAULT, false, true);
     ForwardPlan plan = plan(question);
     assertThat(plan.kind()).isEqualTo(Kind.NON_CAUSAL);
     assertThat(plan.steps().stream().map(step -> step.kernel().operation()))
@@ -203,9 +202,8 @@ class PlannerTest {
 
   @Test
   void normalizedRowsHaveAKernelOfTheirOwnOnHopper() {
-    Planner.Question question =
-        Planner.Question.of(
-            AttentionShape.of(4, 16, 4096, KEY_DIM), DType.BF16, Mode.DEFAULT, true, true);
+    Question question =
+        Question.of(AttentionShape.of(4, 16, 4096, KEY_DIM), DType.BF16, Mode.DEFAULT, true, true);
     assertThat(plan(question).steps().getFirst().kernel().symbol())
         .isEqualTo("la_chunked_normalized_forward_wgmma_d128_bf16");
     assertThat(
@@ -216,8 +214,8 @@ class PlannerTest {
 
   @Test
   void stridesThatTheCopyEngineCannotTakeAreLeftToMma() {
-    Planner.Question question =
-        new Planner.Question(
+    Question question =
+        new Question(
             AttentionShape.of(4, 16, 4096, KEY_DIM),
             DType.BF16,
             Mode.DEFAULT,
@@ -239,8 +237,7 @@ class PlannerTest {
 
   @Test
   void blocksTakeTurnsWhereHeadsLeaveMultiprocessorsIdle() {
-    Planner.Question question =
-        causal(AttentionShape.of(1, 8, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    Question question = causal(AttentionShape.of(1, 8, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
     ForwardPlan one = planner(true).plan(question, PlanChoice.parse("wgmma")).orElseThrow();
     ForwardPlan two = planner(true).plan(question, PlanChoice.parse("wgmma*2")).orElseThrow();
     assertThat(two.turns()).isEqualTo(2);
@@ -273,8 +270,7 @@ class PlannerTest {
   /** Sums of fewer blocks than multiprocessors are cut finer than the forward. */
   @Test
   void sumsHaveItemsOfTheirOwn() {
-    Planner.Question question =
-        causal(AttentionShape.of(1, 4, 65_536, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    Question question = causal(AttentionShape.of(1, 4, 65_536, KEY_DIM), DType.BF16, Mode.DEFAULT);
     ForwardPlan plan = planner(true).plan(question, PlanChoice.parse("wgmma:8192")).orElseThrow();
     assertThat(plan.forwardCut().items()).isEqualTo(8);
     assertThat(plan.slotStep()).isEqualTo(2);
@@ -288,8 +284,7 @@ class PlannerTest {
 
   @Test
   void aPlanCanBeAskedFor() {
-    Planner.Question question =
-        causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    Question question = causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
     ForwardPlan whole =
         planner(true).plan(question, new PlanChoice(Technique.MMA, 0, 1)).orElseThrow();
     assertThat(whole.kind()).isEqualTo(Kind.FORWARD);
@@ -303,8 +298,7 @@ class PlannerTest {
             "segments: 5 items of up to 2048 tokens with a scan between"
                 + " two passes, by wgmma on 132 multiprocessors");
     assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
-    Planner.Question tooLong =
-        causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    Question tooLong = causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
     assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
   }
 

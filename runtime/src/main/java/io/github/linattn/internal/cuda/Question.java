@@ -1,0 +1,88 @@
+package io.github.linattn.internal.cuda;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.Sequences;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.Precision;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a planner is asked. Of a backward, {@code finalState} tells whether gradients of states come
+ * or go, and {@code inPlace} is false.
+ *
+ * @param packing null for one sequence of each batch row
+ * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
+ */
+record Question(
+    AttentionShape shape,
+    DType dtype,
+    Mode mode,
+    boolean causal,
+    boolean normalize,
+    @Nullable Sequences packing,
+    boolean initialState,
+    boolean finalState,
+    boolean inPlace,
+    boolean tensorMaps) {
+  /** A question about a shape alone, with tensors without gaps. */
+  static Question of(
+      AttentionShape shape, DType dtype, Mode mode, boolean causal, boolean normalize) {
+    return new Question(shape, dtype, mode, causal, normalize, null, false, false, false, true);
+  }
+
+  ElementType element() {
+    return switch (dtype) {
+      case F32 -> ElementType.F32;
+      case BF16 -> ElementType.BF16;
+      case F16 -> ElementType.F16;
+    };
+  }
+
+  Precision precision() {
+    if (dtype != DType.F32) {
+      return Precision.NATIVE;
+    }
+    return switch (mode) {
+      case TF32 -> Precision.TF32;
+      case DEFAULT -> Precision.DEFAULT;
+      case ACCURATE -> Precision.ACCURATE;
+    };
+  }
+
+  /** Of the kernels by mma, where the accurate ones serve the mode DEFAULT too. */
+  Precision warpPrecision() {
+    return precision() == Precision.DEFAULT ? Precision.ACCURATE : precision();
+  }
+
+  /** Of the kernels that multiply in fp32. */
+  Precision exactPrecision() {
+    return dtype == DType.F32 ? Precision.ACCURATE : Precision.NATIVE;
+  }
+
+  long heads() {
+    return (long) shape.batch() * shape.heads();
+  }
+
+  long keyValueHeads() {
+    return (long) shape.batch() * shape.keyValueHeads();
+  }
+
+  /** Bytes of a state of one sequence of one key/value head. */
+  long stateBytes() {
+    long elements = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
+    return elements * Float.BYTES;
+  }
+
+  /** Bytes of k and v. */
+  double keyValueBytes() {
+    return (double) (shape.k().elements() + shape.v().elements()) * dtype.bytes();
+  }
+
+  /** Bytes of q, o and g. */
+  double queryBytes() {
+    return (double) (shape.q().elements() + shape.output().elements()) * dtype.bytes()
+        + (double) shape.normalizer().elements() * Float.BYTES;
+  }
+}
