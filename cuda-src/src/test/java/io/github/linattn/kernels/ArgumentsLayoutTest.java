@@ -31,8 +31,7 @@ class ArgumentsLayoutTest {
     Map<String, Integer> documented = new LinkedHashMap<>();
     List<Matcher> rows = new ArrayList<>();
     List<String> lines = new ArrayList<>();
-    for (String header : 
-        List.of("arguments.h", "chunked_arguments.h", "gradient_arguments.h")) {
+    for (String header : List.of("arguments.h", "chunked_arguments.h", "gradient_arguments.h")) {
       lines.addAll(Files.readAllLines(Path.of("src/main/cuda/include/linattn", header)));
     }
     for (String line : lines) {
