@@ -216,7 +216,7 @@ public record HopperPlan(
     return formsDelta(spec.operation(), spec.headDim(), spec.elementType());
   }
 
-  private static boolean formsDelta(Operation operation, int headDim, ElementType element) {
+  static boolean formsDelta(Operation operation, int headDim, ElementType element) {
     return operation == Operation.QUERY_GRADIENT
         && element != ElementType.F32
         && headDim <= MAX_WHOLE_HEAD_DIM;

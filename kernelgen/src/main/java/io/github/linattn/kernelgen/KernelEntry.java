@@ -92,6 +92,11 @@ public record KernelEntry(
         && architectures.stream().anyMatch(a -> a.isMachineCode() && a.runsOn(capability));
   }
 
+  /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */
+  public boolean formsDelta() {
+    return technique == Technique.WGMMA && HopperPlan.formsDelta(operation, headDim, elementType);
+  }
+
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
     return gridRule.per() == GridRule.Per.HEAD ? gridRule.size() : 1;

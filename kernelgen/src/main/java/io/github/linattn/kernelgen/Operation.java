@@ -39,9 +39,6 @@ public enum Operation {
   /** da and db of each head: the partial sums of its tiles, added in tile order. */
   COEFFICIENT_GRADIENT("coefficient_gradient", false),
 
-  /** dk and dv of each item, from the last token on, and the gradient of the state before it. */
-  KEY_VALUE_GRADIENT("key_value_gradient", false),
-
   /** The forward with rows of q and k divided by their length first. */
   NORMALIZED_FORWARD("normalized_forward", false),
 

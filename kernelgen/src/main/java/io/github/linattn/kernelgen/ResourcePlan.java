@@ -45,8 +45,7 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, Hopp
       case VALUE_CENTER -> ColumnPlan.of(spec.headDim());
       case ROW_DOT, NORMALIZE, NORMALIZE_GRADIENT, COEFFICIENT_GRADIENT ->
           RowPlan.of(spec.operation(), spec.headDim(), spec.slices());
-      case KEY_VALUE_GRADIENT,
-          NORMALIZED_FORWARD,
+      case NORMALIZED_FORWARD,
           STATE_SUMS,
           NORMALIZED_STATE_SUMS,
           STATE_SCAN,

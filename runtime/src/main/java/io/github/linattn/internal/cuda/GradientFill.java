@@ -280,7 +280,8 @@ final class GradientFill {
         .set("delta", delta)
         .set("query_scale", queryScale)
         .set("key_scale", keyScale)
-        .set("task", task);
+        .set("task", task)
+        .set("tasks", plan.has(Role.KEY_AND_VALUE) && task != QUERY_TASK ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
     setViews(chunked, x, y, z, out);
     setCommon(chunked);
@@ -389,33 +390,38 @@ final class GradientFill {
     if (role == Role.STATE_SUMS) {
       Arguments sums = structs.of(role);
       struct.inner("chunked", ChunkedStructs.CHUNKED).copyOf(sums);
-      setMap(struct, "query", 0, input.q(), element);
-      setMap(struct, "key", 0, input.k(), element);
-      setMap(struct, "value", 0, input.v(), element);
-      setMap(struct, "out", 0, call.output(), element);
+      write(struct, struct.offset("query"), input.q(), element);
+      write(struct, struct.offset("key"), input.k(), element);
+      write(struct, struct.offset("value"), input.v(), element);
+      write(struct, struct.offset("out"), call.output(), element);
       return struct;
     }
     boolean both = role == Role.KEY_AND_VALUE;
     setTask(struct, 0, both ? Role.KEY : role, element);
-    setTask(struct, 1, both ? Role.VALUE : role, element); // one task alone leaves no map unset
-    setMap(struct, "rows", 0, call.output(), element);
+    if (both) {
+      setTask(struct, 1, Role.VALUE, element);
+    }
     return struct;
   }
 
   private void setTask(Arguments struct, int index, Role role, ElementType element) {
     Tensor dO = call.outputGradient();
     switch (role) {
-      case QUERY -> setMaps(struct, index, element, dO, input.v(), input.k(), dq());
+      case QUERY -> {
+        setMaps(struct, index, element, dO, input.v(), input.k(), dq());
+        setMap(struct, "output_rows", index, call.output(), element);
+      }
       case KEY -> setMaps(struct, index, element, input.v(), dO, input.q(), dk());
       default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
     }
     MemorySegment task = structs.of(role).memory();
-    MemorySegment.copy(
-        task,
-        0,
-        struct.memory(),
-        struct.offset("tasks") + index * task.byteSize(),
-        task.byteSize());
+    long at = offset(index, "gradient");
+    MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
+  }
+
+  private static long offset(int task, String member) {
+    return task * GradientStructs.HOPPER_GRADIENT.byteSize()
+        + ChunkedStructs.offset(GradientStructs.HOPPER_GRADIENT, member);
   }
 
   private Tensor dq() {
@@ -432,15 +438,18 @@ final class GradientFill {
 
   private void setMaps(
       Arguments struct, int index, ElementType element, Tensor x, Tensor y, Tensor z, Tensor out) {
-    setMap(struct, "x", index, x, element);
-    setMap(struct, "y", index, y, element);
-    setMap(struct, "z", index, z, element);
+    setMap(struct, "query", index, x, element);
+    setMap(struct, "key", index, y, element);
+    setMap(struct, "value", index, z, element);
     setMap(struct, "out", index, out, element);
   }
 
   private void setMap(
-      Arguments struct, String member, int index, Tensor tensor, ElementType element) {
-    long at = struct.offset(member) + index * ChunkedStructs.TENSOR_MAP.byteSize();
+      Arguments struct, String member, int task, Tensor tensor, ElementType element) {
+    write(struct, offset(task, member), tensor, element);
+  }
+
+  private void write(Arguments struct, long at, Tensor tensor, ElementType element) {
     TensorMaps.write(queue.tensorMaps(), struct.memory().asSlice(at), tensor, element);
   }
 }

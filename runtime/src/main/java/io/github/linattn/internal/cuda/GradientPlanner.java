@@ -107,7 +107,7 @@ final class GradientPlanner {
       Question question, Operation operation, Technique technique, int width) {
     Planner.Built built = model.built();
     Optional<KernelEntry> wgmma =
-        technique == Technique.WGMMA && question.tensorMaps()
+        technique == Technique.WGMMA && question.tensorMaps() && !question.normalize()
             ? built.find(
                 operation, Technique.WGMMA, width, question.element(), question.precision())
             : Optional.empty();
@@ -163,7 +163,7 @@ final class GradientPlanner {
   /** Each sequence from its states. */
   private Optional<GradientPlan> whole(Question question, Sweeps kernels, Cut cut) {
     Collected steps = new Collected();
-    addRows(steps, question);
+    addRows(steps, question, kernels.query());
     addQuery(steps, question, kernels, cut);
     addKeyAndValue(steps, question, kernels, cut);
     int tiles = tiles(question, kernels.query());
@@ -176,7 +176,7 @@ final class GradientPlanner {
   private Optional<GradientPlan> segmented(Question question, Sweeps kernels, Cut cut) {
     Collected steps = new Collected();
     AttentionShape shape = question.shape();
-    addRows(steps, question);
+    addRows(steps, question, kernels.query());
     // nobody reads the state after the last item of the only sequence
     int summed = question.packing() != null ? cut.items() : Math.max(1, cut.items() - 1);
     addSums(steps, question, cut, summed);
@@ -225,7 +225,7 @@ final class GradientPlanner {
     }
     KernelEntry answers = kernel.get();
     Collected steps = new Collected();
-    addRows(steps, question);
+    addRows(steps, question, answers);
     addSums(steps, question, cut, cut.items());
     addScan(steps, Role.STATE_SCAN, question, cut);
     addQuery(steps, question, new Sweeps(answers, answers, answers), outputs);
@@ -283,7 +283,10 @@ final class GradientPlanner {
         .find(operation, Technique.SIMT, 0, question.element(), question.exactPrecision());
   }
 
-  private void addRows(Collected steps, Question question) {
+  private void addRows(Collected steps, Question question, KernelEntry query) {
+    if (query.formsDelta() && !question.normalize()) {
+      return;
+    }
     long tokens = question.shape().tokens();
     long rows = (question.heads() + (question.normalize() ? question.keyValueHeads() : 0)) * tokens;
     steps.add(
@@ -346,10 +349,15 @@ final class GradientPlanner {
                     new Step(
                         key.kernel(),
                         key.blocks() * GradientStructs.HOPPER_TASKS,
-                        key.cluster(),
+                        clusterOfBoth(key),
                         key.sharedBytes(),
                         key.startsEarly())),
         step -> taskMicros(Role.KEY, question, step, cut, group));
+  }
+
+  /** The tiles of a task, or the only tile of each: more blocks would leave clusters without room. */
+  private static int clusterOfBoth(Step oneTask) {
+    return oneTask.cluster() == 1 ? GradientStructs.HOPPER_TASKS : oneTask.cluster();
   }
 
   /** A launch for one of the gradients, which adds up the rows of so many heads. */

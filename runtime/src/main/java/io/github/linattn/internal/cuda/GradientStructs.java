@@ -26,7 +26,7 @@ public final class GradientStructs {
           JAVA_LONG.withName("partials"),
           ChunkedStructs.TENSOR_VIEW.withName("slope_query"),
           JAVA_INT.withName("task"),
-          JAVA_INT.withName("reserved"));
+          JAVA_INT.withName("tasks"));
 
   /** {@code linattn::GradientRowsArguments}. */
   public static final StructLayout GRADIENT_ROWS =
@@ -74,19 +74,21 @@ public final class GradientStructs {
   /** Tasks of one launch on Hopper. */
   static final int HOPPER_TASKS = 2;
 
-  private static final MemoryLayout TENSOR_MAPS =
-      MemoryLayout.sequenceLayout(HOPPER_TASKS, ChunkedStructs.TENSOR_MAP);
-
-  /** {@code linattn::hopper::HopperGradientArguments}: a multiple of 64 bytes. */
+  /** {@code linattn::hopper::HopperGradient}. */
   public static final StructLayout HOPPER_GRADIENT =
       MemoryLayout.structLayout(
-              TENSOR_MAPS.withName("x"),
-              TENSOR_MAPS.withName("y"),
-              TENSOR_MAPS.withName("z"),
-              TENSOR_MAPS.withName("out"),
-              ChunkedStructs.TENSOR_MAP.withName("rows"),
-              MemoryLayout.sequenceLayout(HOPPER_TASKS, GRADIENT).withName("tasks"))
+              ChunkedStructs.TENSOR_MAP.withName("query"),
+              ChunkedStructs.TENSOR_MAP.withName("key"),
+              ChunkedStructs.TENSOR_MAP.withName("value"),
+              ChunkedStructs.TENSOR_MAP.withName("out"),
+              ChunkedStructs.TENSOR_MAP.withName("output_rows"),
+              GRADIENT.withName("gradient"))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
+
+  /** {@code linattn::hopper::HopperGradientArguments}. */
+  public static final StructLayout HOPPER_GRADIENTS =
+      MemoryLayout.structLayout(
+          MemoryLayout.sequenceLayout(HOPPER_TASKS, HOPPER_GRADIENT).withName("tasks"));
 
   private GradientStructs() {}
 
@@ -101,7 +103,7 @@ public final class GradientStructs {
         withMaps[role.ordinal()] =
             switch (role) {
               case STATE_SUMS -> Arguments.allocate(owner, ChunkedStructs.HOPPER);
-              case QUERY, KEY, VALUE, KEY_AND_VALUE -> Arguments.allocate(owner, HOPPER_GRADIENT);
+              case QUERY, KEY, VALUE, KEY_AND_VALUE -> Arguments.allocate(owner, HOPPER_GRADIENTS);
               default -> plain[role.ordinal()];
             };
       }
