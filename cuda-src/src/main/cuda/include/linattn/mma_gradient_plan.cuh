@@ -14,6 +14,8 @@ struct MmaGradientPlan : MmaChunkPlan<Element, kAccurate, kHeadDim, /*kStageFloa
                                       kSharedLimit> {
   static constexpr Direction kDirection = kDirectionOf;
   static constexpr bool kIsQuery = kDirection == Direction::kForwards;
+  // As in the forward, and where operands are split in two.
+  static constexpr bool kLoadsInTurn = MmaGradientPlan::MmaChunkPlan::kLoadsInTurn || (kAccurate && kHeadDim > 96);
 };
 
 // What a step works on: a chunk, and one head of the group whose rows are y and z. All heads of a chunk come

@@ -232,6 +232,7 @@ struct GradientStateRole : ChunkState<Plan> {
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < Plan::kSteps; ++j) {
+      State::load_in_turn();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
 #pragma unroll

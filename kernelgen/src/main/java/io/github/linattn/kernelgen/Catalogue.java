@@ -87,7 +87,7 @@ public final class Catalogue {
         .toList();
   }
 
-  /** The forwards of the family {@code chunked} for one head dimension; none above 256. */
+  /** Forwards and causal gradients of the family {@code chunked} for one D; none above 256. */
   public static List<KernelSpec> chunked(int headDim, Set<Architecture> architectures) {
     List<KernelSpec> specs = new ArrayList<>();
     if (headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM) {
@@ -105,6 +105,12 @@ public final class Catalogue {
       Set<Architecture> mma = mmaArchitectures(headDim, numbers, portable);
       if (!mma.isEmpty() && mmaFits(headDim, numbers)) {
         specs.add(chunked(Operation.FORWARD, Technique.MMA, headDim, numbers, mma));
+      }
+      Set<Architecture> gradients = gradientArchitectures(headDim, numbers, portable);
+      if (!gradients.isEmpty() && gradientsFit(headDim, numbers)) {
+        specs.add(chunked(Operation.QUERY_GRADIENT, Technique.MMA, headDim, numbers, gradients));
+        specs.add(
+            chunked(Operation.KEY_VALUE_GRADIENT, Technique.MMA, headDim, numbers, gradients));
       }
     }
     return specs;
@@ -139,6 +145,31 @@ public final class Catalogue {
     };
   }
 
+  /** Those that have the registers of the causal gradients; the others compile their PTX. */
+  private static Set<Architecture> gradientArchitectures(
+      int headDim, Numbers numbers, Set<Architecture> portable) {
+    boolean bf16 = numbers.element == ElementType.BF16;
+    Set<Architecture> rest = EnumSet.noneOf(Architecture.class);
+    rest.addAll(portable);
+    if (!bf16 && headDim > (numbers.precision == Precision.ACCURATE ? 96 : 128)) {
+      rest.removeAll(EnumSet.of(Architecture.SM_100, Architecture.SM_120));
+    }
+    if (!bf16 && headDim > 192) {
+      rest.removeAll(EnumSet.of(Architecture.SM_80, Architecture.SM_86, Architecture.SM_89));
+    }
+    return rest;
+  }
+
+  /** Whether the causal gradients by mma do without spilling; accurate serves default too. */
+  private static boolean gradientsFit(int headDim, Numbers numbers) {
+    return switch (numbers.precision) {
+      case DEFAULT -> false;
+      case TF32 -> true;
+      case ACCURATE -> headDim <= 128;
+      case NATIVE -> numbers.element == ElementType.BF16 || headDim <= 192;
+    };
+  }
+
   /** The kernels of the family {@code chunked} that serve every head dimension. */
   public static List<KernelSpec> anyHeadDim(Set<Architecture> architectures) {
     List<KernelSpec> specs = new ArrayList<>();
@@ -152,15 +183,20 @@ public final class Catalogue {
       }
       specs.add(chunked(Operation.STATE_SUMS, Technique.MMA, 0, numbers, portable));
       specs.add(chunked(Operation.STATE_OUTPUTS, Technique.MMA, 0, numbers, portable));
+      specs.add(chunked(Operation.GRADIENT_SUMS, Technique.MMA, 0, numbers, portable));
+      specs.add(chunked(Operation.GRADIENT_OUTPUTS, Technique.MMA, 0, numbers, portable));
     }
     for (ElementType element : ElementType.values()) {
       Numbers exact =
           new Numbers(element, element == ElementType.F32 ? Precision.ACCURATE : Precision.NATIVE);
       specs.add(chunked(Operation.DECODE, Technique.SIMT, 0, exact, portable));
       specs.add(chunked(Operation.RECURRENCE, Technique.SIMT, 0, exact, portable));
+      specs.add(chunked(Operation.GRADIENT_ROWS, Technique.SIMT, 0, exact, portable));
+      specs.add(chunked(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, 0, exact, portable));
     }
     Numbers states = new Numbers(ElementType.F32, Precision.ACCURATE);
     specs.add(chunked(Operation.STATE_SCAN, Technique.SIMT, 0, states, portable));
+    specs.add(chunked(Operation.COEFFICIENT_SUMS, Technique.SIMT, 0, states, portable));
     return specs.stream().sorted().toList();
   }
 

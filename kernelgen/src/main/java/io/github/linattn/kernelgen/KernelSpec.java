@@ -32,7 +32,7 @@ public record KernelSpec(
   /** Largest head dimension. */
   public static final int MAX_HEAD_DIM = 512;
 
-  /** Largest head dimension of a forward of the family {@code chunked}. */
+  /** Largest head dimension of a forward and of a gradient of the family {@code chunked}. */
   public static final int MAX_CHUNKED_HEAD_DIM = 256;
 
   /** Most registers of a thread that hold state; more would leave too few to work with. */
@@ -78,8 +78,8 @@ public record KernelSpec(
         requireWgmma(technique, architectures);
         if (technique == Technique.WGMMA) {
           HopperPlan.of(operation, headDim, elementType, precision);
-        } else if (operation == Operation.FORWARD) {
-          TilePlan.forward(headDim, elementType, precision);
+        } else if (operation.keepsState()) {
+          TilePlan.sweep(operation, headDim, elementType, precision);
         }
       }
     }
@@ -102,7 +102,7 @@ public record KernelSpec(
   /**
    * A kernel of the family {@code chunked}.
    *
-   * @param headDim D of a forward on tensor cores, else 0
+   * @param headDim D of a forward or of a causal gradient on tensor cores, else 0
    */
   public static KernelSpec chunked(
       Operation operation,
@@ -179,9 +179,12 @@ public record KernelSpec(
           case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> technique == Technique.WGMMA;
           case STATE_SUMS -> technique != Technique.SIMT;
           case NORMALIZED_STATE_SUMS -> technique == Technique.WGMMA;
-          case STATE_OUTPUTS -> technique == Technique.MMA;
-          case STATE_SCAN -> technique == Technique.SIMT && elementType == ElementType.F32;
-          case DECODE, RECURRENCE -> technique == Technique.SIMT;
+          case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> technique == Technique.MMA;
+          case STATE_OUTPUTS, GRADIENT_SUMS, GRADIENT_OUTPUTS -> technique == Technique.MMA;
+          case STATE_SCAN, COEFFICIENT_SUMS ->
+              technique == Technique.SIMT && elementType == ElementType.F32;
+          case DECODE, RECURRENCE, GRADIENT_ROWS, NORMALIZE_ROWS_GRADIENT ->
+              technique == Technique.SIMT;
           default -> false;
         };
     require(built, operation + " by " + technique.id(), Family.CHUNKED);
@@ -198,13 +201,14 @@ public record KernelSpec(
   }
 
   private static void requireChunkedHeadDim(Operation operation, Technique technique, int headDim) {
-    if (operation == Operation.FORWARD || technique == Technique.WGMMA) {
+    if (operation.keepsState() || technique == Technique.WGMMA) {
       requireHeadDim(headDim);
       if (headDim > MAX_CHUNKED_HEAD_DIM) {
         throw new IllegalArgumentException(
             String.format(
                 Locale.ROOT,
-                "a forward by %s has a head dimension of at most %d, not %d",
+                "a %s by %s has a head dimension of at most %d, not %d",
+                operation.id(),
                 technique.id(),
                 MAX_CHUNKED_HEAD_DIM,
                 headDim));

@@ -11,7 +11,7 @@ public enum Operation {
 
   /**
    * dq_i = b (S_i dO_i / g_i - delta_i z_i) with S of v - vbar, and per (head, tile) the partial
-   * sums of da and db in double.
+   * sums of da and db in double; in the family {@code chunked} delta_i = o_i . dO_i and S of v.
    */
   QUERY_GRADIENT("query_gradient", true),
 
@@ -60,22 +60,22 @@ public enum Operation {
   /** The forward token by token in fp32, where another forward met what is not finite. */
   RECURRENCE("recurrence", false),
 
-  /** d = o . dO of each row, and 1 / |q| and 1 / |k| where rows are divided by their length. */
+  /** delta_i = o_i . dO_i, 1/|q_i| and 1/|k_n|: what the gradients read of single rows. */
   GRADIENT_ROWS("gradient_rows", false),
 
-  /** dk or dv of each item, and the gradients of the state before it. */
-  KEY_VALUE_GRADIENT("key_value_gradient", false),
+  /** dk or dv from the last token on, and the gradient of the state before. */
+  KEY_VALUE_GRADIENT("key_value_gradient", true),
 
-  /** dS, dz and du: what each item adds to the gradients of the state before it. */
+  /** The sums of b q dO^T / g, -b delta q / g and a dO / g of each item. */
   GRADIENT_SUMS("gradient_sums", false),
 
   /** dq, dk or dv of each item from one state, without causality. */
   GRADIENT_OUTPUTS("gradient_outputs", false),
 
-  /** The gradients of rows from those of the rows over their length, in place. */
+  /** dx from the gradient of x / |x|, in place. */
   NORMALIZE_ROWS_GRADIENT("normalize_rows_gradient", false),
 
-  /** da and db of each head from the partial sums of query_gradient. */
+  /** da and db of each head: the partial sums of its items and tiles, in order. */
   COEFFICIENT_SUMS("coefficient_sums", false);
 
   private final String id;
@@ -94,6 +94,19 @@ public enum Operation {
   /** Whether its kernel normalises always; other kernels of the family chunked ask at run time. */
   public boolean normalizes() {
     return this == NORMALIZED_FORWARD || this == NORMALIZED_STATE_SUMS;
+  }
+
+  /** Whether it computes gradients of the family {@code chunked} in tiles of its tensors. */
+  boolean isChunkedGradient() {
+    return this == QUERY_GRADIENT
+        || this == KEY_VALUE_GRADIENT
+        || this == GRADIENT_SUMS
+        || this == GRADIENT_OUTPUTS;
+  }
+
+  /** Whether its kernel is one of D: the state stays in registers across the tokens of an item. */
+  boolean keepsState() {
+    return this == FORWARD || this == QUERY_GRADIENT || this == KEY_VALUE_GRADIENT;
   }
 
   /** Whether it walks the tokens of a head in order. */

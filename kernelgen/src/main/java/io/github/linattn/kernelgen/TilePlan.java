@@ -40,21 +40,59 @@ public record TilePlan(
   private static final int RECURRENCE_TOKENS = 4;
   private static final int WARP = 32;
 
+  /** Lanes that share a row of a kernel of rows. */
+  private static final int ROW_LANES = 8;
+
+  private static final int COEFFICIENT_THREADS = 64;
+
+  private static final int GRADIENT_SUMS_STAGES_BYTES = 96 * 1024;
+
+  /** Floats of a token behind the stages. */
+  private static final int GRADIENT_SUMS_FACTORS = 3;
+
+  /** Floats that a token has in each stage, and beside the stages. */
+  private record TokenFloats(int inStage, int beside) {}
+
+  private static final TokenFloats FORWARD_FLOATS = new TokenFloats(0, 6);
+  private static final TokenFloats GRADIENT_FLOATS = new TokenFloats(4, 7);
+
   /** Columns that a row of a tile in shared memory is longer than the tile. */
   private static final int PADDING = 8;
 
   static TilePlan of(KernelSpec spec) {
     boolean accurate = isAccurate(spec);
     return switch (spec.operation()) {
-      case FORWARD -> forward(spec.headDim(), spec.elementType(), spec.precision());
+      case FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENT ->
+          sweep(spec.operation(), spec.headDim(), spec.elementType(), spec.precision());
       case STATE_SUMS ->
           new TilePlan(
               THREADS,
               accurate ? 1 : 2,
-              new SharedRule.Fixed(sumsBytes(spec.elementType())),
+              new SharedRule.Fixed(sumsBytes(spec.elementType(), MAX_SHARED_BYTES, 0)),
               SUMS_TILE * SUMS_TILE / THREADS,
               new GridRule(GridRule.Per.STATE_TILE, SUMS_TILE));
-      case STATE_OUTPUTS ->
+      case GRADIENT_SUMS ->
+          new TilePlan(
+              THREADS,
+              accurate ? 1 : 2,
+              new SharedRule.Fixed(gradientSumsBytes(spec.elementType())),
+              SUMS_TILE * SUMS_TILE / THREADS,
+              new GridRule(GridRule.Per.STATE_TILE, SUMS_TILE));
+      case GRADIENT_ROWS, NORMALIZE_ROWS_GRADIENT ->
+          new TilePlan(
+              THREADS,
+              4,
+              new SharedRule.Fixed(0),
+              0,
+              new GridRule(GridRule.Per.ROWS, THREADS / ROW_LANES));
+      case COEFFICIENT_SUMS ->
+          new TilePlan(
+              COEFFICIENT_THREADS,
+              1,
+              new SharedRule.Fixed(0),
+              0,
+              new GridRule(GridRule.Per.ROWS, COEFFICIENT_THREADS));
+      case STATE_OUTPUTS, GRADIENT_OUTPUTS ->
           new TilePlan(
               THREADS,
               accurate ? 1 : 2,
@@ -95,32 +133,38 @@ public record TilePlan(
     return spec.technique() == Technique.MMA && spec.precision() == Precision.ACCURATE;
   }
 
-  static TilePlan forward(int headDim, ElementType element, Precision precision) {
+  /** A forward, or a gradient that is causal. */
+  static TilePlan sweep(
+      Operation operation, int headDim, ElementType element, Precision precision) {
+    boolean forward = operation == Operation.FORWARD;
+    TokenFloats floats = forward ? FORWARD_FLOATS : GRADIENT_FLOATS;
     int tokens = 16;
     for (int candidate = 64; candidate > 16; candidate /= 2) {
-      if (forwardBytes(headDim, element, candidate, 3) <= MAX_SHARED_BYTES) {
+      if (sweepBytes(headDim, element, candidate, 3, floats) <= MAX_SHARED_BYTES) {
         tokens = candidate;
         break;
       }
     }
     int stages = 4;
-    while (stages > 2 && forwardBytes(headDim, element, tokens, stages) > MAX_SHARED_BYTES) {
+    while (stages > 2 && sweepBytes(headDim, element, tokens, stages, floats) > MAX_SHARED_BYTES) {
       stages--;
     }
-    int bytes = forwardBytes(headDim, element, tokens, stages);
+    int bytes = sweepBytes(headDim, element, tokens, stages, floats);
     if (bytes > MAX_SHARED_BYTES) {
       throw new IllegalArgumentException(
           String.format(
               Locale.ROOT,
-              "a block may use at most %d bytes of shared memory: a forward by mma of head dimension"
+              "a block may use at most %d bytes of shared memory: a %s by mma of head dimension"
                   + " %d, %s %s needs %d",
               MAX_SHARED_BYTES,
+              operation.id(),
               headDim,
               element.id(),
               precision.id(),
               bytes));
     }
-    boolean small = precision == Precision.TF32 && headDim <= 32; // 16 bits: two would spill
+    // 16 bits: two would spill
+    boolean small = forward && precision == Precision.TF32 && headDim <= 32;
     return new TilePlan(
         THREADS,
         small ? 2 : 1,
@@ -130,9 +174,11 @@ public record TilePlan(
   }
 
   /** Stages of q, k and v, two of weights, sums of keys and factors of rows. */
-  private static int forwardBytes(int headDim, ElementType element, int tokens, int stages) {
+  private static int sweepBytes(
+      int headDim, ElementType element, int tokens, int stages, TokenFloats floats) {
     int bytes = element.bytes();
-    int stage = tokens * (2 * (headDim + PADDING) + COLUMNS + PADDING) * bytes;
+    int token = (2 * (headDim + PADDING) + COLUMNS + PADDING) * bytes;
+    int stage = tokens * (token + floats.inStage() * Float.BYTES);
     int weight = element == ElementType.BF16 ? Short.BYTES : Float.BYTES;
     int columns = headDim / (Integer.BYTES / bytes * SUM_WORDS);
     int parts = 1;
@@ -142,17 +188,33 @@ public record TilePlan(
     int groups = tokens == 32 ? 2 : 1;
     return stages * stage
         + 2 * tokens * (tokens + PADDING) * weight
-        + Float.BYTES * ((2 + parts) * headDim + (6 + groups) * tokens);
+        + Float.BYTES * ((2 + parts) * headDim + (floats.beside() + groups) * tokens);
   }
 
-  /** Stages of k and v: twice the tokens of a step where three of these fit. */
-  private static int sumsBytes(ElementType element) {
-    int tokenBytes = 2 * SUMS_TILE * element.bytes();
+  /** Stages of k and v, and of floats of their rows, and floats of the tokens of one chunk. */
+  private static int sumsBytes(ElementType element, int limit, int floats) {
+    int tokens = sumsTokens(element, limit, floats);
+    int stage = sumsStage(element, tokens, floats);
+    return Math.min(MOST_SUMS_STAGES, limit / stage) * stage;
+  }
+
+  private static int gradientSumsBytes(ElementType element) {
+    int floats = GRADIENT_FLOATS.inStage();
+    int tokens = sumsTokens(element, GRADIENT_SUMS_STAGES_BYTES, floats);
+    return sumsBytes(element, GRADIENT_SUMS_STAGES_BYTES, floats)
+        + GRADIENT_SUMS_FACTORS * tokens * Float.BYTES;
+  }
+
+  /** Twice the tokens of a step where three stages of these fit. Products of f16 are of 32 bits. */
+  private static int sumsTokens(ElementType element, int limit, int floats) {
+    int operand = element == ElementType.BF16 ? Short.BYTES : Float.BYTES;
+    int tokenBytes = 2 * SUMS_TILE * operand;
     int step = tokenBytes <= 256 ? 64 : tokenBytes <= 512 ? 32 : 16;
-    int twice = 2 * tileBytes(2 * step, SUMS_TILE, element);
-    int tokens = step < 64 && 3 * twice <= MAX_SHARED_BYTES ? 2 * step : step;
-    int stage = 2 * tileBytes(tokens, SUMS_TILE, element);
-    return Math.min(MOST_SUMS_STAGES, MAX_SHARED_BYTES / stage) * stage;
+    return step < 64 && 3 * sumsStage(element, 2 * step, floats) <= limit ? 2 * step : step;
+  }
+
+  private static int sumsStage(ElementType element, int tokens, int floats) {
+    return 2 * tileBytes(tokens, SUMS_TILE, element) + floats * tokens * Float.BYTES;
   }
 
   private static SharedRule outputs(KernelSpec spec) {
@@ -160,11 +222,12 @@ public record TilePlan(
     int tokens = wide ? 32 : 64;
     // 16-bit tensors meet a state in bf16, in twice the stages; fp16 has products of its own
     boolean halves = spec.elementType() == ElementType.BF16;
+    int rowFloats = spec.operation() == Operation.GRADIENT_OUTPUTS ? 3 : 2;
     int stages = halves ? 4 : 2;
     int stateElement = halves ? Short.BYTES : Float.BYTES;
     int fixed =
         stages * tileBytes(tokens, COLUMNS, spec.elementType())
-            + (COLUMNS + 2 * tokens) * Float.BYTES;
+            + (COLUMNS + rowFloats * tokens) * Float.BYTES;
     int box = COLUMNS * (COLUMNS + PADDING) * stateElement + COLUMNS * Float.BYTES;
     return new SharedRule.PerKeyBox(fixed, box);
   }

@@ -43,25 +43,37 @@ final class TileText {
             : "D = " + spec.headDim() + ": " + plan.stateRegisters() + " registers of state",
         plan.threads(),
         plan.minBlocks(),
-        grid(plan.gridRule()),
+        grid(spec.operation(), plan.gridRule()),
         fixed
             ? expected + " bytes"
             : expected + " bytes for Dk = " + keyDim + "; " + plan.shared().text(),
         plan(spec),
         shared(spec, expected, keyDim),
-        spec.operation() == Operation.STATE_SCAN ? "StateScanArguments" : "ChunkedArguments",
+        arguments(spec.operation()),
         function(spec.operation()));
   }
 
   private static String header(Operation operation) {
     return switch (operation) {
       case FORWARD -> "mma_forward.cuh";
+      case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> "mma_gradient.cuh";
+      case NORMALIZE_ROWS_GRADIENT, COEFFICIENT_SUMS -> "gradient_rows.cuh";
       default -> operation.id() + ".cuh";
     };
   }
 
   private static String function(Operation operation) {
     return operation == Operation.FORWARD ? "mma_forward" : operation.id();
+  }
+
+  private static String arguments(Operation operation) {
+    return switch (operation) {
+      case STATE_SCAN -> "StateScanArguments";
+      case GRADIENT_ROWS -> "GradientRowsArguments";
+      case NORMALIZE_ROWS_GRADIENT -> "NormalizeRowsGradientArguments";
+      case COEFFICIENT_SUMS -> "CoefficientSumsArguments";
+      default -> operation.isChunkedGradient() ? "GradientArguments" : "ChunkedArguments";
+    };
   }
 
   private static String plan(KernelSpec spec) {
@@ -75,17 +87,31 @@ final class TileText {
               element,
               accurate,
               spec.headDim());
-      case STATE_SUMS ->
+      case QUERY_GRADIENT, KEY_VALUE_GRADIENT ->
           String.format(
               Locale.ROOT,
-              "StateSumsPlan<%s, /*kAccurate=*/%b, /*kKeyTile=*/%d, /*kValueTile=*/%d>",
+              "MmaGradientPlan<linattn::Direction::%s, %s, /*kAccurate=*/%b, /*kHeadDim=*/%d>",
+              spec.operation() == Operation.QUERY_GRADIENT ? "kForwards" : "kBackwards",
+              element,
+              accurate,
+              spec.headDim());
+      case STATE_SUMS, GRADIENT_SUMS ->
+          String.format(
+              Locale.ROOT,
+              "%s<%s, /*kAccurate=*/%b, /*kKeyTile=*/%d, /*kValueTile=*/%d>",
+              spec.operation() == Operation.STATE_SUMS ? "StateSumsPlan" : "GradientSumsPlan",
               element,
               accurate,
               TilePlan.SUMS_TILE,
               TilePlan.SUMS_TILE);
       case STATE_OUTPUTS ->
           String.format(Locale.ROOT, "StateOutputsPlan<%s, /*kAccurate=*/%b>", element, accurate);
+      case GRADIENT_OUTPUTS ->
+          String.format(
+              Locale.ROOT, "GradientOutputsPlan<%s, /*kAccurate=*/%b>", element, accurate);
       case STATE_SCAN -> "StateScanPlan";
+      case GRADIENT_ROWS, NORMALIZE_ROWS_GRADIENT -> "RowsPlan<" + element + ">";
+      case COEFFICIENT_SUMS -> "CoefficientSumsPlan";
       case DECODE ->
           String.format(
               Locale.ROOT,
@@ -101,7 +127,7 @@ final class TileText {
   private static String shared(KernelSpec spec, String expected, int keyDim) {
     String computed =
         switch (spec.operation()) {
-          case STATE_OUTPUTS, RECURRENCE -> "shared_bytes(" + keyDim + ")";
+          case STATE_OUTPUTS, GRADIENT_OUTPUTS, RECURRENCE -> "shared_bytes(" + keyDim + ")";
           case DECODE -> "shared_bytes(" + keyDim + ", 1)";
           default -> "kSharedBytes";
         };
@@ -112,14 +138,24 @@ final class TileText {
         expected);
   }
 
-  private static String grid(GridRule rule) {
+  private static String grid(Operation operation, GridRule rule) {
     int size = rule.size();
     return switch (rule.per()) {
+      case ROWS ->
+          String.format(
+              Locale.ROOT,
+              "%s / %d, rounded up",
+              operation == Operation.COEFFICIENT_SUMS ? "heads" : "rows",
+              size);
       case STATE_TILE ->
           String.format(
               Locale.ROOT, "key/value heads x items x parts of %1$d x %1$d of the state", size);
       case STATE_ELEMENTS -> "key/value heads x sequences x " + size + " elements of the state";
-      case VALUE_TILE -> "heads x items x tiles of " + size + " value columns";
+      case VALUE_TILE ->
+          (operation.isChunkedGradient() ? "heads of x" : "heads")
+              + " x items x tiles of "
+              + size
+              + " value columns";
       case WALKED_TILES -> "at most heads x items x tiles of " + size + " value columns";
       default -> rule.text();
     };

@@ -13,8 +13,8 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 class KernelSpecTest {
   private static final int WGMMA = 4 * (4 * 5 + 2 * 3);
-  private static final int MMA = 4 * 6 - 2;
-  private static final int STATES = 2 * 4 + 2 * 3 + 1;
+  private static final int MMA = (4 * 6 - 2) + 2 * (4 * 6 - 3); // the forward, two gradients
+  private static final int STATES = 4 * 4 + 4 * 3 + 2;
 
   @ParameterizedTest
   @CsvSource(
@@ -125,6 +125,26 @@ class KernelSpecTest {
                 assertThat(spec.architectures())
                     .contains(Architecture.SM_80, Architecture.SM_89, Architecture.PTX)
                     .doesNotContain(Architecture.SM_100, Architecture.SM_120));
+  }
+
+  @Test
+  void causalGradientsThatWouldSpillAreNotBuilt() {
+    List<KernelSpec> specs = Catalogue.defaults(Catalogue.allArchitectures());
+    assertThat(specs)
+        .extracting(KernelSpec::symbol)
+        .contains(
+            "la_chunked_query_gradient_mma_d128_f32_accurate",
+            "la_chunked_key_value_gradient_mma_d256_bf16")
+        .doesNotContain(
+            "la_chunked_query_gradient_mma_d192_f32_accurate",
+            "la_chunked_key_value_gradient_mma_d256_f16");
+    assertThat(specs)
+        .filteredOn(spec -> spec.symbol().equals("la_chunked_query_gradient_mma_d256_f32_tf32"))
+        .singleElement()
+        .satisfies(
+            spec ->
+                assertThat(spec.architectures())
+                    .containsExactlyInAnyOrder(Architecture.SM_90, Architecture.PTX));
   }
 
   private static KernelSpec spec(Operation operation, int headDim, int slices) {

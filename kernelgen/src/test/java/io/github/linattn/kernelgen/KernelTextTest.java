@@ -32,13 +32,13 @@ class KernelTextTest {
             ElementType.BF16,
             Precision.NATIVE,
             EnumSet.of(Architecture.SM_90A)),
-        KernelSpec.chunked(
-            Operation.FORWARD,
-            Technique.MMA,
-            96,
-            ElementType.F16,
-            Precision.NATIVE,
-            EnumSet.of(Architecture.SM_90)),
+        mma(Operation.FORWARD, 96, ElementType.F16, Precision.NATIVE),
+        mma(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.ACCURATE),
+        mma(Operation.KEY_VALUE_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
+        tiles(Operation.GRADIENT_SUMS, Technique.MMA, ElementType.F16, Precision.NATIVE),
+        tiles(Operation.GRADIENT_OUTPUTS, Technique.MMA, ElementType.BF16, Precision.NATIVE),
+        tiles(Operation.GRADIENT_ROWS, Technique.SIMT, ElementType.BF16, Precision.NATIVE),
+        tiles(Operation.COEFFICIENT_SUMS, Technique.SIMT, ElementType.F32, Precision.ACCURATE),
         tiles(Operation.STATE_SUMS, Technique.MMA, ElementType.BF16, Precision.NATIVE),
         tiles(Operation.STATE_OUTPUTS, Technique.MMA, ElementType.F32, Precision.ACCURATE),
         tiles(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE),
@@ -97,6 +97,12 @@ class KernelTextTest {
         element,
         precision,
         EnumSet.of(Architecture.SM_90A));
+  }
+
+  private static KernelSpec mma(
+      Operation operation, int headDim, ElementType element, Precision precision) {
+    return KernelSpec.chunked(
+        operation, Technique.MMA, headDim, element, precision, EnumSet.of(Architecture.SM_90));
   }
 
   private static KernelSpec tiles(
