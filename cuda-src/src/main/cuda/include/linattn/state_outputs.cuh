@@ -60,7 +60,8 @@ struct StateColumns {
 //   rows.measure(row_smem, row, row_lane, token, is_valid, squares, products): at the end of a row of q, given this
 //     lane's share of q.q and q.z; it may write kRowFloats arrays of kTokens floats.
 //   rows.factors(row_smem, row) of those arrays, behind a barrier.
-//   rows.visit(row_smem, row, token, column, x): of an output before its factor; `token` is that of row 0 of the chunk.
+//   rows.visit(row_smem, row, token, column, x): of an output before its factor.
+// `token` is that of row 0 of the chunk.
 template <class Plan, class Rows>
 __device__ __forceinline__ void outputs_of_state(const ChunkedArguments& args, const Item& item, int num_values,
                                                  const typename Plan::Element* query_gmem,

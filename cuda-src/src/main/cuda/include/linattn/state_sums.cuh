@@ -165,8 +165,8 @@ struct TileSums<Plan, false> {
 // summed inside the tensor core unless kAccurate: its sums truncate, by 8e-5 after 16384 tokens, so items
 // should not be much longer.
 //
-// kStageFloats: what a stage holds beside K and V of a token. kSharedLimit: what a block may ask for. 99 KB suits every architecture; 112 KB, two blocks on sm_90, give
-// chunks of twice the tokens.
+// kStageFloats: what a stage holds beside K and V of a token. kSharedLimit: what a block may ask for. 99 KB suits
+// every architecture; 112 KB, two blocks on sm_90, give chunks of twice the tokens.
 template <typename ElementOf, bool kAccurateOf, int kKeyTileOf, int kValueTileOf,
           int kSharedLimit = 99 * 1024, int kStageFloats = 0>
 struct StateSumsPlan {
