@@ -123,6 +123,9 @@ struct Spec {
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
   static constexpr bool kSums = false;
+  static constexpr bool kQueryGradient = false;
+  static constexpr bool kKeyValueGradient = false;
+  static constexpr bool kFormsDelta = false;
   static constexpr int kBeside = 1;
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 2;

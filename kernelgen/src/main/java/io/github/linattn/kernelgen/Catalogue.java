@@ -20,7 +20,9 @@ public final class Catalogue {
           Operation.FORWARD,
           Operation.NORMALIZED_FORWARD,
           Operation.STATE_SUMS,
-          Operation.NORMALIZED_STATE_SUMS);
+          Operation.NORMALIZED_STATE_SUMS,
+          Operation.QUERY_GRADIENT,
+          Operation.KEY_VALUE_GRADIENT);
 
   private static final List<Numbers> NUMBERS =
       List.of(

@@ -160,10 +160,10 @@ public record HopperPlan(
             : reverse && !rows
                 ? reverseRoles(headDim)
                 : formsDelta(operation, headDim, element)
-                ? new Roles(64, 160, 224, 0)
-                : isGradient(operation) && products == 3
-                    ? splitGradientRoles(reverse, precision)
-                    : roles(headDim, converted, normalized, products);
+                    ? new Roles(64, 160, 224, 0)
+                    : isGradient(operation) && products == 3
+                        ? splitGradientRoles(headDim, reverse, precision)
+                        : roles(headDim, converted, normalized, products);
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
@@ -291,7 +291,9 @@ public record HopperPlan(
     return converted ? new Roles(80, 120, 200, 112) : new Roles(80, 144, 176, 112);
   }
 
-  /** The same of the gradients of k and v of 16-bit tensors, whose warps that sum keys weigh rows. */
+  /**
+   * The same of the gradients of k and v of 16-bit tensors, whose warps that sum keys weigh rows.
+   */
   private static Roles reverseRoles(int headDim) {
     if (besideOfReverse(headDim) > 1) {
       return new Roles(88, 88, 168, 0);
@@ -299,13 +301,13 @@ public record HopperPlan(
     return headDim > MAX_WHOLE_HEAD_DIM ? new Roles(96, 152, 248, 0) : new Roles(104, 152, 240, 0);
   }
 
-  private static Roles splitGradientRoles(boolean reverse, Precision precision) {
+  private static Roles splitGradientRoles(int headDim, boolean reverse, Precision precision) {
     if (reverse) {
       return new Roles(64, 136, 216, 96);
     }
-    return precision == Precision.DEFAULT
+    return precision == Precision.DEFAULT && headDim == MAX_SPLIT_HEAD_DIM
         ? new Roles(64, 136, 240, 72)
-        : new Roles(72, 136, 232, 72);
+        : new Roles(64, 136, 232, 80);
   }
 
   /** Registers of every thread before the roles share them out anew. */
