@@ -62,6 +62,16 @@ __device__ __forceinline__ void publish_to_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Copies a word to shared memory without passing through registers.
+__device__ __forceinline__ void copy_word_async(uint32_t word, const void* source_gmem) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(word), "l"(source_gmem) : "memory");
+}
+
+// Arrives once the words that this thread asked for are there.
+__device__ __forceinline__ void arrive_with_words(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

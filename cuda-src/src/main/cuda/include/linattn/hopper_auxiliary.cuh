@@ -26,7 +26,7 @@ struct RowSum {
 
 template <class Plan>
 struct Auxiliary {
-  static constexpr int kWarps = Plan::kAuxiliaryWarps;
+  static constexpr int kWarps = Plan::kSumWarps;
   // That a warp sums together: so many that there is a warp for each, if possible.
   static constexpr int kColumns = !Plan::kSums && Plan::kHeadDim <= 16 * kWarps ? 16 : 32;
   static constexpr int kLanes = kColumns / 2;
@@ -191,63 +191,10 @@ struct Auxiliary {
       barrier_wait(block.value_full(at.index()), at.parity());
     }
     add_rows(at.index());
-    arrive_as_reader<Plan::kAuxiliaryVectors>(block.key_empty(at.index()), lane);
+    arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
     if constexpr (Plan::kSums && Plan::kSplit) {
       arrive_as_reader<Plan::kHasRows>(block.value_empty(at.index()), lane);
     }
-  }
-
-  // d = o . dO of the rows of a chunk whose outputs the block writes; eight lanes to a row of a box.
-  __device__ __forceinline__ void form_delta(int chunk, const RingPosition<Plan::kStages>& at) const {
-    constexpr int kRows = 4 * kWarps;
-    constexpr int kIterations = (Plan::kChunk + kRows - 1) / kRows;
-    if (!block.writes(chunk)) {
-      barrier_arrive(block.barrier(Plan::kDeltaReady, at.index()));
-      return;
-    }
-    barrier_wait(block.query_full(at.index()), at.parity());
-    float delta[kIterations] = {};
-#pragma unroll
-    for (int box = 0; box < Plan::kBoxes; ++box) {
-      uint4 outputs[kIterations];
-      uint4 gradients[kIterations];
-#pragma unroll
-      for (int i = 0; i < kIterations; ++i) {
-        const uint32_t unit = swizzled(row_of(i) & (Plan::kChunk - 1), lane & 7);
-        outputs[i] = load_unit(block.output_rows(at.index(), box) + unit);
-        gradients[i] = load_unit(block.query(at.index(), box) + unit);
-      }
-#pragma unroll
-      for (int i = 0; i < kIterations; ++i) {
-        delta[i] = add_pairs(outputs[i].x, gradients[i].x, delta[i]);
-        delta[i] = add_pairs(outputs[i].y, gradients[i].y, delta[i]);
-        delta[i] = add_pairs(outputs[i].z, gradients[i].z, delta[i]);
-        delta[i] = add_pairs(outputs[i].w, gradients[i].w, delta[i]);
-      }
-    }
-    const ItemWork& work = block.work;
-    float* const delta_gmem =
-        block.args.gradient.delta +
-        (static_cast<int64_t>(work.batch) * block.chunked().heads + work.head) * block.chunked().tokens + work.start +
-        block.first_token(chunk);
-#pragma unroll
-    for (int i = 0; i < kIterations; ++i) {
-      const float sum = sum_lanes<8>(delta[i]);
-      const int row = row_of(i);
-      if ((lane & 7) == 0 && row < Plan::kChunk) {
-        store_float(block.lengths(at.index()) + row * 4, sum);
-        if (work.tile == 0 && row < block.rows(chunk)) {
-          delta_gmem[row] = sum;
-        }
-      }
-    }
-    barrier_arrive(block.barrier(Plan::kDeltaReady, at.index()));
-  }
-
-  __device__ __forceinline__ int row_of(int iteration) const { return (warp + iteration * kWarps) * 4 + (lane >> 3); }
-
-  __device__ __forceinline__ static float add_pairs(uint32_t x, uint32_t y, float sum) {
-    return fmaf(Half::high(x), Half::high(y), fmaf(Half::low(x), Half::low(y), sum));
   }
 
   // z of the rows before a chunk, and what else its products wait for.
@@ -279,9 +226,6 @@ struct Auxiliary {
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       prepare(chunk, at);
-      if constexpr (Plan::kFormsDelta) {
-        form_delta(chunk, at);
-      }
       sum_chunk(at);
       at.advance();
     }

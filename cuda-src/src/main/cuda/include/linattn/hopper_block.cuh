@@ -270,10 +270,16 @@ struct Block {
   __device__ __forceinline__ uint32_t columns(int buffer) const {
     return base + Plan::kColumnsOffset + buffer * 2 * Plan::kChunk * 4;
   }
-  // |q| of the rows of a stage, where rows are normalised; d of a gradient of q; of the others, weights of z.
+  // |q| of the rows of a stage, where rows are normalised; of the reverse, weights of z.
   __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
     return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
   }
+  // g of the rows of a chunk, and 64 words behind d; they are there once rows_full has completed.
+  __device__ __forceinline__ uint32_t normalizers(int place) const {
+    return base + Plan::kRowValuesOffset + place * Plan::kRowBytesOfChunk;
+  }
+  __device__ __forceinline__ uint32_t deltas(int place) const { return normalizers(place) + Plan::kChunk * 4; }
+  __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
   // Of the reverse: the constants of the columns of W, and the unit of z.
   __device__ __forceinline__ uint32_t factors(int stage_idx) const {
     return base + Plan::kFactorsOffset + stage_idx * Plan::kFactorBytes;

@@ -69,9 +69,12 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kQueryEmpty, i), 4 + kStateReaders);
     barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
     if constexpr (Plan::kFormsDelta) {
-      barrier_init(block.barrier(Plan::kDeltaReady, i), Plan::kDeltaArrivals);
+      barrier_init(block.barrier(Plan::kDeltaFull, i), Plan::kDeltaArrivals);
     }
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
+  }
+  for (int i = 0; Plan::kGradient && i < Plan::kRowPlaces; ++i) {
+    barrier_init(block.barrier(Plan::kRowsFull, i), kWarp);
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
     barrier_init(block.barrier(Plan::kWeightsFull, i), kWarpgroup / 4);
@@ -288,7 +291,7 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
       if (warp > 0) {
         Auxiliary<Plan>(block, warp - 1, lane).run();
       } else if (lane == 0) {
-        produce(block);
+        produce(block, lane);
       }
     }
   } else if (warpgroup < Plan::kStateGroup) {

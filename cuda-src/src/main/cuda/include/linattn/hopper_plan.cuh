@@ -171,7 +171,12 @@ struct HopperPlan {
   // Of the rows of z, and their unit.
   static constexpr int kFactorsOffset = kLengthsOffset + kStages * kChunk * 4;
   static constexpr int kFactorBytes = kReverse ? kChunk * 4 + 16 : 0;
-  static constexpr int kBarriersOffset = kFactorsOffset + kStages * kFactorBytes;
+  // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
+  // late. Slots run up to two chunks ahead of the stages.
+  static constexpr int kRowPlaces = kGradient ? kStages + 3 : 1;
+  static constexpr int kRowBytesOfChunk = 2 * kChunk * 4;
+  static constexpr int kRowValuesOffset = kFactorsOffset + kStages * kFactorBytes;
+  static constexpr int kBarriersOffset = kRowValuesOffset + (kGradient ? kRowPlaces * kRowBytesOfChunk : 0);
 
   // Barriers, 8 bytes each.
   static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
@@ -184,8 +189,9 @@ struct HopperPlan {
   static constexpr int kQueryEmpty = kKeyEmpty + kStages;
   static constexpr int kValueEmpty = kQueryEmpty + kStages;
   static constexpr int kReady = kValueEmpty + kStages;
-  static constexpr int kDeltaReady = kReady + kStages;
-  static constexpr int kWeightsFull = kDeltaReady + (kFormsDelta ? kStages : 0);
+  static constexpr int kRowsFull = kReady + kStages;
+  static constexpr int kDeltaFull = kRowsFull + (kGradient ? kRowPlaces : 0);
+  static constexpr int kWeightsFull = kDeltaFull + (kFormsDelta ? kStages : 0);
   static constexpr int kWeightsEmpty = kWeightsFull + kWeightBuffers;
   static constexpr int kNumBarriers = kWeightsEmpty + kWeightBuffers;
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
@@ -207,13 +213,15 @@ struct HopperPlan {
   static constexpr int kThreads = kGroups * kWarpgroup;
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
-  static constexpr bool kAuxiliaryVectors = kHasRows || kFormsDelta;
-  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kAuxiliaryVectors ? 32 : 1);
-  // Whether threads write what the scores read of a stage beside its tiles.
-  static constexpr bool kScoreVectors = kNormalize || kReverse || kFormsDelta;
-  static constexpr int kScoreArrivals = kScoreVectors ? kWarpgroup : 4;
-  static constexpr int kDeltaArrivals = kAuxiliaryWarps * 32;
-  static constexpr int kReadyArrivals = kAuxiliaryWarps * (kReverse ? 32 : 1);
+  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows ? 32 : 1);
+  // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
+  static constexpr int kScoreArrivals = kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? 44 : 4;
+  // Auxiliary warps that form d; the others sum rows.
+  static constexpr int kDeltaWarps = kFormsDelta ? 3 : 0;
+  static constexpr int kSumWarps = kAuxiliaryWarps - kDeltaWarps;
+  // Lanes that write: four of each warp; of the reverse a whole warp, and the others for themselves.
+  static constexpr int kDeltaArrivals = kDeltaWarps * 4;
+  static constexpr int kReadyArrivals = kSumWarps + (kReverse ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
   static constexpr bool kAlwaysReady = !kSums || (kNormalize && !kConverted);
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of

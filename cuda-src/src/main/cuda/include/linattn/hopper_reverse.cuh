@@ -43,10 +43,11 @@ struct ReverseScore : Scores<Plan> {
     const uint32_t factors = block.factors(at.index()) + 8 * t;
     float2 constants[8];
 #pragma unroll
-    for (int block8 = 0; block8 < 8; ++block8) {
-      constants[block8] = load_float2(factors + 32 * block8);
+    for (int block8 = 0; block8 < 8; ++block8) {  // four lanes read for all
+      const float2 read = lane < 4 ? load_float2(factors + 32 * block8) : make_float2(0.0f, 0.0f);
+      constants[block8] = make_float2(__shfl_sync(kAllLanes, read.x, t), __shfl_sync(kAllLanes, read.y, t));
     }
-    const float2 own = load_float2(block.factors(at.index()) + 8 * lane);
+    const float2 own = warp == 3 ? load_float2(block.factors(at.index()) + 8 * lane) : make_float2(0.0f, 0.0f);
     this->finish_products(scores_frag);
     const uint32_t weights = this->weights_row();
 #pragma unroll
@@ -104,46 +105,18 @@ struct Weigher {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
   using Half = typename Plan::Half;
 
-  // Of rows lane and lane + 32.
-  struct Rows {
-    float normalizer[2];
-    float delta[2];
-  };
-
   const Block<Plan>& block;
   int warp;
   int lane;
-
-  __device__ __forceinline__ Rows load(int chunk) const {
-    Rows rows = {{1.0f, 1.0f}, {0.0f, 0.0f}};
-    if (chunk < block.num_chunks) {
-      const GradientArguments& args = block.args.gradient;
-      const ItemWork& work = block.work;
-      const int head = block.key_head(chunk);
-      const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk) + lane;
-      const float* const g_gmem = row_address<const float>(args.chunked.normalizer, work.batch, head, token);
-      const float* const delta_gmem =
-          args.delta + (static_cast<int64_t>(work.batch) * args.chunked.heads + head) * args.chunked.tokens + token;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (lane + 32 * i < block.rows(chunk)) {
-          rows.normalizer[i] = g_gmem[32 * i * args.chunked.normalizer.token_stride];
-          rows.delta[i] = delta_gmem[32 * i];
-        }
-      }
-    }
-    return rows;
-  }
 
   __device__ __forceinline__ void run() const {
     // In the units of the products: W and u of the operands.
     const float constant_scale = block.scale(kWeightScale) / block.scale(kScoreScale);
     const bool is_key = block.args.gradient.task == kKeyGradient;
     RingPosition<Plan::kStages> at;
-    Rows next = load(0);
+    RingPosition<Plan::kRowPlaces> rows_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const Rows rows = next;
-      next = load(chunk + 1);
+      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
       const int num_rows = block.rows(chunk);
       const int member = block.member(chunk);
       const float b = block.slope_of(member);
@@ -153,9 +126,10 @@ struct Weigher {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool within = lane + 32 * i < num_rows;
-        weights[i] = within ? beta * reciprocal(rows.normalizer[i]) : 0.0f;
+        const uint32_t row = (lane + 32 * i) * 4;
+        weights[i] = within ? beta * reciprocal(load_float(block.normalizers(rows_at.index()) + row)) : 0.0f;
         const float constant =
-            is_key ? (b == 0.0f ? 0.0f : -rows.delta[i]) : block.constant_of(member) / beta;
+            is_key ? (b == 0.0f ? 0.0f : -load_float(block.deltas(rows_at.index()) + row)) : block.constant_of(member) / beta;
         constants[i] = within ? constant * constant_scale : 0.0f;
       }
       if constexpr (Plan::kScaled) {
@@ -186,9 +160,12 @@ struct Weigher {
         publish_to_async_proxy();
       }
       __syncwarp();
-      barrier_arrive(block.barrier(Plan::kReady, at.index()));
+      if (warp == 0 || lane == 0) {
+        barrier_arrive(block.barrier(Plan::kReady, at.index()));
+      }
       arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
       at.advance();
+      rows_at.advance();
     }
   }
 

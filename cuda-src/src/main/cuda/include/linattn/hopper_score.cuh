@@ -48,10 +48,30 @@ struct Scores {
     products_commit();
   }
 
+  // Whether this lane reads of a stage what threads wrote.
+  __device__ __forceinline__ bool reads() const {
+    if constexpr (Plan::kNormalize) {
+      return true;
+    } else if constexpr (Plan::kQueryGradient) {
+      return (lane & 3) == 0;
+    } else if constexpr (Plan::kReverse) {
+      return lane < 4 || warp == 3;
+    } else {
+      return lane == 0;
+    }
+  }
+
+  __device__ __forceinline__ void give_back_keys() const {
+    __syncwarp();
+    if (reads()) {
+      barrier_arrive(block.key_empty(at.index()));
+    }
+  }
+
   __device__ __forceinline__ void finish_products(float (&scores_frag)[Products::kScoreRegisters]) {
     products_wait<0>();
     pin(scores_frag);
-    arrive_as_reader<Plan::kScoreVectors>(block.key_empty(at.index()), lane);
+    give_back_keys();
     if constexpr (Plan::kApart) {
       arrive_once_a_warp(block.query_empty(at.index()), lane);
     }
@@ -95,31 +115,19 @@ struct Scores {
   }
 };
 
-// What the scores of a gradient read of rows row and row + 8 of a chunk, asked for a chunk ahead: behind the
-// copies under way it would come late.
+// What the scores of a gradient read of rows row and row + 8 of a chunk.
 template <class Plan, bool kRead = Plan::kQueryGradient>
 struct GradientRows {
-  float delta[2] = {0.0f, 0.0f};
-  float normalizer[2] = {1.0f, 1.0f};
+  float delta[2];
+  float normalizer[2];
 
-  __device__ __forceinline__ void load(const Block<Plan>& block, int chunk, int row) {
-    if (chunk >= block.num_chunks) {
-      return;
-    }
-    const ItemWork& work = block.work;
-    const ChunkedArguments& args = block.chunked();
-    const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk) + row;
-    const float* const delta_gmem =
-        block.args.gradient.delta + (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens + token;
-    const float* const g_gmem = row_address<const float>(args.normalizer, work.batch, work.head, token);
+  __device__ __forceinline__ GradientRows(const Block<Plan>& block, int place, int row) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (row + 8 * i < block.rows(chunk)) {
-        if constexpr (!Plan::kFormsDelta) {
-          delta[i] = delta_gmem[8 * i];
-        }
-        normalizer[i] = g_gmem[8 * i * args.normalizer.token_stride];
-      }
+    for (int i = 0; i < 2; ++i) {  // a lane reads for the four of its row
+      normalizer[i] = (lane & 3) == 0 ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
+      delta[i] = (lane & 3) == 0 ? load_float(block.deltas(place) + (row + 8 * i) * 4) : 0.0f;
+      delta[i] = __shfl_sync(kAllLanes, delta[i], lane & 28);
     }
   }
 
@@ -128,7 +136,7 @@ struct GradientRows {
 
 template <class Plan>
 struct GradientRows<Plan, false> {
-  __device__ __forceinline__ void load(const Block<Plan>&, int, int) {}
+  __device__ __forceinline__ GradientRows(const Block<Plan>&, int, int) {}
   __device__ __forceinline__ static float constant(int, float a) { return a; }
 };
 
@@ -145,7 +153,7 @@ struct Score : Scores<Plan> {
   float plain_tokens;
   Unit unit;
   float marks = 0.0f;  // NaN once a g was not finite
-  GradientRows<Plan> next_rows;
+  RingPosition<Plan::kRowPlaces> rows_at;
   double weight_sum = 0.0;  // of a gradient: the weights of each row over its g
 
   __device__ __forceinline__ Score(const Block<Plan>& shared, int warp_in_group, int lane_idx)
@@ -159,10 +167,9 @@ struct Score : Scores<Plan> {
     if constexpr (Plan::kMerged) {
       auxiliary.start();
       if (warp == 0 && block.num_chunks > 0) {
-        load_chunk(block, 0, at, lane == 0);
+        load_chunk(block, 0, at, lane);
       }
     }
-    next_rows.load(block, 0, this->row());
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       if constexpr (Plan::kMerged) {
         auxiliary.prepare(chunk, at);
@@ -173,25 +180,32 @@ struct Score : Scores<Plan> {
       } else {
         barrier_wait(block.key_full(at.index()), at.parity());
         barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());  // synccheck wants each phase awaited
-        if constexpr (Plan::kFormsDelta) {
-          barrier_wait(block.barrier(Plan::kDeltaReady, at.index()), at.parity());
-        }
-        next_rows.load(block, chunk + 1, this->row());
-        arrive_as_reader<Plan::kScoreVectors>(block.key_empty(at.index()), lane);
+        wait_for_rows();
+        this->give_back_keys();
       }
       count += Plan::kChunk;
       if constexpr (Plan::kMerged) {
         if (warp == 0 && chunk + 1 < block.num_chunks) {
           RingPosition<Plan::kStages> next_at = at;
           next_at.advance();
-          load_chunk(block, chunk + 1, next_at, lane == 0);
+          load_chunk(block, chunk + 1, next_at, lane);
         }
         auxiliary.sum_chunk(at);
       }
       at.advance();
+      rows_at.advance();
     }
     if constexpr (Plan::kMerged) {
       auxiliary.finish();
+    }
+  }
+
+  __device__ __forceinline__ void wait_for_rows() const {
+    if constexpr (Plan::kQueryGradient) {
+      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
+    }
+    if constexpr (Plan::kFormsDelta) {
+      barrier_wait(block.barrier(Plan::kDeltaFull, at.index()), at.parity());
     }
   }
 
@@ -213,13 +227,8 @@ struct Score : Scores<Plan> {
       first_length = load_float(block.lengths(at.index()) + row * 4) * query_scale;
       second_length = load_float(block.lengths(at.index()) + row * 4 + 32) * query_scale;
     }
-    GradientRows<Plan> rows = next_rows;
-    next_rows.load(block, chunk + 1, row);
-    if constexpr (Plan::kFormsDelta) {
-      barrier_wait(block.barrier(Plan::kDeltaReady, at.index()), at.parity());
-      rows.delta[0] = load_float(block.lengths(at.index()) + row * 4);
-      rows.delta[1] = load_float(block.lengths(at.index()) + row * 4 + 32);
-    }
+    wait_for_rows();
+    const GradientRows<Plan> rows(block, rows_at.index(), row);
     const float first_offset = rows.constant(0, work.a) * unit.value * first_length;
     const float second_offset = rows.constant(1, work.a) * unit.value * second_length;
     const float first_before = first_offset * count;

@@ -7,13 +7,39 @@
 namespace linattn {
 namespace hopper {
 
+// Of a gradient: asks for g and d of the rows of a chunk, two to a lane of the warp.
+template <class Plan>
+__device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk, int lane) {
+  if constexpr (Plan::kGradient) {
+    const ChunkedArguments& args = block.chunked();
+    const int head = Plan::kReverse ? block.key_head(chunk) : block.query_head();
+    const int place = chunk % Plan::kRowPlaces;
+    const int64_t token = static_cast<int64_t>(block.work.start) + block.first_token(chunk);
+    const float* const g_gmem = row_address<const float>(args.normalizer, block.work.batch, head, token);
+    const float* const delta_gmem =
+        block.args.gradient.delta + (static_cast<int64_t>(block.work.batch) * args.heads + head) * args.tokens + token;
+#pragma unroll
+    for (int row = lane; row < Plan::kChunk; row += kWarp) {
+      if (row < block.rows(chunk)) {
+        copy_word_async(block.normalizers(place) + row * 4, g_gmem + row * args.normalizer.token_stride);
+        if constexpr (!Plan::kFormsDelta) {
+          copy_word_async(block.deltas(place) + row * 4, delta_gmem + row);
+        }
+      }
+    }
+    arrive_with_words(block.rows_full(place));
+  }
+}
+
 // The copies of a chunk, each once its place is free. Of the threads that wait one starts them.
 template <class Plan>
 __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, RingPosition<Plan::kStages> at,
-                                           bool starts) {
+                                           int lane) {
+  const bool starts = lane == 0;
   const ItemWork& work = block.work;
   const int token = work.start + block.first_token(chunk);
   barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
+  ask_for_rows(block, chunk, lane);
   if (starts) {
     const bool asks = !Plan::kSums && block.writes(chunk);
     constexpr int kSummedBoxes = Plan::kBoxes + Plan::kBeside;  // of k and v
@@ -76,24 +102,28 @@ __device__ __forceinline__ constexpr bool is_value_slot(int slot) {
 template <class Plan>
 __device__ __forceinline__ void load_slot(uint32_t upper, uint32_t lower, const TensorMap* map, int column,
                                           int token, int head, int batch, uint32_t full) {
+  if (Plan::kGradient && threadIdx.x % kWarp != 0) {
+    return;
+  }
   barrier_expect(full, Plan::kSlotBytes);
   load_tile(upper, map, {column, token, head, batch}, full);
   load_tile(lower, map, {column + 32, token, head, batch}, full);
 }
 
 template <class Plan>
-__device__ __forceinline__ void produce(const Block<Plan>& block) {
+__device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
   const ItemWork& work = block.work;
   if constexpr (!Plan::kConverted) {
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      load_chunk(block, chunk, at, true);
+      load_chunk(block, chunk, at, lane);
       at.advance();
     }
   } else if constexpr (!Plan::kSplit) {
     RingPosition<Plan::kSlots> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
+      ask_for_rows(block, chunk, lane);
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
         const bool is_query = is_query_slot<Plan>(slot);
@@ -112,6 +142,10 @@ __device__ __forceinline__ void produce(const Block<Plan>& block) {
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
+      if constexpr (Plan::kGradient) {
+        barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
+        ask_for_rows(block, chunk, lane);
+      }
       const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk);
       if constexpr (!Plan::kSums) {
         barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);

@@ -73,6 +73,9 @@ public record HopperPlan(
   /** S, its sum over a chunk and its two halves leave too few registers beyond. */
   private static final int MAX_SPLIT_HEAD_DIM = 128;
 
+  /** Of chunks whose rows are asked for before their stage is free. */
+  private static final int ROW_PLACES_AHEAD = 3;
+
   /** Sizes to try, the best first. */
   private record Buffers(int stages, int slots, int weights, int outputs) {}
 
@@ -160,7 +163,7 @@ public record HopperPlan(
             : reverse && !rows
                 ? reverseRoles(headDim)
                 : formsDelta(operation, headDim, element)
-                    ? new Roles(64, 160, 224, 0)
+                    ? new Roles(88, 136, 200, 0)
                     : isGradient(operation) && products == 3
                         ? splitGradientRoles(headDim, reverse, precision)
                         : roles(headDim, converted, normalized, products);
@@ -370,7 +373,11 @@ public record HopperPlan(
           buffers.stages * (CHUNK * Float.BYTES + 16));
     }
     int barriers = barriers(element, products, boxes, buffers, sums);
-    int barrierBytes = (barriers + (delta ? buffers.stages : 0)) * Long.BYTES;
+    int places = isGradient(operation) ? buffers.stages + ROW_PLACES_AHEAD : 0;
+    if (places > 0) {
+      add(map, "g and d of rows [64] each", places * 2 * CHUNK * Float.BYTES);
+    }
+    int barrierBytes = (barriers + places + (delta ? buffers.stages : 0)) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
   }

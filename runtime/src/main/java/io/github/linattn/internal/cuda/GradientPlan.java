@@ -124,6 +124,10 @@ record GradientPlan(
     return new GradientPlan(kind, launches, cut, outputs, summed, tiles, memory, micros, why);
   }
 
+  boolean has(Role role) {
+    return launches.stream().anyMatch(launch -> launch.role() == role);
+  }
+
   /** The launch of this role, which the plan has. */
   Step step(Role role) {
     return launches.stream()

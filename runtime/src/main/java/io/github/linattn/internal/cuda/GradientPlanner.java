@@ -355,7 +355,9 @@ final class GradientPlanner {
         step -> taskMicros(Role.KEY, question, step, cut, group));
   }
 
-  /** The tiles of a task, or the only tile of each: more blocks would leave clusters without room. */
+  /**
+   * The tiles of a task, or the only tile of each: more blocks would leave clusters without room.
+   */
   private static int clusterOfBoth(Step oneTask) {
     return oneTask.cluster() == 1 ? GradientStructs.HOPPER_TASKS : oneTask.cluster();
   }
