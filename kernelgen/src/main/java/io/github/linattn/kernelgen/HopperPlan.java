@@ -157,16 +157,7 @@ public record HopperPlan(
     boolean merged = beside > 1 && !sums && !reverse;
     int groups = (merged ? 0 : auxiliaryGroups) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
     int threads = groups * WARPGROUP;
-    Roles roles =
-        sums
-            ? sumRoles(headDim, rows)
-            : reverse && !rows
-                ? reverseRoles(headDim)
-                : formsDelta(operation, headDim, element)
-                    ? new Roles(88, 136, 200, 0)
-                    : isGradient(operation) && products == 3
-                        ? splitGradientRoles(headDim, reverse, precision)
-                        : roles(headDim, converted, normalized, products);
+    Roles roles = roles(operation, headDim, element, precision);
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
@@ -258,6 +249,29 @@ public record HopperPlan(
     } catch (IllegalArgumentException refused) {
       return false;
     }
+  }
+
+  private static Roles roles(
+      Operation operation, int headDim, ElementType element, Precision precision) {
+    boolean converted = element == ElementType.F32;
+    boolean rows = converted || operation.normalizes();
+    boolean reverse = operation == Operation.KEY_VALUE_GRADIENT;
+    if (isSums(operation)) {
+      return sumRoles(headDim, rows);
+    }
+    if (reverse && !rows) {
+      return reverseRoles(headDim);
+    }
+    if (formsDelta(operation, headDim, element)) {
+      return new Roles(88, 136, 200, 0);
+    }
+    if (isGradient(operation) && precision.products() == 3) {
+      return splitGradientRoles(headDim, reverse, precision);
+    }
+    if (operation == Operation.QUERY_GRADIENT && converted && headDim > 128) {
+      return new Roles(64, 120, 248, 80);
+    }
+    return roles(headDim, converted, operation.normalizes(), precision.products());
   }
 
   /**
