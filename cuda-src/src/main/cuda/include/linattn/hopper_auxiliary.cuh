@@ -26,7 +26,7 @@ struct RowSum {
 
 template <class Plan>
 struct Auxiliary {
-  static constexpr int kWarps = Plan::kSumWarps;
+  static constexpr int kWarps = Plan::kAuxiliaryWarps;
   // That a warp sums together: so many that there is a warp for each, if possible.
   static constexpr int kColumns = !Plan::kSums && Plan::kHeadDim <= 16 * kWarps ? 16 : 32;
   static constexpr int kLanes = kColumns / 2;

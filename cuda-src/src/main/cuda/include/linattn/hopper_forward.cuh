@@ -68,9 +68,6 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i), 4 + kStateReaders);
     barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
-    if constexpr (Plan::kFormsDelta) {
-      barrier_init(block.barrier(Plan::kDeltaFull, i), Plan::kDeltaArrivals);
-    }
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
   }
   for (int i = 0; Plan::kGradient && i < Plan::kRowPlaces; ++i) {

@@ -10,82 +10,6 @@
 namespace linattn {
 namespace hopper {
 
-// d = o . dO of the rows of the chunks that the block writes; eight lanes to a row of a box.
-template <class Plan>
-struct DeltaRole {
-  static constexpr int kRows = 4 * Plan::kDeltaWarps;
-  static constexpr int kIterations = (Plan::kChunk + kRows - 1) / kRows;
-  using Half = typename Plan::Half;
-
-  const Block<Plan>& block;
-  int warp;
-  int lane;
-
-  __device__ __forceinline__ void run() const {
-    const ItemWork& work = block.work;
-    float* const delta_gmem =
-        block.args.gradient.delta +
-        (static_cast<int64_t>(work.batch) * block.chunked().heads + work.head) * block.chunked().tokens + work.start;
-    RingPosition<Plan::kStages> at;
-    RingPosition<Plan::kRowPlaces> rows_at;
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      barrier_wait(block.query_full(at.index()), at.parity());
-      if (block.writes(chunk)) {
-        form(chunk, at.index(), rows_at.index(), delta_gmem + block.first_token(chunk));
-      }
-      if (leads()) {
-        barrier_arrive(block.barrier(Plan::kDeltaFull, at.index()));
-      }
-      arrive_once_a_warp(block.key_empty(at.index()), lane);
-      at.advance();
-      rows_at.advance();
-    }
-  }
-
- private:
-  __device__ __forceinline__ void form(int chunk, int stage_idx, int place, float* delta_gmem) const {
-    float delta[kIterations] = {};
-#pragma unroll
-    for (int box = 0; box < Plan::kBoxes; ++box) {
-      uint4 outputs[kIterations];  // loaded together, so that they don't wait for one another
-      uint4 gradients[kIterations];
-#pragma unroll
-      for (int i = 0; i < kIterations; ++i) {
-        const uint32_t unit = swizzled(row_of(i) & (Plan::kChunk - 1), lane & 7);
-        outputs[i] = load_unit(block.output_rows(stage_idx, box) + unit);
-        gradients[i] = load_unit(block.query(stage_idx, box) + unit);
-      }
-#pragma unroll
-      for (int i = 0; i < kIterations; ++i) {
-        delta[i] = add_pairs(outputs[i].x, gradients[i].x, delta[i]);
-        delta[i] = add_pairs(outputs[i].y, gradients[i].y, delta[i]);
-        delta[i] = add_pairs(outputs[i].z, gradients[i].z, delta[i]);
-        delta[i] = add_pairs(outputs[i].w, gradients[i].w, delta[i]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kIterations; ++i) {
-      const float sum = sum_lanes<8>(delta[i]);
-      const int row = row_of(i);
-      if (leads() && row < Plan::kChunk) {
-        store_float(block.deltas(place) + row * 4, sum);
-        if (block.work.tile == 0 && row < block.rows(chunk)) {
-          delta_gmem[row] = sum;
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ bool leads() const { return (lane & 7) == 0; }
-  __device__ __forceinline__ int row_of(int iteration) const {
-    return (warp + iteration * Plan::kDeltaWarps) * 4 + (lane >> 3);
-  }
-
-  __device__ __forceinline__ static float add_pairs(uint32_t x, uint32_t y, float sum) {
-    return fmaf(Half::high(x), Half::high(y), fmaf(Half::low(x), Half::low(y), sum));
-  }
-};
-
 // The sums of all threads, in a fixed order, to their place.
 template <class Plan>
 __device__ __forceinline__ void write_partials(const Block<Plan>& block, double* sums_smem, double weights,
@@ -148,10 +72,8 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
       if (warp > 0) {
         if constexpr (Plan::kReverse) {
           Weigher<Plan>{block, warp - 1, lane}.run();
-        } else if (warp > Plan::kDeltaWarps) {
-          Auxiliary<Plan>(block, warp - 1 - Plan::kDeltaWarps, lane).run();
-        } else if constexpr (Plan::kFormsDelta) {
-          DeltaRole<Plan>{block, warp - 1, lane}.run();
+        } else {
+          Auxiliary<Plan>(block, warp - 1, lane).run();
         }
       } else {
         produce(block, lane);

@@ -190,8 +190,7 @@ struct HopperPlan {
   static constexpr int kValueEmpty = kQueryEmpty + kStages;
   static constexpr int kReady = kValueEmpty + kStages;
   static constexpr int kRowsFull = kReady + kStages;
-  static constexpr int kDeltaFull = kRowsFull + (kGradient ? kRowPlaces : 0);
-  static constexpr int kWeightsFull = kDeltaFull + (kFormsDelta ? kStages : 0);
+  static constexpr int kWeightsFull = kRowsFull + (kGradient ? kRowPlaces : 0);
   static constexpr int kWeightsEmpty = kWeightsFull + kWeightBuffers;
   static constexpr int kNumBarriers = kWeightsEmpty + kWeightBuffers;
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
@@ -216,12 +215,8 @@ struct HopperPlan {
   static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows ? 32 : 1);
   // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
   static constexpr int kScoreArrivals = kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? 44 : 4;
-  // Auxiliary warps that form d; the others sum rows.
-  static constexpr int kDeltaWarps = kFormsDelta ? 3 : 0;
-  static constexpr int kSumWarps = kAuxiliaryWarps - kDeltaWarps;
-  // Lanes that write: four of each warp; of the reverse a whole warp, and the others for themselves.
-  static constexpr int kDeltaArrivals = kDeltaWarps * 4;
-  static constexpr int kReadyArrivals = kSumWarps + (kReverse ? 31 : 0);
+  // Of the reverse every lane of the warp that writes.
+  static constexpr int kReadyArrivals = kAuxiliaryWarps + (kReverse ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
   static constexpr bool kAlwaysReady = !kSums || (kNormalize && !kConverted);
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of

@@ -126,8 +126,10 @@ struct GradientRows {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // a lane reads for the four of its row
       normalizer[i] = (lane & 3) == 0 ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
-      delta[i] = (lane & 3) == 0 ? load_float(block.deltas(place) + (row + 8 * i) * 4) : 0.0f;
-      delta[i] = __shfl_sync(kAllLanes, delta[i], lane & 28);
+      if constexpr (!Plan::kFormsDelta) {
+        delta[i] = (lane & 3) == 0 ? load_float(block.deltas(place) + (row + 8 * i) * 4) : 0.0f;
+        delta[i] = __shfl_sync(kAllLanes, delta[i], lane & 28);
+      }
     }
   }
 
@@ -204,8 +206,45 @@ struct Score : Scores<Plan> {
     if constexpr (Plan::kQueryGradient) {
       barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
     }
-    if constexpr (Plan::kFormsDelta) {
-      barrier_wait(block.barrier(Plan::kDeltaFull, at.index()), at.parity());
+  }
+
+  // d = o . dO of this warp's rows, the diagonal of a product of tiles, under the products of the scores. Every lane
+  // gets those of row() and row() + 8.
+  __device__ __forceinline__ void form_delta(int chunk, float (&delta)[2]) const {
+    using Half = typename Plan::Half;
+    constexpr int kChains = 2;  // of sums, because a product waits for the one before
+    float first_frag[kChains][4] = {};
+    float second_frag[kChains][4] = {};
+    const int matrix_row = warp * 16 + (lane & 15);
+#pragma unroll
+    for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
+      const uint32_t unit = swizzled(matrix_row, step % 4 * 2 + (lane >> 4));
+      uint32_t gradient[4];
+      uint32_t output[4];
+      load_matrices(block.query(at.index(), step / 4) + unit, gradient);
+      load_matrices(block.output_rows(at.index(), step / 4) + unit, output);
+      Half::add_product(first_frag[step % kChains], gradient, output[0], output[2]);
+      Half::add_product(second_frag[step % kChains], gradient, output[1], output[3]);
+    }
+    const bool odd = (lane >> 2 & 1) != 0;
+    const float first = odd ? first_frag[0][1] + first_frag[1][1] : first_frag[0][0] + first_frag[1][0];
+    const float second = odd ? second_frag[0][3] + second_frag[1][3] : second_frag[0][2] + second_frag[1][2];
+    const int diagonal_lane = (lane & 28) + (lane >> 3 & 3);
+    delta[0] = __shfl_sync(kAllLanes, first, diagonal_lane);
+    delta[1] = __shfl_sync(kAllLanes, second, diagonal_lane);
+    const ItemWork& work = block.work;
+    if (work.tile == 0 && (lane & 3) == 0) {
+      const ChunkedArguments& args = block.chunked();
+      const int row = this->row();
+      float* const delta_gmem =
+          block.args.gradient.delta + (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens +
+          work.start + block.first_token(chunk) + row;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (row + 8 * i < block.rows(chunk)) {
+          delta_gmem[8 * i] = delta[i];
+        }
+      }
     }
   }
 
@@ -228,7 +267,10 @@ struct Score : Scores<Plan> {
       second_length = load_float(block.lengths(at.index()) + row * 4 + 32) * query_scale;
     }
     wait_for_rows();
-    const GradientRows<Plan> rows(block, rows_at.index(), row);
+    GradientRows<Plan> rows(block, rows_at.index(), row);
+    if constexpr (Plan::kFormsDelta) {
+      form_delta(chunk, rows.delta);
+    }
     const float first_offset = rows.constant(0, work.a) * unit.value * first_length;
     const float second_offset = rows.constant(1, work.a) * unit.value * second_length;
     const float first_before = first_offset * count;

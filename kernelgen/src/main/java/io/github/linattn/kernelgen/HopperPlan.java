@@ -263,7 +263,7 @@ public record HopperPlan(
       return reverseRoles(headDim);
     }
     if (formsDelta(operation, headDim, element)) {
-      return new Roles(88, 136, 200, 0);
+      return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
       return splitGradientRoles(headDim, reverse, precision);
@@ -391,7 +391,7 @@ public record HopperPlan(
     if (places > 0) {
       add(map, "g and d of rows [64] each", places * 2 * CHUNK * Float.BYTES);
     }
-    int barrierBytes = (barriers + places + (delta ? buffers.stages : 0)) * Long.BYTES;
+    int barrierBytes = (barriers + places) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
   }
