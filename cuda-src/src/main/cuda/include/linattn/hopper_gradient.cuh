@@ -97,6 +97,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     Plan::Spec::Registers::rows();
     convert(block, warp & 3, lane);
   }
+  __syncwarp();  // the lanes of the producer
   if constexpr (Plan::kQueryGradient) {
     write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kColumnsOffset), weight_sum,
                    slope_sum);

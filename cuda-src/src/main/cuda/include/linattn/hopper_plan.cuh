@@ -152,10 +152,14 @@ struct HopperPlan {
   static constexpr int kQueryOffset = kBoxes * kKeyBox;
   static constexpr int kValueOffset = kQueryOffset + (kSums ? 0 : kBoxes * kQueryBox);
   static constexpr int kRowsOffset = kValueOffset + kBeside * kQueryBox;
-  static constexpr int kStageBytes = kRowsOffset + (kFormsDelta ? kBoxes * kBoxBytes : 0);
+  static constexpr int kStageBytes = kRowsOffset + (kFormsDelta && !kConverted ? kBoxes * kBoxBytes : 0);
 
   static constexpr int kSlotBytes = 2 * kBoxBytes;  // 64 x 64 of fp32: two boxes of 32 columns
-  static constexpr int kSlotsPerChunk = (kSums ? 1 : 2) * kBoxes + kBeside;
+  // Slots of a chunk in this order: queries, each with outputs of the forward behind it where d is formed; keys; the
+  // values.
+  static constexpr int kQueryStep = kFormsDelta ? 2 : 1;
+  static constexpr int kQuerySlots = (kSums ? 0 : kQueryStep) * kBoxes;
+  static constexpr int kSlotsPerChunk = kQuerySlots + kBoxes + kBeside;
 
   static constexpr int kWeightBuffers = Spec::kWeightBuffers;
   static constexpr int kWeightBytes = kKeyBox;

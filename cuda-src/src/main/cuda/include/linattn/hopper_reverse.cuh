@@ -222,9 +222,10 @@ struct Weigher {
     }
   }
 
-  // Past the last one, some row of the tile.
+  // Past the last one, a row of this lane again.
   __device__ __forceinline__ int row_of(int iteration) const {
-    return ((warp + iteration * kWarps) * 4 + (lane >> 3)) & (Plan::kChunk - 1);
+    const int row = (warp + iteration * kWarps) * 4 + (lane >> 3);
+    return row < Plan::kChunk ? row : warp * 4 + (lane >> 3);
   }
 
   // Rows of y past the end belong to another sequence: no weight, no sum.

@@ -126,7 +126,7 @@ struct GradientRows {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // a lane reads for the four of its row
       normalizer[i] = (lane & 3) == 0 ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
-      if constexpr (!Plan::kFormsDelta) {
+      if constexpr (!Plan::kFormsDelta || Plan::kConverted) {
         delta[i] = (lane & 3) == 0 ? load_float(block.deltas(place) + (row + 8 * i) * 4) : 0.0f;
         delta[i] = __shfl_sync(kAllLanes, delta[i], lane & 28);
       }
@@ -268,7 +268,7 @@ struct Score : Scores<Plan> {
     }
     wait_for_rows();
     GradientRows<Plan> rows(block, rows_at.index(), row);
-    if constexpr (Plan::kFormsDelta) {
+    if constexpr (Plan::kFormsDelta && !Plan::kConverted) {
       form_delta(chunk, rows.delta);
     }
     const float first_offset = rows.constant(0, work.a) * unit.value * first_length;

@@ -87,10 +87,15 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
   }
 }
 
-// Slots of a chunk: queries, keys, the values.
+// Slots of a chunk: what they hold, and which box of it.
 template <class Plan>
 __device__ __forceinline__ constexpr bool is_query_slot(int slot) {
-  return slot < Plan::kBoxes && !Plan::kSums;
+  return slot < Plan::kQuerySlots && slot % Plan::kQueryStep == 0;
+}
+
+template <class Plan>
+__device__ __forceinline__ constexpr bool is_output_slot(int slot) {
+  return slot < Plan::kQuerySlots && slot % Plan::kQueryStep == 1;
 }
 
 template <class Plan>
@@ -98,16 +103,20 @@ __device__ __forceinline__ constexpr bool is_value_slot(int slot) {
   return slot == Plan::kSlotsPerChunk - 1;
 }
 
+template <class Plan>
+__device__ __forceinline__ constexpr int box_of_slot(int slot) {
+  return slot < Plan::kQuerySlots ? slot / Plan::kQueryStep : is_value_slot<Plan>(slot) ? 0 : slot - Plan::kQuerySlots;
+}
+
 // 64 columns of fp32 in two boxes of 32.
 template <class Plan>
-__device__ __forceinline__ void load_slot(uint32_t upper, uint32_t lower, const TensorMap* map, int column,
+__device__ __forceinline__ void load_slot(int lane, uint32_t upper, uint32_t lower, const TensorMap* map, int column,
                                           int token, int head, int batch, uint32_t full) {
-  if (Plan::kGradient && threadIdx.x % kWarp != 0) {
-    return;
+  if (!Plan::kGradient || lane == 0) {  // of the forward only one lane comes here
+    barrier_expect(full, Plan::kSlotBytes);
+    load_tile(upper, map, {column, token, head, batch}, full);
+    load_tile(lower, map, {column + 32, token, head, batch}, full);
   }
-  barrier_expect(full, Plan::kSlotBytes);
-  load_tile(upper, map, {column, token, head, batch}, full);
-  load_tile(lower, map, {column + 32, token, head, batch}, full);
 }
 
 template <class Plan>
@@ -126,13 +135,16 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
       ask_for_rows(block, chunk, lane);
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
-        const bool is_query = is_query_slot<Plan>(slot);
+        const bool is_query = slot < Plan::kQuerySlots;
         const bool is_value = is_value_slot<Plan>(slot);
         const TensorMap* map = is_query ? &block.args.query : is_value ? &block.args.value : &block.args.key;
-        const int column = is_value ? work.first_column : slot % Plan::kBoxes * Plan::kBoxColumns;
+        if constexpr (Plan::kFormsDelta) {
+          map = is_output_slot<Plan>(slot) ? &block.args.output_rows : map;
+        }
+        const int column = is_value ? work.first_column : box_of_slot<Plan>(slot) * Plan::kBoxColumns;
         const uint32_t target = block.base + Plan::kSlotsOffset + at.index() * Plan::kSlotBytes;
         barrier_wait(block.barrier(Plan::kSlotEmpty, at.index()), at.parity() ^ 1);
-        load_slot<Plan>(target, target + Plan::kBoxBytes, map, column, token,
+        load_slot<Plan>(lane, target, target + Plan::kBoxBytes, map, column, token,
                         is_query ? block.query_head() : block.key_head(chunk), work.batch,
                         block.barrier(Plan::kSlotFull, at.index()));
         at.advance();
@@ -152,7 +164,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
 #pragma unroll
         for (int box = 0; box < Plan::kBoxes; ++box) {
           const uint32_t target = block.query(at.index(), box);
-          load_slot<Plan>(target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
+          load_slot<Plan>(lane, target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
                           block.query_head(), work.batch, first_full + 8 * box);
         }
       }
@@ -160,12 +172,12 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
 #pragma unroll
       for (int box = 0; box < Plan::kBoxes; ++box) {
         const uint32_t target = block.key(at.index(), box);
-        load_slot<Plan>(target, target + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
+        load_slot<Plan>(lane, target, target + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
                         block.key_head(chunk), work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1 - Plan::kBoxes + box));
       }
       barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
       const uint32_t target = block.value(at.index());
-      load_slot<Plan>(target, target + Plan::kLower, &block.args.value, work.first_column, token,
+      load_slot<Plan>(lane, target, target + Plan::kLower, &block.args.value, work.first_column, token,
                       block.key_head(chunk), work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1));
       at.advance();
     }
@@ -412,6 +424,40 @@ __device__ __forceinline__ void store_weighted(const Block<Plan>& block, const C
   }
 }
 
+// Of rows 8 apart: the sums of x o over a thread's columns of a slot.
+__device__ __forceinline__ void add_products(const uint4 (&x_frag)[8], const uint4 (&o_frag)[8], float (&sums)[2]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float& sum = sums[(i >> 1) & 1];
+    sum = fmaf(__uint_as_float(x_frag[i].x), __uint_as_float(o_frag[i].x), sum);
+    sum = fmaf(__uint_as_float(x_frag[i].y), __uint_as_float(o_frag[i].y), sum);
+    sum = fmaf(__uint_as_float(x_frag[i].z), __uint_as_float(o_frag[i].z), sum);
+    sum = fmaf(__uint_as_float(x_frag[i].w), __uint_as_float(o_frag[i].w), sum);
+  }
+}
+
+// d of rows `row` and row + 8, which four lanes have the columns of; from zero again.
+template <class Plan>
+__device__ __forceinline__ void store_delta(const Block<Plan>& block, float (&delta)[2], int row, int lane, int chunk) {
+  const ItemWork& work = block.work;
+  const ChunkedArguments& args = block.chunked();
+  float* const delta_gmem = block.args.gradient.delta +
+                            (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens + work.start +
+                            block.first_token(chunk) + row;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    delta[i] += __shfl_xor_sync(kAllLanes, delta[i], 8);
+    delta[i] += __shfl_xor_sync(kAllLanes, delta[i], 16);
+    if (lane < 8) {
+      store_float(block.deltas(chunk % Plan::kRowPlaces) + (row + 8 * i) * 4, delta[i]);
+      if (work.tile == 0 && row + 8 * i < block.rows(chunk)) {
+        delta_gmem[8 * i] = delta[i];
+      }
+    }
+    delta[i] = 0.0f;
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_group, int lane) {
   const Converter<Plan> converter(warp_in_group, lane);
@@ -423,12 +469,14 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   uint4 raw_frag[8];
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kSplit ? 1 : Plan::kSlots> slot_at;
+  float delta[2] = {0.0f, 0.0f};
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
 #pragma unroll
     for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
       const bool is_query = is_query_slot<Plan>(slot);
       const bool is_value = is_value_slot<Plan>(slot);
-      const int box = slot % Plan::kBoxes;
+      const bool is_output = is_output_slot<Plan>(slot);
+      const int box = box_of_slot<Plan>(slot);
       const uint32_t tile = is_query   ? block.query(at.index(), box)
                             : is_value ? block.value(at.index())
                                        : block.key(at.index(), box);
@@ -440,19 +488,32 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         __syncwarp();
       } else {
         const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index() * Plan::kSlotBytes;
-        if (box == 0 || is_value) {
+        if (!is_output && (box == 0 || is_value)) {
           barrier_wait(is_query   ? block.query_empty(at.index())
                        : is_value ? block.value_empty(at.index())
                                   : block.key_empty(at.index()),
                        at.parity() ^ 1);
         }
         barrier_wait(block.barrier(Plan::kSlotFull, slot_at.index()), slot_at.parity());
-        converter.load(source, source + Plan::kBoxBytes, raw_frag);
+        if constexpr (Plan::kFormsDelta) {
+          if (is_output) {  // the queries of the same columns are still there
+            uint4 output_frag[8];
+            converter.load(source, source + Plan::kBoxBytes, output_frag);
+            add_products(raw_frag, output_frag, delta);
+          } else {
+            converter.load(source, source + Plan::kBoxBytes, raw_frag);
+          }
+          if (slot == Plan::kQuerySlots - 1) {
+            store_delta(block, delta, warp_in_group * 16 + (lane & 7), lane, chunk);
+          }
+        } else {
+          converter.load(source, source + Plan::kBoxBytes, raw_frag);
+        }
       }
       if constexpr (Plan::kReverse) {
         store_weighted(block, converter, raw_frag, scale, warp_in_group * 16 + (lane & 7), chunk, at, is_query, is_value,
                        tile, lower);
-      } else {
+      } else if (!is_output) {
         converter.store(raw_frag, scale, tile, lower);
       }
       if constexpr (!Plan::kSplit) {

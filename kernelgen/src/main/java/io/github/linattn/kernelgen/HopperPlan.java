@@ -207,12 +207,12 @@ public record HopperPlan(
 
   /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
   static boolean formsDelta(KernelSpec spec) {
-    return formsDelta(spec.operation(), spec.headDim(), spec.elementType());
+    return formsDelta(spec.operation(), spec.headDim(), spec.precision());
   }
 
-  static boolean formsDelta(Operation operation, int headDim, ElementType element) {
+  static boolean formsDelta(Operation operation, int headDim, Precision precision) {
     return operation == Operation.QUERY_GRADIENT
-        && element != ElementType.F32
+        && precision.products() == 1
         && headDim <= MAX_WHOLE_HEAD_DIM;
   }
 
@@ -262,14 +262,14 @@ public record HopperPlan(
     if (reverse && !rows) {
       return reverseRoles(headDim);
     }
-    if (formsDelta(operation, headDim, element)) {
+    if (!rows && formsDelta(operation, headDim, precision)) {
       return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
       return splitGradientRoles(headDim, reverse, precision);
     }
-    if (operation == Operation.QUERY_GRADIENT && converted && headDim > 128) {
-      return new Roles(64, 120, 248, 80);
+    if (operation == Operation.QUERY_GRADIENT && converted) {
+      return headDim > 128 ? new Roles(64, 120, 248, 80) : new Roles(72, 120, 200, 120);
     }
     return roles(headDim, converted, operation.normalizes(), precision.products());
   }
@@ -348,7 +348,7 @@ public record HopperPlan(
       Buffers buffers,
       int beside) {
     boolean sums = isSums(operation);
-    boolean delta = formsDelta(operation, headDim, element);
+    boolean delta = element != ElementType.F32 && formsDelta(operation, headDim, Precision.NATIVE);
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;

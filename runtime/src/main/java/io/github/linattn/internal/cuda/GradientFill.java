@@ -189,6 +189,7 @@ final class GradientFill {
           .set("value_sum_in", before.z());
     }
     query.set("partials", partials);
+    chunked.set("turns", plan.turns());
     if (slopeIsSummed()) {
       query.set("slope_query", input.q());
     }
@@ -367,7 +368,7 @@ final class GradientFill {
         .set("b_per_head", bPerHead)
         .set("a_gradient", call.gradients().da().segment().address())
         .set("b_gradient", call.gradients().db().segment().address())
-        .set("count", plan.outputs().items() * plan.tiles())
+        .set("count", plan.partials())
         .set("heads", shape.heads())
         .set("batches", shape.batch())
         .set("slope_is_summed", slopeIsSummed() ? 1 : 0)

@@ -11,7 +11,9 @@ import java.util.List;
  * @param cut items of sweeps and of sums
  * @param outputs items of {@link Kind#NON_CAUSAL} outputs, else {@code cut}
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
- * @param tiles of dq of an item, each with a partial sum of da and db
+ * @param tiles of dq of an item
+ * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
+ *     a partial sum of da and db
  * @param memory what is kept beside the gradients
  * @param micros what the cost model expects
  * @param reason why this plan, in words
@@ -23,6 +25,7 @@ record GradientPlan(
     Cut outputs,
     int summed,
     int tiles,
+    int turns,
     Memory memory,
     double micros,
     String reason) {
@@ -119,9 +122,15 @@ record GradientPlan(
     }
   }
 
+  /** Partial sums of da and db of a head. */
+  int partials() {
+    return outputs.items() * tiles * turns;
+  }
+
   /** The same plan with this reason. */
   GradientPlan because(String why) {
-    return new GradientPlan(kind, launches, cut, outputs, summed, tiles, memory, micros, why);
+    return new GradientPlan(
+        kind, launches, cut, outputs, summed, tiles, turns, memory, micros, why);
   }
 
   boolean has(Role role) {

@@ -7,6 +7,7 @@ import io.github.linattn.internal.cuda.GradientPlan.Launch;
 import io.github.linattn.internal.cuda.GradientPlan.Memory;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
 import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
@@ -167,9 +168,10 @@ final class GradientPlanner {
     addQuery(steps, question, kernels, cut);
     addKeyAndValue(steps, question, kernels, cut);
     int tiles = tiles(question, kernels.query());
+    int turns = turns(question, kernels.query(), cut);
     addEnd(steps, question);
-    Memory memory = memory(question, 0, 0, (long) cut.items() * tiles);
-    return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles, memory);
+    Memory memory = memory(question, 0, 0, (long) cut.items() * tiles * turns);
+    return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles, turns, memory);
   }
 
   /** Sums of segments and a scan before each sweep. */
@@ -186,10 +188,11 @@ final class GradientPlanner {
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addKeyAndValue(steps, question, kernels, cut);
     int tiles = tiles(question, kernels.query());
+    int turns = turns(question, kernels.query(), cut);
     addEnd(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
-    Memory memory = memory(question, states, 0, (long) cut.items() * tiles);
-    return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles, memory);
+    Memory memory = memory(question, states, 0, (long) cut.items() * tiles * turns);
+    return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles, turns, memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -241,7 +244,7 @@ final class GradientPlanner {
             StateArrays.bytes(shape, cut.items()),
             StateArrays.bytes(shape, cut.sequences()),
             (long) outputs.items() * tiles);
-    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), tiles, memory)
+    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), tiles, 1, memory)
         .map(
             plan ->
                 plan.because(
@@ -249,11 +252,18 @@ final class GradientPlanner {
   }
 
   private static Optional<GradientPlan> plan(
-      Kind kind, Collected steps, Cut cut, Cut outputs, int summed, int tiles, Memory memory) {
+      Kind kind,
+      Collected steps,
+      Cut cut,
+      Cut outputs,
+      int summed,
+      int tiles,
+      int turns,
+      Memory memory) {
     return steps.complete
         ? Optional.of(
             new GradientPlan(
-                kind, steps.launches, cut, outputs, summed, tiles, memory, steps.micros, ""))
+                kind, steps.launches, cut, outputs, summed, tiles, turns, memory, steps.micros, ""))
         : Optional.empty();
   }
 
@@ -261,6 +271,21 @@ final class GradientPlanner {
   private static int tiles(Question question, KernelEntry query) {
     AttentionShape shape = question.shape();
     return Math.toIntExact(query.gridRule().blocks(1, shape.valueDim(), shape.keyDim()));
+  }
+
+  /** Blocks that take turns with the chunks of dq: as many as the GPU has room for beside. */
+  private int turns(Question question, KernelEntry query, Cut cut) {
+    if (query.gridRule().per() != GridRule.Per.CLUSTER_IN_TURNS) {
+      return 1;
+    }
+    long blocks = question.heads() * cut.items() * tiles(question, query);
+    int turns = 1;
+    while (2 * turns <= Planner.MOST_TURNS
+        && blocks * 2 * turns <= model.multiprocessors()
+        && cut.longest() > (2 * turns - 1) * Planner.CHUNK) {
+      turns *= 2;
+    }
+    return turns;
   }
 
   private static Memory memory(Question question, long states, long totals, long partials) {
@@ -330,7 +355,20 @@ final class GradientPlanner {
   }
 
   private void addQuery(Collected steps, Question question, Sweeps kernels, Cut cut) {
-    addTask(steps, Role.QUERY, question, kernels.query(), cut, 1);
+    KernelEntry query = kernels.query();
+    int turns = turns(question, query, cut);
+    AttentionShape shape = question.shape();
+    double chunk =
+        (Rates.chunkMicros(query, shape.valueDim())
+                + (turns - 1) * Rates.addedChunkMicros(shape.valueDim()))
+            / turns;
+    double start = Rates.startMicros(query.technique()) + Rates.stateMicros(shape.valueDim());
+    double bytes = question.keyValueBytes() + question.queryBytes();
+    long items = (long) cut.items() * turns;
+    steps.add(
+        Role.QUERY,
+        model.step(query, question.heads() * items, shape.valueDim(), shape.keyDim(), 1),
+        step -> model.micros(step, cut, items, start, chunk, bytes));
   }
 
   private void addKeyAndValue(Collected steps, Question question, Sweeps kernels, Cut cut) {

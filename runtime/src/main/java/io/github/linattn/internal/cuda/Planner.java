@@ -34,7 +34,7 @@ final class Planner {
   private static final int COLUMNS = 64;
 
   /** Every block reads all of k and v. */
-  private static final int MOST_TURNS = 8;
+  static final int MOST_TURNS = 8;
 
   private final LaunchModel model;
   private final int multiprocessors;
