@@ -134,7 +134,7 @@ int main() {
   MEMBER(GradientArguments, partials);
   MEMBER(GradientArguments, slope_query);
   MEMBER(GradientArguments, task);
-  MEMBER(GradientArguments, reserved);
+  MEMBER(GradientArguments, tasks);
   SIZE(GradientRowsArguments);
   MEMBER(GradientRowsArguments, query);
   MEMBER(GradientRowsArguments, key);

@@ -134,6 +134,7 @@ struct Spec {
   static constexpr bool kKeyValueGradient = true;
   static constexpr bool kFormsDelta = false;
   static constexpr int kBeside = 2;
+  static constexpr bool kMerged = false;
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 3;
   static constexpr int kSlots = 0;

@@ -129,7 +129,7 @@ struct HopperPlan {
   static constexpr int kStages = Spec::kStages;
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
-  static constexpr bool kMerged = kBeside > 1 && !kSums && !kReverse;
+  static constexpr bool kMerged = Spec::kMerged;
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;

@@ -4,98 +4,10 @@
 
 #include "linattn/hopper_block.cuh"
 #include "linattn/hopper_score.cuh"
+#include "linattn/hopper_tiles.cuh"
 
 namespace linattn {
 namespace hopper {
-
-// W of the reverse: T^T o (constant of the column + X Y^T). Below the diagonal are the zeros of the start.
-template <class Plan>
-struct ReverseScore : Scores<Plan> {
-  using Base = Scores<Plan>;
-  using Base::at;
-  using Base::block;
-  using Base::lane;
-  using Base::warp;
-  using Base::weights_at;
-  using Half = typename Plan::Half;
-  // A constant in parts of 16 bits, each a row behind the weights: the products add up constant times z there.
-  static constexpr int kConstantParts = Plan::kSplit || Plan::kScaled ? 3 : 2;
-
-  using Base::Base;
-
-  __device__ __forceinline__ void run() {
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      weigh(chunk);
-      at.advance();
-      weights_at.advance();
-    }
-  }
-
-  __device__ __forceinline__ void weigh(int chunk) {
-    const int t = lane & 3;
-    const int row = this->row();
-    float scores_frag[Plan::Products::kScoreRegisters];
-    this->start_products(scores_frag);
-    float slope = block.scale(kWeightScale);
-    if (Plan::kUneven && block.slope_of(block.member(chunk)) == 0.0f) {
-      slope = 0.0f;
-    }
-    const uint32_t factors = block.factors(at.index()) + 8 * t;
-    float2 constants[8];
-#pragma unroll
-    for (int block8 = 0; block8 < 8; ++block8) {  // four lanes read for all
-      const float2 read = lane < 4 ? load_float2(factors + 32 * block8) : make_float2(0.0f, 0.0f);
-      constants[block8] = make_float2(__shfl_sync(kAllLanes, read.x, t), __shfl_sync(kAllLanes, read.y, t));
-    }
-    const float2 own = warp == 3 ? load_float2(block.factors(at.index()) + 8 * lane) : make_float2(0.0f, 0.0f);
-    this->finish_products(scores_frag);
-    const uint32_t weights = this->weights_row();
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      if (pair >= warp) {
-        typename Base::Pair weights_frag;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int block8 = 2 * pair + i;
-          const int column = 8 * block8 + 2 * t;
-          const float2 constant = constants[block8];
-          float w0 = fmaf(slope, scores_frag[4 * block8], constant.x);
-          float w1 = fmaf(slope, scores_frag[4 * block8 + 1], constant.y);
-          float w2 = fmaf(slope, scores_frag[4 * block8 + 2], constant.x);
-          float w3 = fmaf(slope, scores_frag[4 * block8 + 3], constant.y);
-          if (pair == warp) {
-            w0 = column >= row ? w0 : 0.0f;
-            w1 = column + 1 >= row ? w1 : 0.0f;
-            w2 = column >= row + 8 ? w2 : 0.0f;
-            w3 = column + 1 >= row + 8 ? w3 : 0.0f;
-          }
-          weights_frag.set(i, w0, w1, w2, w3);
-        }
-        this->store(weights, pair, weights_frag);
-      }
-    }
-    if (warp == 3) {  // it has the fewest weights
-      store_constants(own.x, own.y);
-    }
-    publish_to_async_proxy();
-    __syncwarp();
-    if (t == 0) {
-      barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
-    }
-  }
-
-  // Of columns 2 lane and 2 lane + 1.
-  __device__ __forceinline__ void store_constants(float low, float high) const {
-    const uint32_t rows = block.weights(weights_at.index()) + Plan::kBoxBytes + (lane & 3) * 4;
-#pragma unroll
-    for (int part = 0; part < kConstantParts; ++part) {
-      const uint32_t pair = Half::pack(low, high);
-      store_word(rows + swizzled(part, lane >> 2), pair);
-      low -= Half::low(pair);
-      high -= Half::high(pair);
-    }
-  }
-};
 
 // Weights of the rows of z, and the constants of the columns of W. Every warp forms them all, two to a lane.
 // 16-bit rows of z are multiplied where they have landed, and rows past the end cleared, with those of y;
@@ -110,63 +22,68 @@ struct Weigher {
   int lane;
 
   __device__ __forceinline__ void run() const {
-    // In the units of the products: W and u of the operands.
-    const float constant_scale = block.scale(kWeightScale) / block.scale(kScoreScale);
-    const bool is_key = block.args.gradient.task == kKeyGradient;
     RingPosition<Plan::kStages> at;
     RingPosition<Plan::kRowPlaces> rows_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
-      const int num_rows = block.rows(chunk);
-      const int member = block.member(chunk);
-      const float b = block.slope_of(member);
-      const float beta = b == 0.0f ? 1.0f : b;
-      float weights[2];
-      float constants[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const bool within = lane + 32 * i < num_rows;
-        const uint32_t row = (lane + 32 * i) * 4;
-        weights[i] = within ? beta * reciprocal(load_float(block.normalizers(rows_at.index()) + row)) : 0.0f;
-        const float constant =
-            is_key ? (b == 0.0f ? 0.0f : -load_float(block.deltas(rows_at.index()) + row)) : block.constant_of(member) / beta;
-        constants[i] = within ? constant * constant_scale : 0.0f;
-      }
-      if constexpr (Plan::kScaled) {
-        const float unit = unit_of(weights, chunk);
-        weights[0] *= unit;
-        weights[1] *= unit;
-        wait_for_place(at);
-        if (warp == 0 && lane == 0) {
-          store_float(block.unit_address(at.index()), unit);
-        }
-      } else {
-        wait_for_place(at);
-      }
-      if (warp == 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          store_float(block.factors(at.index()) + (lane + 32 * i) * 4, constants[i]);
-          if constexpr (Plan::kConverted) {
-            store_float(block.lengths(at.index()) + (lane + 32 * i) * 4, weights[i]);
-          }
-        }
-      }
-      if constexpr (!Plan::kConverted) {
-        multiply_rows(at.index(), weights, num_rows);
-        if (num_rows < Plan::kChunk) {
-          clear_tail(at.index(), num_rows);
-        }
-        publish_to_async_proxy();
-      }
-      __syncwarp();
-      if (warp == 0 || lane == 0) {
-        barrier_arrive(block.barrier(Plan::kReady, at.index()));
-      }
-      arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
+      weigh(chunk, at, rows_at);
       at.advance();
       rows_at.advance();
     }
+  }
+
+  __device__ __forceinline__ void weigh(int chunk, const RingPosition<Plan::kStages>& at,
+                                        const RingPosition<Plan::kRowPlaces>& rows_at) const {
+    // In the units of the products: W and u of the operands.
+    const float constant_scale = block.scale(kWeightScale) / block.scale(kScoreScale);
+    const bool is_key = block.args.gradient.task == kKeyGradient;
+    barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
+    const int num_rows = block.rows(chunk);
+    const int member = block.member(chunk);
+    const float b = block.slope_of(member);
+    const float beta = b == 0.0f ? 1.0f : b;
+    float weights[2];
+    float constants[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool within = lane + 32 * i < num_rows;
+      const uint32_t row = (lane + 32 * i) * 4;
+      weights[i] = within ? beta * reciprocal(load_float(block.normalizers(rows_at.index()) + row)) : 0.0f;
+      const float constant =
+          is_key ? (b == 0.0f ? 0.0f : -load_float(block.deltas(rows_at.index()) + row)) : block.constant_of(member) / beta;
+      constants[i] = within ? constant * constant_scale : 0.0f;
+    }
+    if constexpr (Plan::kScaled) {
+      const float unit = unit_of(weights, chunk);
+      weights[0] *= unit;
+      weights[1] *= unit;
+      wait_for_place(at);
+      if (warp == 0 && lane == 0) {
+        store_float(block.unit_address(at.index()), unit);
+      }
+    } else {
+      wait_for_place(at);
+    }
+    if (warp == 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        store_float(block.factors(at.index()) + (lane + 32 * i) * 4, constants[i]);
+        if constexpr (Plan::kConverted) {
+          store_float(block.lengths(at.index()) + (lane + 32 * i) * 4, weights[i]);
+        }
+      }
+    }
+    if constexpr (!Plan::kConverted) {
+      multiply_rows(at.index(), weights, num_rows);
+      if (num_rows < Plan::kChunk) {
+        clear_tail(at.index(), num_rows);
+      }
+      publish_to_async_proxy();
+    }
+    __syncwarp();
+    if (warp == 0 || lane == 0) {
+      barrier_arrive(block.barrier(Plan::kReady, at.index()));
+    }
+    arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
   }
 
   // Until all have read what stood there, and the tiles are there if they are to be changed.
@@ -235,6 +152,110 @@ struct Weigher {
       for (int box = 0; box < Plan::kBoxes; ++box) {
         store_unit(block.key(stage_idx, box) + swizzled(i >> 3, i & 7), make_uint4(0, 0, 0, 0));
       }
+    }
+  }
+};
+
+// W of the reverse: T^T o (constant of the column + X Y^T). Below the diagonal are the zeros of the start.
+template <class Plan>
+struct ReverseScore : Scores<Plan> {
+  using Base = Scores<Plan>;
+  using Base::at;
+  using Base::block;
+  using Base::lane;
+  using Base::warp;
+  using Base::weights_at;
+  using Half = typename Plan::Half;
+  // A constant in parts of 16 bits, each a row behind the weights: the products add up constant times z there.
+  static constexpr int kConstantParts = Plan::kSplit || Plan::kScaled ? 3 : 2;
+
+  using Base::Base;
+
+  __device__ __forceinline__ void run() {
+    const Weigher<Plan> weigher{block, warp, lane};
+    RingPosition<Plan::kRowPlaces> rows_at;
+    if (Plan::kMerged && warp == 0 && block.num_chunks > 0) {
+      load_chunk(block, 0, at, lane);
+    }
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      if constexpr (Plan::kMerged) {
+        weigher.weigh(chunk, at, rows_at);
+        rows_at.advance();
+      }
+      weigh(chunk);
+      if (Plan::kMerged && warp == 0 && chunk + 1 < block.num_chunks) {
+        RingPosition<Plan::kStages> next_at = at;
+        next_at.advance();
+        load_chunk(block, chunk + 1, next_at, lane);
+      }
+      at.advance();
+      weights_at.advance();
+    }
+  }
+
+  __device__ __forceinline__ void weigh(int chunk) {
+    const int t = lane & 3;
+    const int row = this->row();
+    float scores_frag[Plan::Products::kScoreRegisters];
+    this->start_products(scores_frag);
+    float slope = block.scale(kWeightScale);
+    if (Plan::kUneven && block.slope_of(block.member(chunk)) == 0.0f) {
+      slope = 0.0f;
+    }
+    this->finish_products(scores_frag);
+    const uint32_t factors = block.factors(at.index());
+    const uint32_t weights = this->weights_row();
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      if (pair >= warp) {
+        typename Base::Pair weights_frag;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int block8 = 2 * pair + i;
+          const int column = 8 * block8 + 2 * t;
+          const float2 constant = constants_of(factors + 8 * t + 32 * block8);
+          float w0 = fmaf(slope, scores_frag[4 * block8], constant.x);
+          float w1 = fmaf(slope, scores_frag[4 * block8 + 1], constant.y);
+          float w2 = fmaf(slope, scores_frag[4 * block8 + 2], constant.x);
+          float w3 = fmaf(slope, scores_frag[4 * block8 + 3], constant.y);
+          if (pair == warp) {
+            w0 = column >= row ? w0 : 0.0f;
+            w1 = column + 1 >= row ? w1 : 0.0f;
+            w2 = column >= row + 8 ? w2 : 0.0f;
+            w3 = column + 1 >= row + 8 ? w3 : 0.0f;
+          }
+          weights_frag.set(i, w0, w1, w2, w3);
+        }
+        this->store(weights, pair, weights_frag);
+      }
+    }
+    if (warp == 3) {  // it has the fewest weights
+      const float2 own = load_float2(factors + 8 * lane);
+      store_constants(own.x, own.y);
+    }
+    this->give_back_keys();
+    publish_to_async_proxy();
+    __syncwarp();
+    if (t == 0) {
+      barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
+    }
+  }
+
+  // Four lanes read for all.
+  __device__ __forceinline__ float2 constants_of(uint32_t address) const {
+    const float2 read = lane < 4 ? load_float2(address) : make_float2(0.0f, 0.0f);
+    return make_float2(__shfl_sync(kAllLanes, read.x, lane & 3), __shfl_sync(kAllLanes, read.y, lane & 3));
+  }
+
+  // Of columns 2 lane and 2 lane + 1.
+  __device__ __forceinline__ void store_constants(float low, float high) const {
+    const uint32_t rows = block.weights(weights_at.index()) + Plan::kBoxBytes + (lane & 3) * 4;
+#pragma unroll
+    for (int part = 0; part < kConstantParts; ++part) {
+      const uint32_t pair = Half::pack(low, high);
+      store_word(rows + swizzled(part, lane >> 2), pair);
+      low -= Half::low(pair);
+      high -= Half::high(pair);
     }
   }
 };

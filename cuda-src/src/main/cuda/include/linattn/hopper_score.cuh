@@ -71,7 +71,9 @@ struct Scores {
   __device__ __forceinline__ void finish_products(float (&scores_frag)[Products::kScoreRegisters]) {
     products_wait<0>();
     pin(scores_frag);
-    give_back_keys();
+    if constexpr (!Plan::kReverse) {  // it still reads what belongs to the stage
+      give_back_keys();
+    }
     if constexpr (Plan::kApart) {
       arrive_once_a_warp(block.query_empty(at.index()), lane);
     }

@@ -15,7 +15,7 @@ struct State {
   static constexpr int kPartRegisters = Plan::kPartRegisters;
   // Operands are made of the whole state at once, because converting between products makes the compiler wait
   // after each of them; of as many key columns as registers allow where these are short.
-  static constexpr int kOperandColumns = Plan::kMerged          ? 32
+  static constexpr int kOperandColumns = Plan::kMerged          ? (Plan::kReverse ? 16 : 32)
                                          : Plan::kHeadDim > 192 ? Plan::kPartColumns
                                                                 : Plan::kHeadDim;
   static constexpr int kQueryParts = (Plan::kHeadDim + kOperandColumns - 1) / kOperandColumns;

@@ -154,7 +154,7 @@ public record HopperPlan(
     int beside = rows ? 1 : reverse ? besideOfReverse(headDim) : beside(headDim, sums);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
     int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
-    boolean merged = beside > 1 && !sums && !reverse;
+    boolean merged = beside > 1 && !sums && headDim > MAX_SINGLE_HEAD_DIM;
     int groups = (merged ? 0 : auxiliaryGroups) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
     int threads = groups * WARPGROUP;
     Roles roles = roles(operation, headDim, element, precision);
@@ -202,7 +202,8 @@ public record HopperPlan(
 
   /** Of the gradients of k and v: two heads fill the GPU as one of a forward does. */
   private static int besideOfReverse(int headDim) {
-    return headDim > KernelSpec.BOX_COLUMNS && headDim <= MAX_WHOLE_HEAD_DIM ? 2 : 1;
+    boolean narrow = headDim <= KernelSpec.BOX_COLUMNS;
+    return narrow || headDim > MAX_WHOLE_HEAD_DIM && headDim <= MAX_SINGLE_HEAD_DIM ? 1 : 2;
   }
 
   /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
@@ -312,6 +313,9 @@ public record HopperPlan(
    * The same of the gradients of k and v of 16-bit tensors, whose warps that sum keys weigh rows.
    */
   private static Roles reverseRoles(int headDim) {
+    if (headDim > MAX_SINGLE_HEAD_DIM) {
+      return new Roles(0, 104, 200, 0);
+    }
     if (besideOfReverse(headDim) > 1) {
       return new Roles(88, 88, 168, 0);
     }

@@ -176,6 +176,7 @@ final class HopperText {
           static constexpr bool kKeyValueGradient = %18$b;
           static constexpr bool kFormsDelta = %21$b;
           static constexpr int kBeside = %15$d;
+          static constexpr bool kMerged = %22$b;
           static constexpr int kAuxiliaryGroups = %16$d;
           static constexpr int kStages = %6$d;
           static constexpr int kSlots = %7$d;
@@ -218,7 +219,8 @@ final class HopperText {
         spec.operation() == Operation.KEY_VALUE_GRADIENT,
         HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
         HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward",
-        HopperPlan.formsDelta(spec));
+        HopperPlan.formsDelta(spec),
+        plan.roles().auxiliary() == 0);
   }
 
   private static String tag(ElementType element) {
