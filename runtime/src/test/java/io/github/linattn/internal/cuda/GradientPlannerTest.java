@@ -87,10 +87,12 @@ class GradientPlannerTest {
         planner(true).plan(causal(AttentionShape.of(4, 16, 10_000, 128), false)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SWEEPS);
     assertThat(roles(plan))
-        .containsExactly(Role.ROWS, Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
+        .as("dq forms d itself")
+        .containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(64 * 2);
     assertThat(plan.step(Role.QUERY).cluster()).isEqualTo(2);
-    assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64 * 2);
+    assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64);
+    assertThat(plan.step(Role.KEY_AND_VALUE).cluster()).isEqualTo(2);
     assertThat(plan.launches()).allMatch(launch -> launch.step().startsEarly());
     assertThat(plan.tiles()).isEqualTo(2);
     assertThat(plan.workspaceBytes())
@@ -130,8 +132,7 @@ class GradientPlannerTest {
   void theWidthOfWhatIsMultipliedChoosesTheKernel() {
     AttentionShape shape = new AttentionShape(4, 16, 16, 1000, 128, 64);
     GradientPlan plan = planner(true).plan(causal(shape, false)).orElseThrow();
-    assertThat(roles(plan))
-        .containsExactly(Role.ROWS, Role.QUERY, Role.KEY, Role.VALUE, Role.COEFFICIENTS);
+    assertThat(roles(plan)).containsExactly(Role.QUERY, Role.KEY, Role.VALUE, Role.COEFFICIENTS);
     assertThat(plan.step(Role.QUERY).kernel().headDim()).isEqualTo(64);
     assertThat(plan.step(Role.KEY).kernel().headDim()).isEqualTo(64);
     assertThat(plan.step(Role.VALUE).kernel().headDim()).isEqualTo(128);
@@ -250,7 +251,7 @@ class GradientPlannerTest {
     assertThat(planner(true).plan(causal(narrow, false))).isEmpty();
     for (Operation missing :
         List.of(
-            Operation.GRADIENT_ROWS, Operation.KEY_VALUE_GRADIENT, Operation.COEFFICIENT_SUMS)) {
+            Operation.QUERY_GRADIENT, Operation.KEY_VALUE_GRADIENT, Operation.COEFFICIENT_SUMS)) {
       GradientPlanner planner =
           new GradientPlanner(
               MULTIPROCESSORS,

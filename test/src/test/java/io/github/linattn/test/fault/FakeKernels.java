@@ -2,14 +2,11 @@ package io.github.linattn.test.fault;
 
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.ElementType;
-import io.github.linattn.kernelgen.Family;
-import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Manifest;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
-import io.github.linattn.kernelgen.SharedRule;
 import io.github.linattn.kernelgen.Technique;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -25,11 +22,6 @@ final class FakeKernels {
   static final int HEAD_DIM = 128;
 
   private static final String PROPERTY = "linattn.kernels";
-
-  private static final GridRule ROWS = new GridRule(GridRule.Per.ROWS, 32);
-  private static final GridRule COLUMNS = new GridRule(GridRule.Per.VALUE_TILE, 64);
-  private static final GridRule CLUSTERS = new GridRule(GridRule.Per.CLUSTER, 64);
-  private static final GridRule STATES = new GridRule(GridRule.Per.STATE_TILE, 64);
 
   private FakeKernels() {}
 
@@ -51,13 +43,7 @@ final class FakeKernels {
       entries.addAll(gradients(element, exact));
     }
     entries.add(
-        gradient(
-            Operation.COEFFICIENT_SUMS,
-            Technique.SIMT,
-            0,
-            ElementType.F32,
-            Precision.ACCURATE,
-            ROWS));
+        entry(Operation.COEFFICIENT_SUMS, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
     entries.add(entry(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
     try {
       Files.createDirectories(folder);
@@ -75,39 +61,14 @@ final class FakeKernels {
     Operation query = Operation.QUERY_GRADIENT;
     Operation both = Operation.KEY_VALUE_GRADIENT;
     return List.of(
-        gradient(Operation.GRADIENT_ROWS, Technique.SIMT, 0, element, exact, ROWS),
-        gradient(query, Technique.MMA, HEAD_DIM, element, exact, COLUMNS),
-        gradient(query, Technique.WGMMA, HEAD_DIM, element, exact, CLUSTERS),
-        gradient(both, Technique.MMA, HEAD_DIM, element, exact, COLUMNS),
-        gradient(both, Technique.WGMMA, HEAD_DIM, element, exact, CLUSTERS),
-        gradient(Operation.GRADIENT_SUMS, Technique.MMA, 0, element, exact, STATES),
-        gradient(Operation.GRADIENT_OUTPUTS, Technique.MMA, 0, element, exact, COLUMNS),
-        gradient(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, 0, element, exact, ROWS));
-  }
-
-  private static KernelEntry gradient(
-      Operation operation,
-      Technique technique,
-      int headDim,
-      ElementType element,
-      Precision precision,
-      GridRule rule) {
-    String symbol = "la_chunked_%s_%s_%s".formatted(operation.id(), technique.id(), element.id());
-    return new KernelEntry(
-        symbol,
-        symbol + ".fatbin",
-        operation,
-        Family.CHUNKED,
-        technique,
-        headDim,
-        1,
-        element,
-        precision,
-        256,
-        new SharedRule.Fixed(0),
-        rule,
-        EnumSet.of(architecture(technique)),
-        new TreeMap<>());
+        entry(Operation.GRADIENT_ROWS, Technique.SIMT, element, exact),
+        entry(query, Technique.MMA, element, exact),
+        entry(query, Technique.WGMMA, element, exact),
+        entry(both, Technique.MMA, element, exact),
+        entry(both, Technique.WGMMA, element, exact),
+        entry(Operation.GRADIENT_SUMS, Technique.MMA, element, exact),
+        entry(Operation.GRADIENT_OUTPUTS, Technique.MMA, element, exact),
+        entry(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, element, exact));
   }
 
   private static Architecture architecture(Technique technique) {
@@ -120,7 +81,11 @@ final class FakeKernels {
 
   private static KernelEntry entry(
       Operation operation, Technique technique, ElementType element, Precision precision) {
-    int headDim = operation == Operation.FORWARD ? HEAD_DIM : 0;
+    int headDim =
+        switch (operation) {
+          case FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENT -> HEAD_DIM;
+          default -> 0;
+        };
     KernelSpec spec =
         KernelSpec.chunked(
             operation, technique, headDim, element, precision, EnumSet.of(architecture(technique)));
