@@ -70,6 +70,9 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
   }
+  if constexpr (Plan::kQueryGradient) {
+    barrier_init(block.barrier(Plan::kPartialsFull), Plan::kThreads / kWarp);
+  }
   for (int i = 0; Plan::kGradient && i < Plan::kRowPlaces; ++i) {
     barrier_init(block.barrier(Plan::kRowsFull, i), kWarp);
   }

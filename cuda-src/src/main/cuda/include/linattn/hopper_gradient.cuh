@@ -10,7 +10,8 @@
 namespace linattn {
 namespace hopper {
 
-// The sums of all threads, in a fixed order, to their place.
+// The sums of all threads, in a fixed order, to their place. Warps meet at a barrier in memory: they come from
+// loops of their own.
 template <class Plan>
 __device__ __forceinline__ void write_partials(const Block<Plan>& block, double* sums_smem, double weights,
                                                double slopes) {
@@ -18,19 +19,22 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block, double*
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   weights = sum_lanes(weights);
   slopes = sum_lanes(slopes);
-  __syncthreads();
   if (threadIdx.x % kWarp == 0) {
     sums_smem[2 * warp] = weights;
     sums_smem[2 * warp + 1] = slopes;
+    barrier_arrive(block.barrier(Plan::kPartialsFull));
   }
-  __syncthreads();
-  if (threadIdx.x < 2) {
-    double sum = 0.0;
+  if (threadIdx.x == 0) {
+    barrier_wait(block.barrier(Plan::kPartialsFull), 0);
+    weights = 0.0;
+    slopes = 0.0;
     for (int i = 0; i < kWarps; ++i) {
-      sum += sums_smem[2 * i + threadIdx.x];
+      weights += sums_smem[2 * i];
+      slopes += sums_smem[2 * i + 1];
     }
-    const bool is_other_tile = threadIdx.x == 0 && block.work.tile != 0;  // every tile has seen the weights
-    block.args.gradient.partials[2 * static_cast<int64_t>(blockIdx.x) + threadIdx.x] = is_other_tile ? 0.0 : sum;
+    double* const partial_gmem = block.args.gradient.partials + 2 * static_cast<int64_t>(blockIdx.x);
+    partial_gmem[0] = block.work.tile == 0 ? weights : 0.0;  // every tile has seen the weights
+    partial_gmem[1] = slopes;
   }
 }
 
@@ -99,7 +103,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   }
   __syncwarp();  // the lanes of the producer
   if constexpr (Plan::kQueryGradient) {
-    write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kColumnsOffset), weight_sum,
+    write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kPartialsOffset), weight_sum,
                    slope_sum);
   }
   cluster_sync();

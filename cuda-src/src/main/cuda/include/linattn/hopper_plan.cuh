@@ -179,8 +179,11 @@ struct HopperPlan {
   // late. Slots run up to two chunks ahead of the stages.
   static constexpr int kRowPlaces = kGradient ? kStages + 3 : 1;
   static constexpr int kRowBytesOfChunk = 2 * kChunk * 4;
+  static constexpr int kPartialsBytes = 16 * 16;  // of at most so many warps
   static constexpr int kRowValuesOffset = kFactorsOffset + kStages * kFactorBytes;
-  static constexpr int kBarriersOffset = kRowValuesOffset + (kGradient ? kRowPlaces * kRowBytesOfChunk : 0);
+  // Of da and db, two doubles of each warp.
+  static constexpr int kPartialsOffset = kRowValuesOffset + (kGradient ? kRowPlaces * kRowBytesOfChunk : 0);
+  static constexpr int kBarriersOffset = kPartialsOffset + (kQueryGradient ? kPartialsBytes : 0);
 
   // Barriers, 8 bytes each.
   static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
@@ -196,7 +199,8 @@ struct HopperPlan {
   static constexpr int kRowsFull = kReady + kStages;
   static constexpr int kWeightsFull = kRowsFull + (kGradient ? kRowPlaces : 0);
   static constexpr int kWeightsEmpty = kWeightsFull + kWeightBuffers;
-  static constexpr int kNumBarriers = kWeightsEmpty + kWeightBuffers;
+  static constexpr int kPartialsFull = kWeightsEmpty + kWeightBuffers;
+  static constexpr int kNumBarriers = kPartialsFull + (kQueryGradient ? 1 : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;

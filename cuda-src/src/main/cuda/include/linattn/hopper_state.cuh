@@ -246,7 +246,8 @@ struct State {
   __device__ __forceinline__ float follow_unit(const RingPosition<Plan::kStages>& at) {
     if constexpr (Plan::kReverse && Plan::kScaled) {
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
-      return change_unit(load_float(block.unit_address(at.index())));
+      const float unit = lane == 0 ? load_float(block.unit_address(at.index())) : 0.0f;  // who reads gives back
+      return change_unit(__shfl_sync(kAllLanes, unit, 0));
     }
     return 1.0f;
   }

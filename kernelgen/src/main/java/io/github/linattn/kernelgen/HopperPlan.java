@@ -73,6 +73,9 @@ public record HopperPlan(
   /** S, its sum over a chunk and its two halves leave too few registers beyond. */
   private static final int MAX_SPLIT_HEAD_DIM = 128;
 
+  /** Two doubles of each of at most 16 warps. */
+  private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
+
   /** Of chunks whose rows are asked for before their stage is free. */
   private static final int ROW_PLACES_AHEAD = 3;
 
@@ -395,7 +398,11 @@ public record HopperPlan(
     if (places > 0) {
       add(map, "g and d of rows [64] each", places * 2 * CHUNK * Float.BYTES);
     }
-    int barrierBytes = (barriers + places) * Long.BYTES;
+    boolean query = operation == Operation.QUERY_GRADIENT;
+    if (query) {
+      add(map, "partial sums of the gradients of a and b", PARTIAL_BYTES);
+    }
+    int barrierBytes = (barriers + places + (query ? 1 : 0)) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
   }
