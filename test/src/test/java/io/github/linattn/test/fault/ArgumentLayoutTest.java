@@ -48,12 +48,18 @@ final class ArgumentLayoutTest {
   }
 
   @Test
-  void tensorMapsLieBeforeTheTasksOfAGradientOnHopper() {
+  void tensorMapsLieBeforeEachTaskOfAGradientOnHopper() {
     StructLayout hopper = GradientStructs.HOPPER_GRADIENT;
-    assertThat(hopper.byteOffset(PathElement.groupElement("rows"))).isEqualTo(8 * 128);
-    assertThat(hopper.byteOffset(PathElement.groupElement("tasks"))).isEqualTo(9 * 128);
+    assertThat(hopper.byteOffset(PathElement.groupElement("output_rows"))).isEqualTo(4 * 128);
+    assertThat(hopper.byteOffset(PathElement.groupElement("gradient"))).isEqualTo(5 * 128);
     assertThat(hopper.byteAlignment()).isEqualTo(64);
-    assertThat(hopper.byteSize() % 64).isZero();
+    assertThat(hopper.byteSize()).isEqualTo(5 * 128 + 384);
+    StructLayout both = GradientStructs.HOPPER_GRADIENTS;
+    PathElement second = PathElement.sequenceElement(1);
+    assertThat(both.byteOffset(PathElement.groupElement("tasks"), second))
+        .isEqualTo(hopper.byteSize());
+    assertThat(both.byteAlignment()).isEqualTo(64);
+    assertThat(both.byteSize()).isEqualTo(2 * hopper.byteSize());
   }
 
   @Test

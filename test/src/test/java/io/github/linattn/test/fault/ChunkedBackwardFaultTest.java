@@ -57,7 +57,7 @@ final class ChunkedBackwardFaultTest {
   @BeforeEach
   void reset() {
     cudart.reset();
-    cudart.argumentBytes(GradientStructs.HOPPER_GRADIENT.byteSize());
+    cudart.argumentBytes(GradientStructs.HOPPER_GRADIENTS.byteSize());
   }
 
   private static LinearAttention.Builder linear() {
@@ -129,9 +129,13 @@ final class ChunkedBackwardFaultTest {
       long before = cudart.launches();
       backward.run();
       StructLayout hopper = GradientStructs.HOPPER_GRADIENT;
+      long gradient = hopper.byteOffset(PathElement.groupElement("gradient"));
       long count = ChunkedStructs.CHUNKED.byteOffset(PathElement.groupElement("initial_count"));
+      assertThat(cudart.launchKernel(before + 1)).contains("query_gradient_wgmma");
       assertThat(
-              cudart.launchArguments(before + 1, hopper.byteSize()).get(JAVA_LONG, 9 * 128 + count))
+              cudart
+                  .launchArguments(before + 1, hopper.byteSize())
+                  .get(JAVA_LONG, gradient + count))
           .isEqualTo(100);
     }
   }

@@ -62,7 +62,7 @@ final class ChunkedBackwardTest {
   @BeforeEach
   void reset() {
     cudart.reset();
-    cudart.argumentBytes(GradientStructs.HOPPER_GRADIENT.byteSize());
+    cudart.argumentBytes(GradientStructs.HOPPER_GRADIENTS.byteSize());
   }
 
   @AfterEach
@@ -84,6 +84,29 @@ final class ChunkedBackwardTest {
 
   private static MemorySegment arguments(int launch, StructLayout layout) {
     return cudart.launchArguments(launch, layout.byteSize());
+  }
+
+  private static long hopperOffset(int task, String member) {
+    return GradientStructs.HOPPER_GRADIENTS.byteOffset(
+        PathElement.groupElement("tasks"),
+        PathElement.sequenceElement(task),
+        PathElement.groupElement(member));
+  }
+
+  /** The arguments of a task behind its tensor maps. */
+  private static MemorySegment hopperTask(int launch, int task) {
+    return arguments(launch, GradientStructs.HOPPER_GRADIENTS)
+        .asSlice(hopperOffset(task, "gradient"), GRADIENT);
+  }
+
+  /** Addresses of the first tensor maps of a task. */
+  private static List<Long> mapped(int launch, int task, int maps) {
+    MemorySegment both = arguments(launch, GradientStructs.HOPPER_GRADIENTS);
+    List<Long> addresses = new ArrayList<>();
+    for (int i = 0; i < maps; i++) { // the double keeps an address at byte 24 of its map
+      addresses.add(both.get(JAVA_LONG, hopperOffset(task, "query") + 128L * i + 24));
+    }
+    return addresses;
   }
 
   private static long address(Tensor tensor) {
@@ -116,9 +139,9 @@ final class ChunkedBackwardTest {
       assertThat(kernels(0, 5))
           .containsExactly(
               "gradient_rows_simt",
-              "query_gradient_mma",
-              "key_value_gradient_mma",
-              "key_value_gradient_mma",
+              "query_gradient_mma_d128",
+              "key_value_gradient_mma_d128",
+              "key_value_gradient_mma_d128",
               "coefficient_sums_simt");
       assertThat(cudart.launches()).isEqualTo(5);
       assertThat(cudart.launchBlocks(1)).isEqualTo(2 * 64 * 2);
@@ -139,6 +162,7 @@ final class ChunkedBackwardTest {
       for (int task = 0; task < 3; task++) {
         MemorySegment struct = arguments(1 + task, GRADIENT);
         assertThat(count(struct, GRADIENT, "task")).isEqualTo(task);
+        assertThat(count(struct, GRADIENT, "tasks")).isEqualTo(1);
         assertThat(number(struct, GRADIENT, "delta")).isNotZero().isEqualTo(delta);
         assertThat(number(struct, GRADIENT, "query_scale")).isZero();
         assertThat(number(struct, GRADIENT, "slope_query")).isZero();
@@ -163,34 +187,60 @@ final class ChunkedBackwardTest {
   void onHopperOneLaunchHasBothTasksAndTheirMaps() {
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(4, 32, 100, D), DType.BF16)) {
       f.backward(linear());
-      assertThat(kernels(0, 4))
+      assertThat(cudart.launches()).isEqualTo(3);
+      assertThat(kernels(0, 3))
+          .as("dq forms d itself")
           .containsExactly(
-              "gradient_rows_simt",
-              "query_gradient_wgmma",
-              "key_value_gradient_wgmma",
+              "query_gradient_wgmma_d128",
+              "key_value_gradient_wgmma_d128",
               "coefficient_sums_simt");
+      assertThat(cudart.launchBlocks(0)).as("of 64 columns").isEqualTo(128 * 2);
+      assertThat(cudart.launchCluster(0)).isEqualTo(2);
+      assertThat(cudart.launchBlocks(1)).as("of 128 columns, both tasks").isEqualTo(2 * 128);
       assertThat(cudart.launchCluster(1)).isEqualTo(2);
-      assertThat(cudart.launchBlocks(2)).isEqualTo(2 * 128 * 2);
-      assertThat(cudart.launchedEarly(2)).isTrue();
-      MemorySegment both = arguments(2, GradientStructs.HOPPER_GRADIENT);
-      long[] mapped = new long[9];
-      for (int i = 0; i < mapped.length; i++) {
-        mapped[i] = both.get(JAVA_LONG, 128L * i + 24); // where the double keeps the address
-      }
-      assertThat(mapped)
-          .as("x, y, z, out of dk and dv, then o")
+      assertThat(cudart.launchedEarly(1)).isTrue();
+      Tensor q = f.input.q();
+      Tensor k = f.input.k();
+      Tensor v = f.input.v();
+      assertThat(mapped(0, 0, 5))
+          .as("x, y, z, out of dq, then o")
           .containsExactly(
-              address(f.input.v()),
-              address(f.input.k()),
-              address(f.dO),
-              address(f.input.q()),
-              address(f.input.q()),
-              address(f.dO),
-              address(f.gradients.dk()),
-              address(f.gradients.dv()),
-              address(f.o));
-      assertThat(count(both.asSlice(9 * 128), GRADIENT, "task")).isEqualTo(1);
-      assertThat(count(both.asSlice(9 * 128 + GRADIENT.byteSize()), GRADIENT, "task")).isEqualTo(2);
+              address(f.dO), address(v), address(k), address(f.gradients.dq()), address(f.o));
+      assertThat(mapped(1, 0, 4))
+          .as("x, y, z, out of dk")
+          .containsExactly(address(v), address(f.dO), address(q), address(f.gradients.dk()));
+      assertThat(mapped(1, 1, 4))
+          .as("x, y, z, out of dv")
+          .containsExactly(address(k), address(q), address(f.dO), address(f.gradients.dv()));
+      MemorySegment query = hopperTask(0, 0);
+      assertThat(count(query, GRADIENT, "task")).isZero();
+      assertThat(count(query, GRADIENT, "tasks")).isEqualTo(1);
+      assertThat(count(query, CHUNKED, "turns")).as("heads fill the GPU").isEqualTo(1);
+      long delta = number(query, GRADIENT, "delta");
+      for (int task = 1; task <= 2; task++) {
+        MemorySegment struct = hopperTask(1, task - 1);
+        assertThat(count(struct, GRADIENT, "task")).isEqualTo(task);
+        assertThat(count(struct, GRADIENT, "tasks")).isEqualTo(2);
+        assertThat(number(struct, GRADIENT, "delta")).isNotZero().isEqualTo(delta);
+      }
+    }
+  }
+
+  @Test
+  void blocksOfDqTakeTurnsWhereHeadsAreFew() {
+    System.setProperty(PLAN, "wgmma");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 200, D), DType.BF16)) {
+      f.backward(linear());
+      assertThat(cudart.launches()).isEqualTo(3);
+      assertThat(cudart.launchKernel(0)).contains("query_gradient_wgmma_d128");
+      assertThat(cudart.launchBlocks(0)).as("4 chunks, 4 turns").isEqualTo(2 * 2 * 4);
+      assertThat(cudart.launchCluster(0)).isEqualTo(2);
+      assertThat(cudart.launchBlocks(1)).isEqualTo(2 * 2);
+      assertThat(count(hopperTask(0, 0), CHUNKED, "turns")).isEqualTo(4);
+      assertThat(count(hopperTask(1, 0), CHUNKED, "turns")).isEqualTo(1);
+      assertThat(count(hopperTask(1, 1), CHUNKED, "turns")).isEqualTo(1);
+      MemorySegment sums = arguments(2, COEFFICIENTS);
+      assertThat(count(sums, COEFFICIENTS, "count")).as("tiles and turns").isEqualTo(2 * 4);
     }
   }
 
@@ -230,11 +280,11 @@ final class ChunkedBackwardTest {
       assertThat(kernels(2, 6))
           .containsExactly(
               "state_scan_simt",
-              "query_gradient_mma",
+              "query_gradient_mma_d128",
               "gradient_sums_mma",
               "state_scan_simt",
-              "key_value_gradient_mma",
-              "key_value_gradient_mma");
+              "key_value_gradient_mma_d128",
+              "key_value_gradient_mma_d128");
       boolean maps = cudart.launchKernel(1).contains("wgmma");
       MemorySegment states = arguments(1, ChunkedStructs.HOPPER).asSlice(maps ? 4 * 128 : 0);
       assertThat(count(states, CHUNKED, "num_items")).isEqualTo(3);
@@ -331,7 +381,8 @@ final class ChunkedBackwardTest {
       try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
         f.backward(linear().coefficients(a, new float[] {1, -smallest}));
         boolean summed = smallest < 0.0625f;
-        MemorySegment query = arguments(1, GradientStructs.HOPPER_GRADIENT).asSlice(9 * 128);
+        assertThat(cudart.launchKernel(0)).contains("query_gradient_wgmma");
+        MemorySegment query = hopperTask(0, 0);
         assertThat(number(query, GRADIENT, "slope_query"))
             .isEqualTo(summed ? address(f.input.q()) : 0);
         int last = Math.toIntExact(cudart.launches()) - 1;
@@ -359,7 +410,7 @@ final class ChunkedBackwardTest {
       assertThatThrownBy(() -> f.backward(linear()))
           .isInstanceOf(UnsupportedOperationException.class)
           .hasMessageContaining("no CUDA kernel for a backward of BF16 with head dimension 48")
-          .hasMessageContaining("built: [128]")
+          .hasMessageContaining("built: [32, 64, 96, 128, 192, 256]")
           .hasMessageContaining("linattn generate --head-dim 48");
     }
     assertThat(cudart.launches()).isZero();

@@ -81,10 +81,27 @@ final class CommandsTest {
 
   @Test
   void aBackwardThatIsNotBuiltIsLeftOut() {
+    String missing =
+        " +bf16 +default +left out: no CUDA kernel for a backward of BF16 with head dimension 80";
+    String headDim = "--head-dim=" + FakeKernels.FORWARD_HEAD_DIM;
+    FakeKernels.installForward(folder.resolve("forward"));
+    try {
+      assertThat(
+              failed("bench", "backward", "--batch=1", "--tokens=100", headDim, "--with-forward"))
+          .contains("Device time of a backward")
+          .containsPattern("D=80" + missing)
+          .containsPattern("D=80 and forward" + missing);
+    } finally {
+      FakeKernels.install(folder.resolve("kernels"));
+    }
+  }
+
+  @Test
+  void gradientsThatNoKernelWroteAreWrong() {
+    String wrong = "two sweeps .*NaN +NaN +NaN +NaN +NaN 5.0e-03  FAILED";
     assertThat(failed("bench", "backward", "--batch=1", "--tokens=100", "--with-forward"))
-        .contains("Device time of a backward")
-        .containsPattern("D=128 +bf16 +default +left out: ")
-        .containsPattern("D=128 and forward +bf16 +default +left out: ");
+        .containsPattern("D=128 +bf16 +default +" + wrong)
+        .containsPattern("D=128 and forward +bf16 +default +" + wrong);
   }
 
   @Test

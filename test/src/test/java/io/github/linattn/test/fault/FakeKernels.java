@@ -21,6 +21,9 @@ import java.util.TreeMap;
 final class FakeKernels {
   static final int HEAD_DIM = 128;
 
+  /** Of a forward in bf16 that has no backward. */
+  static final int FORWARD_HEAD_DIM = 80;
+
   private static final String PROPERTY = "linattn.kernels";
 
   private FakeKernels() {}
@@ -45,6 +48,23 @@ final class FakeKernels {
     entries.add(
         entry(Operation.COEFFICIENT_SUMS, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
     entries.add(entry(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
+    write(folder, entries);
+  }
+
+  /** A forward of bf16 tensors of D = 80 without a backward. */
+  static void installForward(Path folder) {
+    write(
+        folder,
+        List.of(
+            entry(
+                Operation.FORWARD,
+                Technique.MMA,
+                FORWARD_HEAD_DIM,
+                ElementType.BF16,
+                Precision.NATIVE)));
+  }
+
+  private static void write(Path folder, List<KernelEntry> entries) {
     try {
       Files.createDirectories(folder);
       for (KernelEntry entry : entries) {
@@ -86,6 +106,15 @@ final class FakeKernels {
           case FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENT -> HEAD_DIM;
           default -> 0;
         };
+    return entry(operation, technique, headDim, element, precision);
+  }
+
+  private static KernelEntry entry(
+      Operation operation,
+      Technique technique,
+      int headDim,
+      ElementType element,
+      Precision precision) {
     KernelSpec spec =
         KernelSpec.chunked(
             operation, technique, headDim, element, precision, EnumSet.of(architecture(technique)));
