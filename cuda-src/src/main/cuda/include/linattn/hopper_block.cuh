@@ -41,7 +41,6 @@ struct HopperGradient {
 
 // The gradients that a launch computes: of q, or of k and v. Those of k and v differ in everything but the
 // number of items; where v is not as wide as k each has a launch of its own.
-//
 struct HopperGradientArguments {
   HopperGradient tasks[2];
 };
@@ -131,7 +130,7 @@ struct ItemWork {
         b(block.head.b),
         count(static_cast<float>(block.item.count)) {}
 
-  // The slope of a gradient's sum is one; `a` is free there.
+  // Of a gradient: of the reverse, of all query heads of the group.
   template <int kColumns>
   __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, const GradientArguments& args,
                                       int turn_of_block)
@@ -206,7 +205,7 @@ struct Block {
     return !Plan::kTurns || (chunk & (chunked().turns - 1)) == work.turn;
   }
 
-  // Heads of the rows of a chunk. The reverse adds up a group of query heads.
+  // Heads of the rows of a chunk: of q and of out, and of k and v. The reverse adds up a group of query heads.
   __device__ __forceinline__ int group() const { return Plan::kReverse && Plan::kUneven ? work.turn : 1; }
   __device__ __forceinline__ int member(int chunk) const { return group() == 1 ? 0 : chunk % group(); }
   __device__ __forceinline__ int query_head() const { return Plan::kReverse ? work.kv_head : work.head; }
@@ -230,7 +229,6 @@ struct Block {
     const ChunkedArguments& heads = chunked();
     return heads.a_per_head == nullptr ? heads.a : heads.a_per_head[work.head + member];
   }
-  __device__ __forceinline__ int out_head() const { return query_head(); }
 
   __device__ __forceinline__ uint32_t scale_address(Scale scale) const {
     return base + Plan::kScalesOffset + scale * 4;

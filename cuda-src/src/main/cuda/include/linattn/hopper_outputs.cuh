@@ -243,9 +243,9 @@ struct Outputs {
   __device__ __forceinline__ void start_store(uint32_t tile, int chunk) const {
     const ItemWork& work = block.work;
     const int token = work.start + block.first_token(chunk);
-    store_tile(&block.args.out, {first_column(), token, block.out_head(), work.batch}, tile);
+    store_tile(&block.args.out, {first_column(), token, block.query_head(), work.batch}, tile);
     if constexpr (Plan::Element::kBytes == 4) {
-      store_tile(&block.args.out, {first_column() + 32, token, block.out_head(), work.batch}, tile + Plan::kBoxBytes);
+      store_tile(&block.args.out, {first_column() + 32, token, block.query_head(), work.batch}, tile + Plan::kBoxBytes);
     }
     commit_stores();
   }
@@ -262,7 +262,7 @@ struct Outputs {
       const int unit = i % kUnits;
       if (unit * kUnitElements < num_columns()) {
         const uint4 data = load_unit(tile + (unit >> 3) * Plan::kBoxBytes + swizzled(row, unit & 7));
-        Bytes* out_gmem = row_address<Bytes>(block.chunked().out, work.batch, block.out_head(), token + row);
+        Bytes* out_gmem = row_address<Bytes>(block.chunked().out, work.batch, block.query_head(), token + row);
         *reinterpret_cast<uint4*>(out_gmem + first_column() + unit * kUnitElements) = data;
       }
     }

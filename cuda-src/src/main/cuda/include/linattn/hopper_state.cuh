@@ -170,22 +170,7 @@ struct State {
       }
       const uint64_t value = operand(block.value(at.index(), outputs.box));
       const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
-      if constexpr (Plan::kSplit) {
-        float chunk_frag[kParts][kPartRegisters] = {};
-        pin_parts(chunk_frag);
-        products_fence();
-        multiply_chunk(chunk_frag, value, key);
-        products_commit();
-        products_wait<0>();
-        pin_parts(chunk_frag);
-        add_to_state(chunk_frag);
-      } else {
-        pin_parts(state_frag);
-        products_fence();
-        add_chunk(value, key);
-        products_commit();
-        finish_products();
-      }
+      add_values(value, key);
       if (lane == 0) {
         barrier_arrive(block.key_empty(at.index()));
         if constexpr (Plan::kSplit) {
