@@ -38,7 +38,8 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 // chunked.normalizer is g of the forward, read only. chunked.state_in is S or dS as [slots, Dk, Dv], whichever way the
 // task reads it; key_sum_in the sum of rows y (u, for kQueryGradient alone), value_sum_in that of rows z
 // (z; dz; du). state_out is dS before the item and written by the task kValueGradient, value_sum_out (dz;
-// du) by either of the two. Items, slots and counts are those of the forward; marks, turns and tickets are unused.
+// du) by either of the two. Items, slots and counts are those of the forward, and so are turns and marks: each
+// task has marks of its own, [heads of x, items, turns, tiles]. Tickets are unused.
 // chunked.normalize is 1 where query_scale and key_scale are given.
 //
 // offset  bytes  member
@@ -46,9 +47,9 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 //    312      8  delta         d [batch, heads, tokens]
 //    320      8  query_scale   1 / |q| [batch, heads, tokens], 1 for a row of zeros; or null: as they are
 //    328      8  key_scale     1 / |k| [batch, kv heads, tokens], likewise
-//    336      8  partials      [batch, heads, num_items, tiles, 2] sums of da and db over the rows of a tile of
-//                              dq: da = sum of (sum over n of offset + x.y) / g of the first tile, 0 of others;
-//                              db = sum of q . dq / b, 0 unless asked
+//    336      8  partials      [batch, heads, num_items, turns, tiles of 64 columns, 2] sums of da and db over the
+//                              rows of a tile of dq: da = sum of (sum over n of offset + x.y) / g of the first
+//                              tile, 0 of others; db = sum of q . dq / b, 0 unless asked
 //    344     32  slope_query   q (divided where rows are normalised), where db is asked; else address null
 //    376      4  task          a GradientTask
 //    380      4  tasks         of the launch: 2 where one computes the gradients of k and of v
@@ -61,6 +62,18 @@ struct GradientArguments {
   TensorView slope_query;
   int32_t task;
   int32_t tasks;
+};
+
+// The gradients of one launch that a recurrence repairs where they are marked.
+//
+// offset  bytes  member
+//      0   1152  tasks
+//   1152      4  count     of the tasks
+//   1156      4  reserved  0
+struct GradientRecurrenceArguments {
+  GradientArguments tasks[3];
+  int32_t count;
+  int32_t reserved;
 };
 
 // What the sweeps read of single rows: d and the scales. Row r < batch * heads * tokens is row r of o, dO and q in

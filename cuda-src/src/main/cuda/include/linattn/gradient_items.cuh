@@ -94,10 +94,10 @@ struct RowFactors {
   }
 };
 
-// Writes the partial sums of a block: the terms of its threads, added in their order. `sums_smem` has two elements
-// for each warp and may be in use until the first of the barriers.
+// Writes partial sums number `place`: the terms of the threads of a block, added in their order. `sums_smem` has two
+// elements for each warp and may be in use until the first of the barriers.
 template <int kThreads, typename Meet>
-__device__ __forceinline__ void store_partials(const GradientArguments& args, double constant_term,
+__device__ __forceinline__ void store_partials(const GradientArguments& args, int64_t place, double constant_term,
                                                double slope_term, double* sums_smem, Meet&& meet) {
   const int thread = static_cast<int>(threadIdx.x);
   const double warp_sums_frag[2] = {sum_lanes(constant_term), sum_lanes(slope_term)};
@@ -112,7 +112,7 @@ __device__ __forceinline__ void store_partials(const GradientArguments& args, do
     for (int warp = 0; warp < kThreads / kWarp; ++warp) {
       sum += sums_smem[warp * 2 + thread];
     }
-    args.partials[2 * static_cast<int64_t>(blockIdx.x) + thread] = sum;
+    args.partials[2 * place + thread] = sum;
   }
 }
 

@@ -114,8 +114,8 @@ __device__ __forceinline__ void gradient_outputs(const GradientArguments& args) 
   }
   if (is_query) {
     extern __shared__ __align__(16) unsigned char chunk_smem[];
-    store_partials<Plan::kThreads>(args, tile.block.tile_idx == 0 ? rows.constant_sum : 0.0, rows.slope_sum,
-                                   reinterpret_cast<double*>(chunk_smem), [] { __syncthreads(); });
+    store_partials<Plan::kThreads>(args, blockIdx.x, tile.block.tile_idx == 0 ? rows.constant_sum : 0.0,
+                                   rows.slope_sum, reinterpret_cast<double*>(chunk_smem), [] { __syncthreads(); });
   }
 }
 

@@ -247,7 +247,7 @@ __device__ __forceinline__ void write_marks(const Block<Plan>& block, bool marks
     const int marked = __syncthreads_or(marks && (marked_box < 0 || marked_box == box));
     const int column = block.work.first_column + box * Plan::kBoxColumns;
     if (threadIdx.x == 0 && args.marks != nullptr && column < args.value_dim) {
-      const int64_t item = blockIdx.x / ceil_div(args.value_dim, Plan::kTileColumns);
+      const int64_t item = StateAddress<Plan>::block_number(block) / ceil_div(args.value_dim, Plan::kTileColumns);
       args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + column / Plan::kBoxColumns] = marked;
     }
   }

@@ -32,9 +32,17 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block, double*
       weights += sums_smem[2 * i];
       slopes += sums_smem[2 * i + 1];
     }
-    double* const partial_gmem = block.args.gradient.partials + 2 * static_cast<int64_t>(blockIdx.x);
+    const int value_dim = block.chunked().value_dim;
+    const int64_t walk = blockIdx.x / ceil_div(value_dim, Plan::kTileColumns);
+    const int first_box = block.work.first_column / Plan::kBoxColumns;
+    const int boxes = ceil_div(value_dim, Plan::kBoxColumns);
+    double* const partial_gmem = block.args.gradient.partials + 2 * (walk * boxes + first_box);
     partial_gmem[0] = block.work.tile == 0 ? weights : 0.0;  // every tile has seen the weights
     partial_gmem[1] = slopes;
+    if (Plan::kBeside > 1 && first_box + 1 < boxes) {
+      partial_gmem[2] = 0.0;
+      partial_gmem[3] = 0.0;
+    }
   }
 }
 
@@ -69,6 +77,8 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   cluster_sync();
   double weight_sum = 0.0;
   double slope_sum = 0.0;
+  float marks = 0.0f;   // NaN once a gradient, or a term of da, was not finite
+  int marked_box = -1;  // of the columns; all of them
   const int warpgroup = warp / 4;
   if (warpgroup < Plan::kScoreGroup) {
     if constexpr (!Plan::kMerged) {
@@ -91,12 +101,15 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
       Score<Plan> score(block, warp & 3, lane);
       score.run();
       weight_sum = score.weight_sum;
+      marks = 0.0f * static_cast<float>(weight_sum);
     }
   } else if (warpgroup < Plan::kRowsGroup) {
     Plan::Spec::Registers::state();
     Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
     State<Plan>(block, outputs).run();
     slope_sum = outputs.slope_sum;
+    marks = outputs.all_marks();
+    marked_box = outputs.box;
   } else if constexpr (Plan::kConverted) {
     Plan::Spec::Registers::rows();
     convert(block, warp & 3, lane);
@@ -106,6 +119,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kPartialsOffset), weight_sum,
                    slope_sum);
   }
+  write_marks(block, marks != 0.0f, marked_box);  // NaN is not 0
   cluster_sync();
 }
 

@@ -64,6 +64,7 @@ __device__ __forceinline__ void mma_gradient(const GradientArguments& args) {
   // invariant: iteration i forms W of step i + 1 and adds step i to the outputs of its chunk.
   double constant_sum = 0.0;
   double slope_sum = 0.0;
+  float poison = 0.0f;  // NaN once a gradient, or a term of da, is not finite
   if (is_score_role) {
     GradientScoreRole<Plan> scores;
     scores.load(chunked, tile, memory, thread);
@@ -75,6 +76,7 @@ __device__ __forceinline__ void mma_gradient(const GradientArguments& args) {
       }
     }
     constant_sum = tile.block.tile_idx == 0 ? scores.constant_sum : 0.0;
+    poison = 0.0f * static_cast<float>(scores.constant_sum);
   } else {
     GradientStateRole<Plan> states;
     states.load(args, tile, thread - Plan::kScoreThreads);
@@ -90,6 +92,7 @@ __device__ __forceinline__ void mma_gradient(const GradientArguments& args) {
       }
     }
     slope_sum = states.slope_sum;
+    poison = states.poison;
     if constexpr (!Plan::kIsQuery) {
       // Found again, so that what only the store needs takes no registers in the loop.
       const GradientTile store_tile(chunked, block_again(), Plan::kIsQuery);
@@ -98,8 +101,15 @@ __device__ __forceinline__ void mma_gradient(const GradientArguments& args) {
   }
   wait_for_copies();
   if constexpr (Plan::kIsQuery) {
-    store_partials<Plan::kThreads>(args, constant_sum, slope_sum, reinterpret_cast<double*>(memory.weights_smem),
-                                   [&] { roles.meet(); });
+    store_partials<Plan::kThreads>(args, blockIdx.x, constant_sum, slope_sum,
+                                   reinterpret_cast<double*>(memory.weights_smem), [&] { roles.meet(); });
+  }
+  if (chunked.marks != nullptr && thread == 0) {
+    chunked.marks[blockIdx.x] = 0;
+  }
+  roles.meet();
+  if (chunked.marks != nullptr && isnan(poison)) {
+    chunked.marks[blockIdx.x] = 1;
   }
 }
 

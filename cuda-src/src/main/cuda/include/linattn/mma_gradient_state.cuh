@@ -19,6 +19,7 @@ struct GradientStateRole : ChunkState<Plan> {
   // O^T, 16 tokens a step: of a chunk, across the heads of its group.
   float out_frag[Plan::kSteps][2][4];
   double slope_sum = 0.0;  // q . dq / b of this thread's elements
+  float poison = 0.0f;     // NaN once a gradient is not finite
 
   __device__ __forceinline__ void load(const GradientArguments& args, const GradientTile& tile, int thread) {
     const ChunkedArguments& chunked = args.chunked;
@@ -209,11 +210,12 @@ struct GradientStateRole : ChunkState<Plan> {
     for (int j = 0; j < Plan::kSteps; ++j) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if constexpr (Plan::kIsQuery) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (Plan::kIsQuery) {
             out_frag[j][h][i] *= factor;
           }
+          poison = fmaf(out_frag[j][h][i], 0.0f, poison);
         }
         State::put_outputs(value_smem, j * 16 + h * 8, warp_column, lane, out_frag[j][h]);
       }

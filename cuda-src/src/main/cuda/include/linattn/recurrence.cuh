@@ -263,39 +263,50 @@ __device__ __forceinline__ void recurrence_tile(const ChunkedArguments& args, in
   }
 }
 
-// tile = (head * num_items + item) * ceil(Dv / 32) + value tile, heads counted over all batch rows; it is left
-// alone where the forward did not mark it. The tiles of a block are gridDim.x apart.
-template <class Plan>
-__device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
-  let_later_kernels_start();
-  const uint32_t tiles = ceil_div(args.value_dim, Plan::kColumns);
-  const uint32_t marks_per_item = ceil_div(args.value_dim, kValueColumns);
-  const int64_t num_tiles = static_cast<int64_t>(args.batches) * args.heads * args.num_items * tiles;
-  const auto is_marked = [&](int64_t tile_number) {
-    const uint32_t number = static_cast<uint32_t>(tile_number);  // a grid could have it
-    constexpr uint32_t kTilesPerMark = kValueColumns / Plan::kColumns;
-    uint32_t marked = args.marks == nullptr;
-    for (int turn = 0; turn < args.turns && marked == 0; ++turn) {
-      const int64_t walk = static_cast<int64_t>(number / tiles) * args.turns + turn;
-      marked = args.marks[walk * marks_per_item + number % tiles / kTilesPerMark];
-    }
-    return marked != 0;
-  };
-  wait_for_earlier_kernels();
-
+// Calls repair(tile) for the tiles < num_tiles of this block, gridDim.x apart, for which is_marked(tile). Mostly
+// nothing is: a thread for each tile finds that out at once.
+template <int kThreads, typename IsMarked, typename Repair>
+__device__ __forceinline__ void walk_marked_tiles(int64_t num_tiles, IsMarked&& is_marked, Repair&& repair) {
   const int64_t step = gridDim.x;
-  for (int64_t first = blockIdx.x; first < num_tiles; first += Plan::kThreads * step) {
-    // Mostly nothing is marked: a thread for each tile finds that out at once.
+  for (int64_t first = blockIdx.x; first < num_tiles; first += kThreads * step) {
     const int64_t own = first + threadIdx.x * step;
     if (__syncthreads_or(own < num_tiles && is_marked(own)) == 0) {
       continue;
     }
-    for (int i = 0; i < Plan::kThreads && first + i * step < num_tiles; ++i) {
+    for (int i = 0; i < kThreads && first + i * step < num_tiles; ++i) {
       if (is_marked(first + i * step)) {
-        recurrence_tile<Plan>(args, first + i * step);
+        repair(first + i * step);
       }
     }
   }
+}
+
+// Whether a sweep marked 64 columns of an item of a head, in any of its turns.
+__device__ __forceinline__ bool is_marked(const ChunkedArguments& args, uint32_t item_of_head, uint32_t box) {
+  const uint32_t marks_per_item = ceil_div(args.value_dim, kValueColumns);
+  uint32_t marked = args.marks == nullptr;
+  for (int turn = 0; turn < args.turns && marked == 0; ++turn) {
+    const int64_t walk = static_cast<int64_t>(item_of_head) * args.turns + turn;
+    marked = args.marks[walk * marks_per_item + box];
+  }
+  return marked != 0;
+}
+
+// tile = (head * num_items + item) * ceil(Dv / 32) + value tile, heads counted over all batch rows; it is left
+// alone where the forward did not mark it.
+template <class Plan>
+__device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
+  let_later_kernels_start();
+  const uint32_t tiles = ceil_div(args.value_dim, Plan::kColumns);
+  const int64_t num_tiles = static_cast<int64_t>(args.batches) * args.heads * args.num_items * tiles;
+  wait_for_earlier_kernels();
+  walk_marked_tiles<Plan::kThreads>(
+      num_tiles,
+      [&](int64_t tile_number) {
+        const uint32_t number = static_cast<uint32_t>(tile_number);  // a grid could have it
+        return is_marked(args, number / tiles, number % tiles / (kValueColumns / Plan::kColumns));
+      },
+      [&](int64_t tile_number) { recurrence_tile<Plan>(args, tile_number); });
 }
 
 }  // namespace linattn

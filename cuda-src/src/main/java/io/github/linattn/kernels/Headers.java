@@ -26,6 +26,7 @@ final class Headers {
     "linattn/gradient_arguments.h",
     "linattn/gradient_items.cuh",
     "linattn/gradient_outputs.cuh",
+    "linattn/gradient_recurrence.cuh",
     "linattn/gradient_rows.cuh",
     "linattn/gradient_sums.cuh",
     "linattn/hopper.cuh",

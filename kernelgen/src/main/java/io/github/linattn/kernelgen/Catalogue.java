@@ -194,6 +194,7 @@ public final class Catalogue {
       specs.add(chunked(Operation.DECODE, Technique.SIMT, 0, exact, portable));
       specs.add(chunked(Operation.RECURRENCE, Technique.SIMT, 0, exact, portable));
       specs.add(chunked(Operation.GRADIENT_ROWS, Technique.SIMT, 0, exact, portable));
+      specs.add(chunked(Operation.GRADIENT_RECURRENCE, Technique.SIMT, 0, exact, portable));
       specs.add(chunked(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, 0, exact, portable));
     }
     Numbers states = new Numbers(ElementType.F32, Precision.ACCURATE);

@@ -182,7 +182,7 @@ public record KernelSpec(
           case STATE_OUTPUTS, GRADIENT_SUMS, GRADIENT_OUTPUTS -> technique == Technique.MMA;
           case STATE_SCAN, COEFFICIENT_SUMS ->
               technique == Technique.SIMT && elementType == ElementType.F32;
-          case DECODE, RECURRENCE, GRADIENT_ROWS, NORMALIZE_ROWS_GRADIENT ->
+          case DECODE, RECURRENCE, GRADIENT_ROWS, GRADIENT_RECURRENCE, NORMALIZE_ROWS_GRADIENT ->
               technique == Technique.SIMT;
           default -> false;
         };

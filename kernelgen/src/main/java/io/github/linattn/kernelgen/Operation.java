@@ -72,6 +72,9 @@ public enum Operation {
   /** dq, dk or dv of each item from one state, without causality. */
   GRADIENT_OUTPUTS("gradient_outputs", false),
 
+  /** dq, dk and dv token by token in fp32, where a sweep met what is not finite. */
+  GRADIENT_RECURRENCE("gradient_recurrence", false),
+
   /** dx from the gradient of x / |x|, in place. */
   NORMALIZE_ROWS_GRADIENT("normalize_rows_gradient", false),
 

@@ -56,6 +56,7 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, Hopp
           KEY_VALUE_GRADIENT,
           GRADIENT_SUMS,
           GRADIENT_OUTPUTS,
+          GRADIENT_RECURRENCE,
           NORMALIZE_ROWS_GRADIENT,
           COEFFICIENT_SUMS ->
           throw new IllegalArgumentException("the family paper has no " + spec.operation());

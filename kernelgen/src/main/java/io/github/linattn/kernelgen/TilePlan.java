@@ -113,7 +113,7 @@ public record TilePlan(
               new SharedRule.PerGroup(DECODE_THREADS / WARP * (DECODE_COLUMNS + 4)),
               0,
               new GridRule(GridRule.Per.VALUE_TILE, DECODE_COLUMNS));
-      case RECURRENCE ->
+      case RECURRENCE, GRADIENT_RECURRENCE ->
           new TilePlan(
               RECURRENCE_THREADS,
               2,
@@ -123,7 +123,9 @@ public record TilePlan(
                   RECURRENCE_THREADS / RECURRENCE_COLUMNS,
                   MAX_SHARED_BYTES),
               0,
-              new GridRule(GridRule.Per.WALKED_TILES, RECURRENCE_COLUMNS));
+              new GridRule(
+                  GridRule.Per.WALKED_TILES,
+                  spec.operation() == Operation.RECURRENCE ? RECURRENCE_COLUMNS : COLUMNS));
       default -> throw new IllegalArgumentException("no tiles for " + spec.operation());
     };
   }

@@ -72,6 +72,7 @@ final class TileText {
       case GRADIENT_ROWS -> "GradientRowsArguments";
       case NORMALIZE_ROWS_GRADIENT -> "NormalizeRowsGradientArguments";
       case COEFFICIENT_SUMS -> "CoefficientSumsArguments";
+      case GRADIENT_RECURRENCE -> "GradientRecurrenceArguments";
       default -> operation.isChunkedGradient() ? "GradientArguments" : "ChunkedArguments";
     };
   }
@@ -120,6 +121,7 @@ final class TileText {
               TilePlan.DECODE_COLUMNS,
               TilePlan.DECODE_THREADS);
       case RECURRENCE -> "RecurrencePlan<" + element + ">";
+      case GRADIENT_RECURRENCE -> "GradientRecurrencePlan<" + element + ">";
       default -> throw new IllegalArgumentException("no tiles for " + spec.operation());
     };
   }
@@ -127,7 +129,8 @@ final class TileText {
   private static String shared(KernelSpec spec, String expected, int keyDim) {
     String computed =
         switch (spec.operation()) {
-          case STATE_OUTPUTS, GRADIENT_OUTPUTS, RECURRENCE -> "shared_bytes(" + keyDim + ")";
+          case STATE_OUTPUTS, GRADIENT_OUTPUTS, RECURRENCE, GRADIENT_RECURRENCE ->
+              "shared_bytes(" + keyDim + ")";
           case DECODE -> "shared_bytes(" + keyDim + ", 1)";
           default -> "kSharedBytes";
         };

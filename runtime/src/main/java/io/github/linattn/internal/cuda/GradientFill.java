@@ -38,6 +38,7 @@ final class GradientFill {
   private final long[] counts;
   private final StateArrays items;
   private final StateArrays totals;
+  private final long workspace;
   private final long delta;
   private final long queryScale;
   private final long keyScale;
@@ -67,6 +68,7 @@ final class GradientFill {
     this.operator = call.operator();
     this.initial = input.initialState().orElse(null);
     this.counts = counts;
+    this.workspace = workspace;
     GradientPlan.Memory memory = plan.memory();
     this.items = StateArrays.at(workspace, shape, plan.cut().items());
     this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
@@ -96,6 +98,14 @@ final class GradientFill {
       }
       case NORMALIZED_QUERY -> fillNormalized(role, input.q(), call.gradients().dq(), queryScale);
       case NORMALIZED_KEY -> fillNormalized(role, input.k(), call.gradients().dk(), keyScale);
+      case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
+      case REPAIR -> {
+        if (plan.has(Role.QUERY_REPAIR)) {
+          fillRepair(role, Role.KEY, Role.VALUE);
+        } else {
+          fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
+        }
+      }
       case COEFFICIENTS -> fillCoefficients();
     }
     KernelEntry kernel = launch.step().kernel();
@@ -181,6 +191,7 @@ final class GradientFill {
         fillTask(
             query, QUERY_TASK, call.outputGradient(), input.v(), input.k(), call.gradients().dq());
     setSweepItems(chunked);
+    setMarks(chunked, plan.memory().queryMarksAt());
     StateArrays before = before();
     if (before != null) {
       chunked
@@ -231,6 +242,7 @@ final class GradientFill {
             input.q(),
             call.gradients().dk());
     setSweepItems(chunked);
+    setMarks(chunked, plan.memory().keyMarksAt());
     StateArrays after = after();
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.z());
@@ -251,6 +263,7 @@ final class GradientFill {
             call.outputGradient(),
             call.gradients().dv());
     setSweepItems(chunked);
+    setMarks(chunked, plan.memory().valueMarksAt());
     StateArrays after = after();
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.u());
@@ -258,6 +271,15 @@ final class GradientFill {
     StateArrays first = first();
     if (first != null) {
       chunked.set("state_out", first.s()).set("value_sum_out", first.u());
+    }
+  }
+
+  /** The tasks as their sweeps got them. */
+  private void fillRepair(Role role, Role... tasks) {
+    Arguments repair = structs.of(role).clear().set("count", tasks.length);
+    for (int i = 0; i < tasks.length; i++) {
+      MemorySegment task = structs.of(tasks[i]).memory();
+      MemorySegment.copy(task, 0, repair.memory(), i * task.byteSize(), task.byteSize());
     }
   }
 
@@ -332,6 +354,12 @@ final class GradientFill {
         setItems(chunked, plan.outputs(), plan.outputs().sequences());
         chunked.set("items", queue.lists().itemsOfTotals(plan.outputs()));
       }
+    }
+  }
+
+  private void setMarks(Arguments chunked, long at) {
+    if (plan.has(Role.REPAIR)) {
+      chunked.set("marks", workspace + at);
     }
   }
 

@@ -11,9 +11,9 @@ import java.util.List;
  * @param cut items of sweeps and of sums
  * @param outputs items of {@link Kind#NON_CAUSAL} outputs, else {@code cut}
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
- * @param tiles of dq of an item
+ * @param tiles of 64 columns of dq
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
- *     a partial sum of da and db
+ *     partial sums of da and db
  * @param memory what is kept beside the gradients
  * @param micros what the cost model expects
  * @param reason why this plan, in words
@@ -52,11 +52,13 @@ record GradientPlan(
     STATE_SUMS("S, z, u of items"),
     STATE_SCAN("states before items"),
     QUERY("dq"),
+    QUERY_REPAIR("dq token by token where it is marked"),
     GRADIENT_SUMS("dS, dz, du of items"),
     GRADIENT_SCAN("gradients after items"),
     KEY("dk"),
     VALUE("dv"),
     KEY_AND_VALUE("dk and dv"),
+    REPAIR("gradients token by token where they are marked"),
     NORMALIZED_QUERY("dq of raw rows"),
     NORMALIZED_KEY("dk of raw rows"),
     COEFFICIENTS("da and db");
@@ -85,9 +87,16 @@ record GradientPlan(
    * @param queryScale of rows of q; 0 where they are not normalised
    * @param keyScale of rows of k, likewise
    * @param partials of da and db
+   * @param marks of the gradients of q, of k and of v
    */
   record Memory(
-      long states, long totals, long delta, long queryScale, long keyScale, long partials) {
+      long states,
+      long totals,
+      long delta,
+      long queryScale,
+      long keyScale,
+      long partials,
+      Marks marks) {
     Memory {
       states = ChunkedCall.alignedBytes(states);
       totals = ChunkedCall.alignedBytes(totals);
@@ -117,8 +126,32 @@ record GradientPlan(
       return keyScaleAt() + keyScale;
     }
 
-    long bytes() {
+    long queryMarksAt() {
       return partialsAt() + partials;
+    }
+
+    long keyMarksAt() {
+      return queryMarksAt() + marks.query;
+    }
+
+    long valueMarksAt() {
+      return keyMarksAt() + marks.key;
+    }
+
+    long bytes() {
+      return valueMarksAt() + marks.value;
+    }
+  }
+
+  /** Bytes of the marks of each gradient. */
+  record Marks(long query, long key, long value) {
+    /** Of a plan without a repair. */
+    static final Marks NONE = new Marks(0, 0, 0);
+
+    Marks {
+      query = ChunkedCall.alignedBytes(query);
+      key = ChunkedCall.alignedBytes(key);
+      value = ChunkedCall.alignedBytes(value);
     }
   }
 

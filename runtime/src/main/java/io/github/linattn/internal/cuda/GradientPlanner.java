@@ -4,6 +4,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
+import io.github.linattn.internal.cuda.GradientPlan.Marks;
 import io.github.linattn.internal.cuda.GradientPlan.Memory;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
 import io.github.linattn.kernelgen.ElementType;
@@ -109,13 +110,25 @@ final class GradientPlanner {
     Planner.Built built = model.built();
     Optional<KernelEntry> wgmma =
         technique == Technique.WGMMA && question.tensorMaps() && !question.normalize()
-            ? built.find(
-                operation, Technique.WGMMA, width, question.element(), question.precision())
+            ? built.find(operation, Technique.WGMMA, width, question.element(), precision(question))
             : Optional.empty();
     return wgmma.or(
         () ->
             built.find(
                 operation, Technique.MMA, width, question.element(), question.warpPrecision()));
+  }
+
+  /**
+   * In a chunk or less few terms share an error and o . dO nearly cancels what it is taken from, so
+   * that DEFAULT would miss its bound; nothing is lost, because what such a call takes is its
+   * launches.
+   */
+  private static Precision precision(Question question) {
+    boolean isShort =
+        new Cut(question.shape().tokens(), question.packing(), 0).longest() <= Planner.CHUNK;
+    return isShort && question.precision() == Precision.DEFAULT
+        ? Precision.ACCURATE
+        : question.precision();
   }
 
   private Optional<GradientPlan> fastest(Question question, Sweeps kernels) {
@@ -167,11 +180,11 @@ final class GradientPlanner {
     addRows(steps, question, kernels.query());
     addQuery(steps, question, kernels, cut);
     addKeyAndValue(steps, question, kernels, cut);
-    int tiles = tiles(question, kernels.query());
     int turns = turns(question, kernels.query(), cut);
+    addRepair(steps, Role.REPAIR, question, cut);
     addEnd(steps, question);
-    Memory memory = memory(question, 0, 0, (long) cut.items() * tiles * turns);
-    return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles, turns, memory);
+    Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
+    return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles(question), turns, memory);
   }
 
   /** Sums of segments and a scan before each sweep. */
@@ -184,15 +197,17 @@ final class GradientPlanner {
     addSums(steps, question, cut, summed);
     addScan(steps, Role.STATE_SCAN, question, cut);
     addQuery(steps, question, kernels, cut);
+    addRepair(
+        steps, Role.QUERY_REPAIR, question, cut); // it reads the states that the next scan replaces
     addGradientSums(steps, question, cut);
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addKeyAndValue(steps, question, kernels, cut);
-    int tiles = tiles(question, kernels.query());
     int turns = turns(question, kernels.query(), cut);
+    addRepair(steps, Role.REPAIR, question, cut);
     addEnd(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
-    Memory memory = memory(question, states, 0, (long) cut.items() * tiles * turns);
-    return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles, turns, memory);
+    Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
+    return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles(question), turns, memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -237,14 +252,15 @@ final class GradientPlanner {
     addTask(steps, Role.KEY, question, answers, outputs, 1);
     addTask(steps, Role.VALUE, question, answers, outputs, 1);
     addEnd(steps, question);
-    int tiles = tiles(question, answers);
     Memory memory =
         memory(
             question,
             StateArrays.bytes(shape, cut.items()),
             StateArrays.bytes(shape, cut.sequences()),
-            (long) outputs.items() * tiles);
-    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), tiles, 1, memory)
+            outputs,
+            1,
+            Marks.NONE);
+    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), tiles(question), 1, memory)
         .map(
             plan ->
                 plan.because(
@@ -267,10 +283,9 @@ final class GradientPlanner {
         : Optional.empty();
   }
 
-  /** Tiles of an item of dq. */
-  private static int tiles(Question question, KernelEntry query) {
-    AttentionShape shape = question.shape();
-    return Math.toIntExact(query.gridRule().blocks(1, shape.valueDim(), shape.keyDim()));
+  /** Tiles of 64 columns of dq and dk. */
+  private static int tiles(Question question) {
+    return Math.ceilDiv(question.shape().keyDim(), COLUMNS);
   }
 
   /** Blocks that take turns with the chunks of dq: as many as the GPU has room for beside. */
@@ -278,7 +293,9 @@ final class GradientPlanner {
     if (query.gridRule().per() != GridRule.Per.CLUSTER_IN_TURNS) {
       return 1;
     }
-    long blocks = question.heads() * cut.items() * tiles(question, query);
+    AttentionShape shape = question.shape();
+    long blocks =
+        query.gridRule().blocks(question.heads() * cut.items(), shape.valueDim(), shape.keyDim());
     int turns = 1;
     while (2 * turns <= Planner.MOST_TURNS
         && blocks * 2 * turns <= model.multiprocessors()
@@ -288,7 +305,8 @@ final class GradientPlanner {
     return turns;
   }
 
-  private static Memory memory(Question question, long states, long totals, long partials) {
+  private static Memory memory(
+      Question question, long states, long totals, Cut outputs, int turns, Marks marks) {
     int tokens = question.shape().tokens();
     long queryRows = question.heads() * tokens * Float.BYTES;
     long keyRows = question.keyValueHeads() * tokens * Float.BYTES;
@@ -299,7 +317,19 @@ final class GradientPlanner {
         queryRows,
         scales ? queryRows : 0,
         scales ? keyRows : 0,
-        question.heads() * partials * 2 * Double.BYTES);
+        question.heads() * outputs.items() * turns * tiles(question) * 2 * Double.BYTES,
+        marks);
+  }
+
+  /** One for each tile of 64 columns that a block of a sweep writes. */
+  private static Marks marks(Question question, Cut cut, int turns) {
+    long items = (long) cut.items() * Integer.BYTES;
+    long keyItems = question.keyValueHeads() * items;
+    int valueTiles = Math.ceilDiv(question.shape().valueDim(), COLUMNS);
+    return new Marks(
+        question.heads() * items * turns * tiles(question),
+        keyItems * tiles(question),
+        keyItems * valueTiles);
   }
 
   private Optional<KernelEntry> rowKernel(Question question, Operation operation) {
@@ -430,6 +460,18 @@ final class GradientPlanner {
     KernelEntry kernel = step.kernel();
     double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(width);
     return model.micros(step, cut, items, start, heads * Rates.chunkMicros(kernel, width), bytes);
+  }
+
+  /** The gradients that the sweeps before marked. Mostly there are none. */
+  private void addRepair(Collected steps, Role role, Question question, Cut cut) {
+    AttentionShape shape = question.shape();
+    int widest = Math.max(shape.keyDim(), shape.valueDim());
+    long tiles = role == Role.QUERY_REPAIR ? question.heads() : 3 * question.heads();
+    steps.add(
+        role,
+        rowKernel(question, Operation.GRADIENT_RECURRENCE)
+            .flatMap(kernel -> model.step(kernel, tiles * cut.items(), widest, widest, 1)),
+        step -> 0);
   }
 
   /** What follows the sweeps: rows that were divided, and the coefficients. */

@@ -28,6 +28,16 @@ public final class GradientStructs {
           JAVA_INT.withName("task"),
           JAVA_INT.withName("tasks"));
 
+  /** Tasks of one repair. */
+  static final int REPAIR_TASKS = 3;
+
+  /** {@code linattn::GradientRecurrenceArguments}. */
+  public static final StructLayout GRADIENT_RECURRENCE =
+      MemoryLayout.structLayout(
+          MemoryLayout.sequenceLayout(REPAIR_TASKS, GRADIENT).withName("tasks"),
+          JAVA_INT.withName("count"),
+          JAVA_INT.withName("reserved"));
+
   /** {@code linattn::GradientRowsArguments}. */
   public static final StructLayout GRADIENT_ROWS =
       MemoryLayout.structLayout(
@@ -115,6 +125,7 @@ public final class GradientStructs {
         case STATE_SUMS -> ChunkedStructs.CHUNKED;
         case STATE_SCAN, GRADIENT_SCAN -> ChunkedStructs.STATE_SCAN;
         case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE -> GRADIENT;
+        case QUERY_REPAIR, REPAIR -> GRADIENT_RECURRENCE;
         case NORMALIZED_QUERY, NORMALIZED_KEY -> NORMALIZE_ROWS_GRADIENT;
         case COEFFICIENTS -> COEFFICIENT_SUMS;
       };

@@ -88,7 +88,7 @@ class GradientPlannerTest {
     assertThat(plan.kind()).isEqualTo(Kind.SWEEPS);
     assertThat(roles(plan))
         .as("dq forms d itself")
-        .containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
+        .containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.REPAIR, Role.COEFFICIENTS);
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(64 * 2);
     assertThat(plan.step(Role.QUERY).cluster()).isEqualTo(2);
     assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64);
@@ -96,7 +96,8 @@ class GradientPlannerTest {
     assertThat(plan.launches()).allMatch(launch -> launch.step().startsEarly());
     assertThat(plan.tiles()).isEqualTo(2);
     assertThat(plan.workspaceBytes())
-        .isEqualTo(aligned(64L * 10_000 * 4) + aligned(64L * 2 * 2 * 8));
+        .as("d, partial sums, marks of each gradient")
+        .isEqualTo(aligned(64L * 10_000 * 4) + aligned(64L * 2 * 2 * 8) + 3 * aligned(64L * 2 * 4));
     assertThat(plan.reason()).contains("two sweeps", "dq by wgmma", "132 multiprocessors");
   }
 
@@ -111,6 +112,7 @@ class GradientPlannerTest {
             Role.QUERY,
             Role.KEY,
             Role.VALUE,
+            Role.REPAIR,
             Role.NORMALIZED_QUERY,
             Role.NORMALIZED_KEY,
             Role.COEFFICIENTS);
@@ -125,14 +127,21 @@ class GradientPlannerTest {
     assertThat(memory.keyScale()).isEqualTo(aligned(32_000 * 4));
     assertThat(memory.partials()).isEqualTo(aligned(64 * 2 * 16));
     assertThat(plan.workspaceBytes())
-        .isEqualTo(2 * memory.delta() + memory.keyScale() + memory.partials());
+        .isEqualTo(
+            2 * memory.delta()
+                + memory.keyScale()
+                + memory.partials()
+                + aligned(64L * 2 * 4)
+                + aligned(32L * 2 * 4)
+                + aligned(32L * 4));
   }
 
   @Test
   void theWidthOfWhatIsMultipliedChoosesTheKernel() {
     AttentionShape shape = new AttentionShape(4, 16, 16, 1000, 128, 64);
     GradientPlan plan = planner(true).plan(causal(shape, false)).orElseThrow();
-    assertThat(roles(plan)).containsExactly(Role.QUERY, Role.KEY, Role.VALUE, Role.COEFFICIENTS);
+    assertThat(roles(plan))
+        .containsExactly(Role.QUERY, Role.KEY, Role.VALUE, Role.REPAIR, Role.COEFFICIENTS);
     assertThat(plan.step(Role.QUERY).kernel().headDim()).isEqualTo(64);
     assertThat(plan.step(Role.KEY).kernel().headDim()).isEqualTo(64);
     assertThat(plan.step(Role.VALUE).kernel().headDim()).isEqualTo(128);
@@ -151,10 +160,12 @@ class GradientPlannerTest {
             Role.STATE_SUMS,
             Role.STATE_SCAN,
             Role.QUERY,
+            Role.QUERY_REPAIR,
             Role.GRADIENT_SUMS,
             Role.GRADIENT_SCAN,
             Role.KEY,
             Role.VALUE,
+            Role.REPAIR,
             Role.COEFFICIENTS);
     int items = plan.cut().items();
     assertThat(items).isBetween(8, 128);
@@ -242,6 +253,16 @@ class GradientPlannerTest {
             "la_chunked_query_gradient_mma_d128_f32_accurate",
             "la_chunked_query_gradient_mma_d128_f32_accurate",
             "la_chunked_query_gradient_mma_d128_f32_tf32");
+  }
+
+  @Test
+  void aChunkOrLessIsMultipliedAccurately() {
+    for (int tokens : new int[] {64, 65}) {
+      AttentionShape shape = AttentionShape.of(4, 16, tokens, 128);
+      Question question = Question.of(shape, DType.F32, Mode.DEFAULT, true, false);
+      assertThat(planner(true).plan(question).orElseThrow().step(Role.QUERY).kernel().precision())
+          .isEqualTo(tokens == 64 ? Precision.ACCURATE : Precision.DEFAULT);
+    }
   }
 
   @Test

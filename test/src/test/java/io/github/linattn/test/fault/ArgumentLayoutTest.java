@@ -35,6 +35,7 @@ final class ArgumentLayoutTest {
           Map.entry("ChunkedArguments", ChunkedStructs.CHUNKED),
           Map.entry("StateScanArguments", ChunkedStructs.STATE_SCAN),
           Map.entry("GradientArguments", GradientStructs.GRADIENT),
+          Map.entry("GradientRecurrenceArguments", GradientStructs.GRADIENT_RECURRENCE),
           Map.entry("GradientRowsArguments", GradientStructs.GRADIENT_ROWS),
           Map.entry("NormalizeRowsGradientArguments", GradientStructs.NORMALIZE_ROWS_GRADIENT),
           Map.entry("CoefficientSumsArguments", GradientStructs.COEFFICIENT_SUMS));

@@ -41,6 +41,7 @@ final class ChunkedBackwardTest {
   private static final StructLayout CHUNKED = ChunkedStructs.CHUNKED;
   private static final StructLayout SCAN = ChunkedStructs.STATE_SCAN;
   private static final StructLayout GRADIENT = GradientStructs.GRADIENT;
+  private static final StructLayout REPAIR = GradientStructs.GRADIENT_RECURRENCE;
   private static final StructLayout ROWS = GradientStructs.GRADIENT_ROWS;
   private static final StructLayout NORMALIZED = GradientStructs.NORMALIZE_ROWS_GRADIENT;
   private static final StructLayout COEFFICIENTS = GradientStructs.COEFFICIENT_SUMS;
@@ -136,14 +137,15 @@ final class ChunkedBackwardTest {
     AttentionShape shape = new AttentionShape(2, 64, 32, 100, D, D);
     try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
       f.backward(linear().coefficients(2, 3));
-      assertThat(kernels(0, 5))
+      assertThat(kernels(0, 6))
           .containsExactly(
               "gradient_rows_simt",
               "query_gradient_mma_d128",
               "key_value_gradient_mma_d128",
               "key_value_gradient_mma_d128",
+              "gradient_recurrence_simt",
               "coefficient_sums_simt");
-      assertThat(cudart.launches()).isEqualTo(5);
+      assertThat(cudart.launches()).isEqualTo(6);
       assertThat(cudart.launchBlocks(1)).isEqualTo(2 * 64 * 2);
       assertThat(cudart.launchBlocks(2)).isEqualTo(2 * 32 * 2);
       MemorySegment query = arguments(1, GRADIENT);
@@ -173,7 +175,16 @@ final class ChunkedBackwardTest {
         assertThat(count(struct, CHUNKED, "group")).isEqualTo(2);
         assertThat(count(struct, CHUNKED, "heads")).isEqualTo(64);
       }
-      MemorySegment sums = arguments(4, COEFFICIENTS);
+      MemorySegment repair = arguments(4, REPAIR);
+      assertThat(count(repair, REPAIR, "count")).isEqualTo(3);
+      for (int task = 0; task < 3; task++) {
+        MemorySegment struct = arguments(1 + task, GRADIENT);
+        assertThat(number(struct, CHUNKED, "marks")).isNotZero();
+        assertThat(repair.asSlice(task * GRADIENT.byteSize(), GRADIENT.byteSize()))
+            .as("repairs what sweep %d marks", task)
+            .matches(copy -> copy.mismatch(struct.asSlice(0, GRADIENT.byteSize())) == -1);
+      }
+      MemorySegment sums = arguments(5, COEFFICIENTS);
       assertThat(number(sums, COEFFICIENTS, "partials"))
           .isEqualTo(number(query, GRADIENT, "partials"));
       assertThat(count(sums, COEFFICIENTS, "count")).isEqualTo(2);
@@ -187,12 +198,13 @@ final class ChunkedBackwardTest {
   void onHopperOneLaunchHasBothTasksAndTheirMaps() {
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(4, 32, 100, D), DType.BF16)) {
       f.backward(linear());
-      assertThat(cudart.launches()).isEqualTo(3);
-      assertThat(kernels(0, 3))
+      assertThat(cudart.launches()).isEqualTo(4);
+      assertThat(kernels(0, 4))
           .as("dq forms d itself")
           .containsExactly(
               "query_gradient_wgmma_d128",
               "key_value_gradient_wgmma_d128",
+              "gradient_recurrence_simt",
               "coefficient_sums_simt");
       assertThat(cudart.launchBlocks(0)).as("of 64 columns").isEqualTo(128 * 2);
       assertThat(cudart.launchCluster(0)).isEqualTo(2);
@@ -231,7 +243,7 @@ final class ChunkedBackwardTest {
     System.setProperty(PLAN, "wgmma");
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 200, D), DType.BF16)) {
       f.backward(linear());
-      assertThat(cudart.launches()).isEqualTo(3);
+      assertThat(cudart.launches()).isEqualTo(4);
       assertThat(cudart.launchKernel(0)).contains("query_gradient_wgmma_d128");
       assertThat(cudart.launchBlocks(0)).as("4 chunks, 4 turns").isEqualTo(2 * 2 * 4);
       assertThat(cudart.launchCluster(0)).isEqualTo(2);
@@ -239,7 +251,7 @@ final class ChunkedBackwardTest {
       assertThat(count(hopperTask(0, 0), CHUNKED, "turns")).isEqualTo(4);
       assertThat(count(hopperTask(1, 0), CHUNKED, "turns")).isEqualTo(1);
       assertThat(count(hopperTask(1, 1), CHUNKED, "turns")).isEqualTo(1);
-      MemorySegment sums = arguments(2, COEFFICIENTS);
+      MemorySegment sums = arguments(3, COEFFICIENTS);
       assertThat(count(sums, COEFFICIENTS, "count")).as("tiles and turns").isEqualTo(2 * 4);
     }
   }
@@ -277,14 +289,20 @@ final class ChunkedBackwardTest {
       StateGradient first = f.stateGradient(1);
       f.backward(linear(), f.input.from(f.state(1)), last, f.with(first));
       assertThat(cudart.launchKernel(1)).contains("state_sums");
-      assertThat(kernels(2, 6))
+      assertThat(kernels(2, 9))
+          .as("dq is repaired while the states before it stand")
           .containsExactly(
               "state_scan_simt",
               "query_gradient_mma_d128",
+              "gradient_recurrence_simt",
               "gradient_sums_mma",
               "state_scan_simt",
               "key_value_gradient_mma_d128",
-              "key_value_gradient_mma_d128");
+              "key_value_gradient_mma_d128",
+              "gradient_recurrence_simt",
+              "coefficient_sums_simt");
+      assertThat(count(arguments(4, REPAIR), REPAIR, "count")).isEqualTo(1);
+      assertThat(count(arguments(9, REPAIR), REPAIR, "count")).isEqualTo(2);
       boolean maps = cudart.launchKernel(1).contains("wgmma");
       MemorySegment states = arguments(1, ChunkedStructs.HOPPER).asSlice(maps ? 4 * 128 : 0);
       assertThat(count(states, CHUNKED, "num_items")).isEqualTo(3);
@@ -293,13 +311,13 @@ final class ChunkedBackwardTest {
       assertThat(number(states, CHUNKED, "state_out"))
           .isEqualTo(number(arguments(2, SCAN), SCAN, "state"));
       MemorySegment forwards = arguments(2, SCAN);
-      MemorySegment backwards = arguments(5, SCAN);
+      MemorySegment backwards = arguments(6, SCAN);
       assertThat(count(forwards, SCAN, "backwards")).isZero();
       assertThat(number(forwards, SCAN, "state_out")).isZero();
       assertThat(count(backwards, SCAN, "backwards")).isEqualTo(1);
       assertThat(number(backwards, SCAN, "key_sum_in")).isEqualTo(address(last.dz()));
       assertThat(number(backwards, SCAN, "state_out")).isEqualTo(address(first.ds()));
-      MemorySegment sums = arguments(4, GRADIENT);
+      MemorySegment sums = arguments(5, GRADIENT);
       assertThat(number(sums, CHUNKED, "state_out")).isEqualTo(number(backwards, SCAN, "state"));
       assertThat(number(sums, CHUNKED, "key_sum_out"))
           .isEqualTo(number(backwards, SCAN, "key_sum"));
@@ -307,11 +325,11 @@ final class ChunkedBackwardTest {
       MemorySegment query = arguments(3, GRADIENT);
       assertThat(number(query, CHUNKED, "key_sum_in"))
           .isEqualTo(number(forwards, SCAN, "value_sum"));
-      MemorySegment value = arguments(7, GRADIENT);
+      MemorySegment value = arguments(8, GRADIENT);
       assertThat(number(value, CHUNKED, "value_sum_in"))
           .isEqualTo(number(backwards, SCAN, "value_sum"));
       assertThat(number(value, CHUNKED, "state_out")).as("the scan writes it").isZero();
-      assertThat(count(arguments(8, COEFFICIENTS), COEFFICIENTS, "count")).isEqualTo(4 * 2);
+      assertThat(count(arguments(10, COEFFICIENTS), COEFFICIENTS, "count")).isEqualTo(4 * 2);
     }
   }
 
@@ -324,7 +342,7 @@ final class ChunkedBackwardTest {
       try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 300, D), DType.BF16)) {
         AttentionInput packed = f.input.packed(packing);
         f.backward(linear(), packed, f.stateGradient(3), f.with(f.stateGradient(3)));
-        int last = Math.toIntExact(cudart.launches()) - 2;
+        int last = Math.toIntExact(cudart.launches()) - 3;
         MemorySegment value = arguments(last, GRADIENT);
         boolean whole = plan.equals("mma");
         assertThat(count(value, CHUNKED, "num_items")).isEqualTo(whole ? 3 : 1 + 3);

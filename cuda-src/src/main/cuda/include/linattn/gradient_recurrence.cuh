@@ -1,0 +1,321 @@
+// The causal gradients token by token in fp32: a value that is not finite reaches the rows that depend on it
+// and no others, and the range of the operands is that of fp32.
+#pragma once
+
+#include "linattn/gradient_items.cuh"
+#include "linattn/recurrence.cuh"
+
+namespace linattn {
+
+// A tile is 32 columns of out of an item of a head of x; x, y and z stand where q, k and v of the forward do.
+template <typename Element>
+struct GradientRecurrencePlan : RecurrencePlan<Element> {};
+
+// What the rows of a step are multiplied by:
+//   state += (y_factor y) (z_factor z)^T, sum += offset (z_factor z),
+//   out = out_factor ((x_factor x) . state + sum_factor sum).
+struct StepFactors {
+  float x_factor = 1.0f;
+  float y_factor = 1.0f;
+  float z_factor = 1.0f;
+  float offset = 1.0f;
+  float out_factor = 1.0f;
+  float sum_factor = 1.0f;
+};
+
+// The tokens of an item in the order of the task, and the query heads of a group for each of them.
+struct RecurrenceSteps {
+  const GradientArguments& args;
+  const GradientTile& tile;
+  bool is_query;
+  int count;
+
+  __device__ __forceinline__ RecurrenceSteps(const GradientArguments& all, const GradientTile& of)
+      : args(all), tile(of), is_query(all.task == kQueryGradient), count(of.item.tokens * of.members) {}
+
+  __device__ __forceinline__ int token(int step) const {
+    return is_query ? step : tile.item.tokens - 1 - step / tile.members;
+  }
+  __device__ __forceinline__ int member(int step) const { return is_query ? 0 : step % tile.members; }
+  // Whether all heads of the group have added to the sums of the token.
+  __device__ __forceinline__ bool writes(int step) const { return member(step) == tile.members - 1; }
+
+  // Row `token` of [batch, head, token] without gaps.
+  __device__ __forceinline__ float of_row(const float* rows_gmem, int heads, int head_idx, int token) const {
+    return rows_gmem[(static_cast<int64_t>(tile.batch_idx) * heads + head_idx) * args.chunked.tokens +
+                     tile.item.start + token];
+  }
+  __device__ __forceinline__ float normalizer(int step) const {
+    return *row_address<float>(args.chunked.normalizer, tile.batch_idx, query_head(step), tile.item.start + token(step));
+  }
+  __device__ __forceinline__ float delta(int step) const {
+    return of_row(args.delta, args.chunked.heads, query_head(step), token(step));
+  }
+  __device__ __forceinline__ float query_scale(int step) const {
+    return args.query_scale == nullptr ? 1.0f
+                                       : of_row(args.query_scale, args.chunked.heads, query_head(step), token(step));
+  }
+  __device__ __forceinline__ float key_scale(int step) const {
+    const int kv_heads = args.chunked.heads / args.chunked.group;
+    return args.key_scale == nullptr ? 1.0f : of_row(args.key_scale, kv_heads, tile.kv_head_idx, token(step));
+  }
+  __device__ __forceinline__ int query_head(int step) const { return tile.query_head(is_query, member(step)); }
+  __device__ __forceinline__ float a(int step) const {
+    return coefficient(args.chunked.a_per_head, args.chunked.a, query_head(step));
+  }
+  __device__ __forceinline__ float b(int step) const {
+    return coefficient(args.chunked.b_per_head, args.chunked.b, query_head(step));
+  }
+
+  __device__ __forceinline__ StepFactors factors(int step) const {
+    StepFactors factors;
+    const float slope = b(step) / normalizer(step);
+    if (is_query) {
+      factors.z_factor = key_scale(step);
+      factors.out_factor = slope;
+      factors.sum_factor = -delta(step);
+    } else if (args.task == kKeyGradient) {
+      factors.y_factor = slope;
+      factors.z_factor = query_scale(step);
+      factors.offset = -delta(step) * slope;
+    } else {
+      factors.x_factor = key_scale(step);
+      factors.y_factor = slope * query_scale(step);
+      factors.offset = a(step) / normalizer(step);
+    }
+    return factors;
+  }
+};
+
+// The terms of da and db of an item.
+struct CoefficientTerms {
+  double weights = 0.0;  // m / g
+  double slopes = 0.0;   // q . dq / b
+};
+
+// Returns this thread's part of the terms, of kQueryGradient.
+template <class Plan>
+__device__ __forceinline__ CoefficientTerms gradient_recurrence_tile(const GradientArguments& args,
+                                                                     const GradientTile& tile, int first_column) {
+  using Element = typename Plan::Element;
+  constexpr int kTokens = Plan::kTokens;
+  constexpr int kColumns = Plan::kColumns;
+  extern __shared__ __align__(16) unsigned char chunk_smem[];
+  __shared__ StepFactors factors_smem[kTokens];
+
+  const ChunkedArguments& chunked = args.chunked;
+  const RecurrenceSteps steps(args, tile);
+  const int dim = chunked.key_dim;  // of x and y
+  const int stride = Plan::row_stride(dim);
+  float* const linear_smem = reinterpret_cast<float*>(chunk_smem);
+  float* const recent_smem = Plan::keeps_errors(dim) ? linear_smem + dim * kColumns : nullptr;
+  float* const x_smem = linear_smem + (recent_smem == nullptr ? 1 : 2) * dim * kColumns;
+  float* const y_smem = x_smem + kTokens * stride;
+  float* const z_smem = y_smem + kTokens * stride;
+  float* const sum_smem = z_smem + kTokens * kColumns;
+  float* const partial_smem = sum_smem + kTokens * kColumns;
+  float* const product_smem = partial_smem + Plan::kSlices * kTokens * kColumns;
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int column = thread % kColumns;
+  const int slice = thread / kColumns;
+  const int out_column = first_column + column;  // of the tensors
+  const bool column_valid = out_column < chunked.value_dim;
+  const StateStrides strides(chunked, args.task);
+  const int64_t state_offset = tile.state_offset(chunked) + out_column * strides.z;
+  const int64_t sum_offset = tile.state * chunked.value_dim + out_column;
+
+  for (int m = slice; m < dim; m += Plan::kSlices) {
+    const bool valid = chunked.state_in != nullptr && column_valid;
+    linear_smem[m * kColumns + column] = valid ? chunked.state_in[state_offset + m * strides.y] : 0.0f;
+    if (recent_smem != nullptr) {
+      recent_smem[m * kColumns + column] = 0.0f;
+    }
+  }
+  RunningSum sum_frag(chunked.value_sum_in != nullptr && column_valid ? chunked.value_sum_in[sum_offset] : 0.0f);
+  RunningSum y_sum_frag[Plan::kPrefixesPerThread];
+#pragma unroll
+  for (int i = 0; i < Plan::kPrefixesPerThread; ++i) {
+    const int m = thread + i * Plan::kThreads;
+    y_sum_frag[i] = RunningSum(chunked.key_sum_in != nullptr && m < dim
+                                   ? chunked.key_sum_in[tile.key_sum_offset(chunked) + m]
+                                   : 0.0f);
+  }
+  CoefficientTerms terms;
+
+  for (int first_step = 0; first_step < steps.count; first_step += kTokens) {
+    const int num_steps = min(steps.count - first_step, kTokens);
+    // The last rows and factors are no longer read.
+    __syncthreads();
+    if (thread < kTokens) {
+      factors_smem[thread] = thread < num_steps ? steps.factors(first_step + thread) : StepFactors{};
+    }
+    __syncthreads();
+    for (int t = 0; t < kTokens; ++t) {
+      const bool valid = t < num_steps;
+      const int step = first_step + (valid ? t : 0);
+      const int64_t token = tile.item.start + steps.token(step);
+      const int source_head = tile.source_head(steps.is_query, steps.member(step));
+      const Element* const x_gmem = row_address<Element>(chunked.query, tile.batch_idx, tile.head_idx, token);
+      const Element* const y_gmem = row_address<Element>(chunked.key, tile.batch_idx, source_head, token);
+      for (int m = thread; m < stride; m += Plan::kThreads) {
+        const bool m_valid = valid && m < dim;
+        x_smem[t * stride + m] = m_valid ? to_float(x_gmem[m]) * factors_smem[t].x_factor : 0.0f;
+        y_smem[t * stride + m] = m_valid ? to_float(y_gmem[m]) * factors_smem[t].y_factor : 0.0f;
+      }
+      if (slice == t % Plan::kSlices) {
+        const Element* const z_gmem = row_address<Element>(chunked.value, tile.batch_idx, source_head, token);
+        z_smem[t * kColumns + column] =
+            valid && column_valid ? to_float(z_gmem[out_column]) * factors_smem[t].z_factor : 0.0f;
+      }
+    }
+    __syncthreads();
+
+    if (steps.is_query) {
+      float product_frag[kTokens] = {};
+#pragma unroll
+      for (int i = 0; i < Plan::kPrefixesPerThread; ++i) {
+        const int m = thread + i * Plan::kThreads;
+        if (m < dim) {
+#pragma unroll
+          for (int t = 0; t < kTokens; ++t) {
+            y_sum_frag[i].add(y_smem[t * stride + m]);
+            product_frag[t] = fmaf(x_smem[t * stride + m], y_sum_frag[i].total(), product_frag[t]);
+          }
+          y_sum_frag[i].fold();
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        const float sum = sum_lanes(product_frag[t]);
+        if (thread % kWarp == 0) {
+          product_smem[t * Plan::kSlices + thread / kWarp] = sum;
+        }
+      }
+    }
+    if (slice == 0) {
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        sum_frag.add(t < num_steps ? factors_smem[t].offset * z_smem[t * kColumns + column] : 0.0f);
+        sum_smem[t * kColumns + column] = sum_frag.total();
+      }
+      sum_frag.fold();
+    }
+    float out_frag[kTokens];
+    scan_tokens<Plan>(linear_smem, recent_smem, x_smem, y_smem, z_smem, dim, num_steps, out_frag);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      partial_smem[(slice * kTokens + t) * kColumns + column] = out_frag[t];
+    }
+    __syncthreads();
+
+    if (steps.is_query && thread < num_steps) {
+      float product = 0.0f;  // x . sum of y
+#pragma unroll
+      for (int warp = 0; warp < Plan::kSlices; ++warp) {
+        product += product_smem[thread * Plan::kSlices + warp];
+      }
+      const double count = static_cast<double>(tile.item.count + first_step + thread + 1);
+      const double delta = steps.delta(first_step + thread);
+      terms.weights += (product - delta * count) / steps.normalizer(first_step + thread);
+    }
+    for (int t = slice; t < num_steps; t += Plan::kSlices) {
+      const int step = first_step + t;
+      if (column_valid && steps.writes(step)) {
+        float linear = 0.0f;
+#pragma unroll
+        for (int l = 0; l < Plan::kSlices; ++l) {
+          linear += partial_smem[(l * kTokens + t) * kColumns + column];
+        }
+        const float sum = fmaf(factors_smem[t].sum_factor, sum_smem[t * kColumns + column], linear);
+        const int64_t token = tile.item.start + steps.token(step);
+        Element* const out_gmem = row_address<Element>(chunked.out, tile.batch_idx, tile.head_idx, token);
+        out_gmem[out_column] = from_float<Element>(factors_smem[t].out_factor * sum);
+        if (args.slope_query.address != nullptr) {
+          const Element* const query_gmem =
+              row_address<Element>(args.slope_query, tile.batch_idx, tile.head_idx, token);
+          const float query = to_float(query_gmem[out_column]) * steps.query_scale(step);
+          terms.slopes += static_cast<double>(query) * sum / steps.normalizer(step);
+        }
+      }
+    }
+  }
+
+  if (chunked.state_out != nullptr && column_valid) {
+    for (int m = slice; m < dim; m += Plan::kSlices) {
+      const float error = recent_smem == nullptr ? 0.0f : recent_smem[m * kColumns + column];
+      chunked.state_out[state_offset + m * strides.y] = linear_smem[m * kColumns + column] + error;
+    }
+  }
+  if (chunked.value_sum_out != nullptr && column_valid && slice == 0) {
+    chunked.value_sum_out[sum_offset] = sum_frag.total();
+  }
+  return terms;
+}
+
+// Tile `tile_number` of 64 columns of a task, with its partial sums; those of other turns are part of them.
+template <class Plan>
+__device__ __forceinline__ void repair_gradient(const GradientArguments& args, int64_t tile_number) {
+  const GradientTile tile(args.chunked, tile_number, args.task == kQueryGradient);
+  CoefficientTerms terms;
+  for (int column = 0; column < tile.num_columns; column += Plan::kColumns) {
+    __syncthreads();  // the tile before has been read
+    const CoefficientTerms more = gradient_recurrence_tile<Plan>(args, tile, tile.first_column + column);
+    terms.weights = more.weights;  // each tile has seen them
+    terms.slopes += more.slopes;
+  }
+  if (args.task != kQueryGradient) {
+    return;
+  }
+  __shared__ double sums_smem[2 * Plan::kThreads / kWarp];
+  const int tiles = ceil_div(args.chunked.value_dim, kValueColumns);
+  const int turns = args.chunked.turns;
+  const int64_t place = (tile_number / tiles * turns) * tiles + tile.block.tile_idx;
+  store_partials<Plan::kThreads>(args, place, tile.block.tile_idx == 0 ? terms.weights : 0.0, terms.slopes, sums_smem,
+                                 [] { __syncthreads(); });
+  for (int turn = 1 + static_cast<int>(threadIdx.x) / 2; turn < turns; turn += Plan::kThreads / 2) {
+    args.partials[2 * (place + static_cast<int64_t>(turn) * tiles) + threadIdx.x % 2] = 0.0;
+  }
+}
+
+// The tiles of the tasks that a sweep marked; those of a task come behind those of the ones before.
+template <class Plan>
+__device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArguments& args) {
+  let_later_kernels_start();
+  const auto tiles_of = [&](int task) {
+    const ChunkedArguments& chunked = args.tasks[task].chunked;
+    const int heads = args.tasks[task].task == kQueryGradient ? chunked.heads : chunked.heads / chunked.group;
+    const int64_t items = static_cast<int64_t>(chunked.batches) * heads * chunked.num_items;
+    return items * ceil_div(chunked.value_dim, kValueColumns);
+  };
+  // Calls visit(gradient, tile among those of its task).
+  const auto find = [&](int64_t tile_number, auto&& visit) {
+    int task = 0;
+    while (tile_number >= tiles_of(task)) {
+      tile_number -= tiles_of(task);
+      ++task;
+    }
+    return visit(args.tasks[task], tile_number);
+  };
+  int64_t num_tiles = 0;
+  for (int task = 0; task < args.count; ++task) {
+    num_tiles += tiles_of(task);
+  }
+  wait_for_earlier_kernels();
+  walk_marked_tiles<Plan::kThreads>(
+      num_tiles,
+      [&](int64_t number) {
+        return find(number, [](const GradientArguments& gradient, int64_t tile_number) {
+          const uint32_t tile = static_cast<uint32_t>(tile_number);  // a grid could have it
+          const uint32_t tiles = ceil_div(gradient.chunked.value_dim, kValueColumns);
+          return is_marked(gradient.chunked, tile / tiles, tile % tiles);
+        });
+      },
+      [&](int64_t number) {
+        find(number, [](const GradientArguments& gradient, int64_t tile_number) {
+          repair_gradient<Plan>(gradient, tile_number);
+        });
+      });
+}
+
+}  // namespace linattn
