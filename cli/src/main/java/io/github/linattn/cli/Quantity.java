@@ -27,8 +27,10 @@ enum Quantity {
   }
 
   double bound(DType dtype, Mode mode) {
-    return this == DA || this == DB
-        ? ErrorBudget.ofCoefficients(dtype, mode)
-        : ErrorBudget.of(dtype, mode);
+    return switch (this) {
+      case O, G, STATE, DSTATE -> ErrorBudget.of(dtype, mode);
+      case DQ, DK, DV -> ErrorBudget.ofGradients(dtype, mode);
+      case DA, DB -> ErrorBudget.ofCoefficients(dtype, mode);
+    };
   }
 }

@@ -50,7 +50,8 @@ class KernelTextTest {
         tiles(Operation.STATE_OUTPUTS, Technique.MMA, ElementType.F32, Precision.ACCURATE),
         tiles(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE),
         tiles(Operation.DECODE, Technique.SIMT, ElementType.F16, Precision.NATIVE),
-        tiles(Operation.RECURRENCE, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
+        tiles(Operation.RECURRENCE, Technique.SIMT, ElementType.F32, Precision.ACCURATE),
+        tiles(Operation.GRADIENT_RECURRENCE, Technique.SIMT, ElementType.F16, Precision.NATIVE));
   }
 
   @ParameterizedTest

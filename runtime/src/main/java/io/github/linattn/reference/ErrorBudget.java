@@ -13,7 +13,10 @@ public final class ErrorBudget {
 
   private ErrorBudget() {}
 
-  /** Bound for o, g, dq, dk, dv, the state and its gradient. */
+  /** Half a unit in the last place of bf16. */
+  private static final double BF16_ROUNDING = 0x1p-9;
+
+  /** Bound for o, g, the state and its gradient. */
   public static double of(DType dtype, Mode mode) {
     return switch (dtype) {
       case F32 ->
@@ -25,6 +28,14 @@ public final class ErrorBudget {
       case BF16 -> 5e-3;
       case F16 -> 1e-3;
     };
+  }
+
+  /**
+   * Bound for dq, dk and dv. In bf16 o, which they are formed of, was rounded before, and the
+   * results are rounded once more.
+   */
+  public static double ofGradients(DType dtype, Mode mode) {
+    return of(dtype, mode) + (dtype == DType.BF16 ? BF16_ROUNDING : 0);
   }
 
   /** Bound for da and db. */

@@ -79,6 +79,9 @@ public final class Reference {
   /**
    * Everything the operator gives; gradients are zeros where the problem has no dO.
    *
+   * @param daSpread of each head, the root of the sum of the squares of the tokens' terms of da: as
+   *     large as da where these don't happen to cancel
+   * @param dbSpread the same of db
    * @param state after the last token
    * @param initialState gradient of the state before the first token, also where that is empty
    */
@@ -90,6 +93,8 @@ public final class Reference {
       double[] dv,
       double[] da,
       double[] db,
+      double[] daSpread,
+      double[] dbSpread,
       State state,
       StateGradient initialState) {}
 
@@ -108,6 +113,8 @@ public final class Reference {
             zeros(shape.q().elements()),
             zeros(shape.k().elements()),
             zeros(shape.v().elements()),
+            zeros(shape.coefficients().elements()),
+            zeros(shape.coefficients().elements()),
             zeros(shape.coefficients().elements()),
             zeros(shape.coefficients().elements()),
             new State(
@@ -295,8 +302,12 @@ public final class Reference {
       for (int j = 0; j < d; j++) {
         dq[j] -= delta * sums.left[j];
       }
-      result.da[head] += dot(omega, sums.right) - delta * sums.count;
-      result.db[head] += dot(q, dq);
+      double ofA = dot(omega, sums.right) - delta * sums.count;
+      double ofB = dot(q, dq);
+      result.da[head] += ofA;
+      result.db[head] += ofB;
+      result.daSpread[head] = Math.hypot(result.daSpread[head], ofA);
+      result.dbSpread[head] = Math.hypot(result.dbSpread[head], ofB);
       for (int j = 0; j < d; j++) {
         dq[j] *= b;
       }

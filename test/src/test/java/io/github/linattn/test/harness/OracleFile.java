@@ -141,6 +141,8 @@ public final class OracleFile {
         tensor("dv"),
         tensor("da"),
         tensor("db"),
+        new double[0],
+        new double[0],
         new Reference.State(
             causal ? tensor("S") : new double[0],
             causal ? tensor("z") : new double[0],

@@ -38,16 +38,19 @@ public record Results(
   /** Asserts that all of it is {@code expected}. */
   public void assertRight(Case problem, Reference.Result expected, Tolerance.Bounds bounds) {
     double stored = bounds.stored();
+    double gradient = bounds.gradient();
     double computed = bounds.computed();
     double coefficient = bounds.coefficient();
     Scales scales = Scales.of(problem, expected.g());
     check(problem, "o", expected.o(), o, problem.dtype, stored, 0);
     check(problem, "g", expected.g(), g, DType.F32, computed, 0);
-    check(problem, "dq", expected.dq(), dq, problem.dtype, stored, scales.queries);
-    check(problem, "dk", expected.dk(), dk, problem.dtype, stored, scales.keys);
-    check(problem, "dv", expected.dv(), dv, problem.dtype, stored, 0);
-    check(problem, "da", expected.da(), da, DType.F32, coefficient, scales.a);
-    check(problem, "db", expected.db(), db, DType.F32, coefficient, scales.b);
+    check(problem, "dq", expected.dq(), dq, problem.dtype, gradient, scales.queries);
+    check(problem, "dk", expected.dk(), dk, problem.dtype, gradient, scales.keys);
+    check(problem, "dv", expected.dv(), dv, problem.dtype, gradient, 0);
+    double daSpread = Tolerance.norm(expected.daSpread());
+    double dbSpread = Tolerance.norm(expected.dbSpread());
+    checkSum(problem, "da", expected.da(), da, coefficient, scales.a, daSpread);
+    checkSum(problem, "db", expected.db(), db, coefficient, scales.b, dbSpread);
     if (state != null) {
       check(problem, "S", expected.state().s(), state.s(), DType.F32, computed, 0);
       check(problem, "z", expected.state().z(), state.z(), DType.F32, computed, 0);
@@ -74,6 +77,20 @@ public record Results(
       return;
     }
     Tolerance.assertClose(problem + ": " + what, expected, got, dtype, bound, scale);
+  }
+
+  private static void checkSum(
+      Case problem,
+      String what,
+      double[] expected,
+      float @Nullable [] got,
+      double bound,
+      double scale,
+      double spread) {
+    if (got == null) {
+      return;
+    }
+    Tolerance.assertClose(problem + ": " + what, expected, got, DType.F32, bound, scale, spread);
   }
 
   /** Asserts the same bits everywhere. */

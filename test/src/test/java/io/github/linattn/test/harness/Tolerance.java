@@ -24,7 +24,9 @@ import io.github.linattn.reference.Reference;
  *       states and weights to their type.
  *   <li>rounding of stored results: half a unit in the last place, 2^-9 for bf16 and 2^-11 for
  *       fp16; below 2^-14 fp16 has a fixed step of 2^-24, half of which is the quantum.
- *   <li>da and db are sums of terms of either sign that nearly cancel: fifty times fp32.
+ *   <li>da and db are sums over tokens of differences that nearly cancel: fifty times the bound.
+ *       Their terms have either sign, so that |expected| is no smaller than the root of the sum of
+ *       their squares, which is what such a sum comes to unless it vanishes by chance.
  * </ul>
  *
  * <p>Where the exact result is 0, as dq, dk, da and db of a lone token are, no bound relative to it
@@ -41,24 +43,26 @@ public final class Tolerance {
   /**
    * Bounds of one problem's results.
    *
-   * @param stored of o, dq, dk and dv, which have the type of the inputs
+   * @param stored of o, which has the type of the inputs
+   * @param gradient of dq, dk and dv, likewise
    * @param computed of g and the state, which are fp32
    * @param coefficient of da and db
    */
-  public record Bounds(double stored, double computed, double coefficient) {}
+  public record Bounds(double stored, double gradient, double computed, double coefficient) {}
 
   /** Bounds against an answer for the inputs as the backend reads them. */
   public static Bounds of(Case problem) {
     double computed = computed(problem.shape.tokens());
-    return new Bounds(
-        stored(problem.dtype, problem.shape.tokens()), computed, CANCELLING * computed);
+    double stored = stored(problem.dtype, problem.shape.tokens());
+    return new Bounds(stored, stored, computed, CANCELLING * computed);
   }
 
   /** Bounds of a backend that multiplies on tensor cores, for inputs as it reads them. */
   public static Bounds onTensorCores(Case problem) {
-    double bound = ErrorBudget.of(problem.dtype, problem.mode);
-    double grown = bound * Math.max(1, problem.shape.tokens() / TOKENS_OF_FP32);
-    return new Bounds(grown, grown, CANCELLING * grown);
+    double growth = Math.max(1, problem.shape.tokens() / TOKENS_OF_FP32);
+    double bound = growth * ErrorBudget.of(problem.dtype, problem.mode);
+    double gradient = growth * ErrorBudget.ofGradients(problem.dtype, problem.mode);
+    return new Bounds(bound, gradient, bound, CANCELLING * bound);
   }
 
   /**
@@ -69,7 +73,7 @@ public final class Tolerance {
   public static Bounds unrounded(Case problem) {
     Mode exact = problem.dtype == DType.F32 ? Mode.ACCURATE : Mode.DEFAULT;
     double bound = ErrorBudget.of(problem.dtype, exact);
-    return new Bounds(bound, bound, CANCELLING * bound);
+    return new Bounds(bound, bound, bound, CANCELLING * bound);
   }
 
   /** Bound of a quantity that is stored as {@code dtype}. */
@@ -99,11 +103,28 @@ public final class Tolerance {
    */
   public static void assertClose(
       String what, double[] expected, float[] got, DType dtype, double bound, double scale) {
+    assertClose(what, expected, got, dtype, bound, scale, 0);
+  }
+
+  /**
+   * Asserts that sums {@code got} are {@code expected} within {@code bound}.
+   *
+   * @param scale as above
+   * @param spread root of the sum of the squares of the terms
+   */
+  static void assertClose(
+      String what,
+      double[] expected,
+      float[] got,
+      DType dtype,
+      double bound,
+      double scale,
+      double spread) {
     assertThat(got).as(what + Seeds.replay()).hasSameSizeAs(expected);
     double size = norm(expected);
     double error = Reference.error(expected, got) * (size == 0 ? 1 : size);
     double allowed =
-        bound * Math.max(size, isZero(size, scale) ? scale : 0)
+        bound * Math.max(Math.max(size, spread), isZero(size, scale) ? scale : 0)
             + quantum(dtype) * Math.sqrt(expected.length);
     assertThat(error <= allowed)
         .as(
