@@ -21,6 +21,18 @@ struct StepFactors {
   float offset = 1.0f;
   float out_factor = 1.0f;
   float sum_factor = 1.0f;
+
+  // Those that this lane of the warp has. All lanes take part.
+  __device__ __forceinline__ StepFactors of_lane(int lane) const {
+    StepFactors factors;
+    factors.x_factor = __shfl_sync(kAllLanes, x_factor, lane);
+    factors.y_factor = __shfl_sync(kAllLanes, y_factor, lane);
+    factors.z_factor = __shfl_sync(kAllLanes, z_factor, lane);
+    factors.offset = __shfl_sync(kAllLanes, offset, lane);
+    factors.out_factor = __shfl_sync(kAllLanes, out_factor, lane);
+    factors.sum_factor = __shfl_sync(kAllLanes, sum_factor, lane);
+    return factors;
+  }
 };
 
 // The tokens of an item in the order of the task, and the query heads of a group for each of them.
@@ -101,7 +113,6 @@ __device__ __forceinline__ CoefficientTerms gradient_recurrence_tile(const Gradi
   constexpr int kTokens = Plan::kTokens;
   constexpr int kColumns = Plan::kColumns;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
-  __shared__ StepFactors factors_smem[kTokens];
 
   const ChunkedArguments& chunked = args.chunked;
   const RecurrenceSteps steps(args, tile);
@@ -145,28 +156,25 @@ __device__ __forceinline__ CoefficientTerms gradient_recurrence_tile(const Gradi
 
   for (int first_step = 0; first_step < steps.count; first_step += kTokens) {
     const int num_steps = min(steps.count - first_step, kTokens);
-    // The last rows and factors are no longer read.
-    __syncthreads();
-    if (thread < kTokens) {
-      factors_smem[thread] = thread < num_steps ? steps.factors(first_step + thread) : StepFactors{};
-    }
-    __syncthreads();
+    const StepFactors own_factors = steps.factors(first_step + min(thread % kWarp, num_steps - 1));
+    __syncthreads();  // the last rows are no longer read
     for (int t = 0; t < kTokens; ++t) {
       const bool valid = t < num_steps;
       const int step = first_step + (valid ? t : 0);
+      const StepFactors factors = own_factors.of_lane(t);
       const int64_t token = tile.item.start + steps.token(step);
       const int source_head = tile.source_head(steps.is_query, steps.member(step));
       const Element* const x_gmem = row_address<Element>(chunked.query, tile.batch_idx, tile.head_idx, token);
       const Element* const y_gmem = row_address<Element>(chunked.key, tile.batch_idx, source_head, token);
       for (int m = thread; m < stride; m += Plan::kThreads) {
         const bool m_valid = valid && m < dim;
-        x_smem[t * stride + m] = m_valid ? to_float(x_gmem[m]) * factors_smem[t].x_factor : 0.0f;
-        y_smem[t * stride + m] = m_valid ? to_float(y_gmem[m]) * factors_smem[t].y_factor : 0.0f;
+        x_smem[t * stride + m] = m_valid ? to_float(x_gmem[m]) * factors.x_factor : 0.0f;
+        y_smem[t * stride + m] = m_valid ? to_float(y_gmem[m]) * factors.y_factor : 0.0f;
       }
       if (slice == t % Plan::kSlices) {
         const Element* const z_gmem = row_address<Element>(chunked.value, tile.batch_idx, source_head, token);
         z_smem[t * kColumns + column] =
-            valid && column_valid ? to_float(z_gmem[out_column]) * factors_smem[t].z_factor : 0.0f;
+            valid && column_valid ? to_float(z_gmem[out_column]) * factors.z_factor : 0.0f;
       }
     }
     __syncthreads();
@@ -196,7 +204,8 @@ __device__ __forceinline__ CoefficientTerms gradient_recurrence_tile(const Gradi
     if (slice == 0) {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
-        sum_frag.add(t < num_steps ? factors_smem[t].offset * z_smem[t * kColumns + column] : 0.0f);
+        const float offset = own_factors.of_lane(t).offset;
+        sum_frag.add(t < num_steps ? offset * z_smem[t * kColumns + column] : 0.0f);
         sum_smem[t * kColumns + column] = sum_frag.total();
       }
       sum_frag.fold();
@@ -221,16 +230,17 @@ __device__ __forceinline__ CoefficientTerms gradient_recurrence_tile(const Gradi
     }
     for (int t = slice; t < num_steps; t += Plan::kSlices) {
       const int step = first_step + t;
+      const StepFactors factors = own_factors.of_lane(t);
       if (column_valid && steps.writes(step)) {
         float linear = 0.0f;
 #pragma unroll
         for (int l = 0; l < Plan::kSlices; ++l) {
           linear += partial_smem[(l * kTokens + t) * kColumns + column];
         }
-        const float sum = fmaf(factors_smem[t].sum_factor, sum_smem[t * kColumns + column], linear);
+        const float sum = fmaf(factors.sum_factor, sum_smem[t * kColumns + column], linear);
         const int64_t token = tile.item.start + steps.token(step);
         Element* const out_gmem = row_address<Element>(chunked.out, tile.batch_idx, tile.head_idx, token);
-        out_gmem[out_column] = from_float<Element>(factors_smem[t].out_factor * sum);
+        out_gmem[out_column] = from_float<Element>(factors.out_factor * sum);
         if (args.slope_query.address != nullptr) {
           const Element* const query_gmem =
               row_address<Element>(args.slope_query, tile.batch_idx, tile.head_idx, token);
@@ -267,12 +277,12 @@ __device__ __forceinline__ void repair_gradient(const GradientArguments& args, i
   if (args.task != kQueryGradient) {
     return;
   }
-  __shared__ double sums_smem[2 * Plan::kThreads / kWarp];
+  extern __shared__ __align__(16) unsigned char chunk_smem[];
   const int tiles = ceil_div(args.chunked.value_dim, kValueColumns);
   const int turns = args.chunked.turns;
   const int64_t place = (tile_number / tiles * turns) * tiles + tile.block.tile_idx;
-  store_partials<Plan::kThreads>(args, place, tile.block.tile_idx == 0 ? terms.weights : 0.0, terms.slopes, sums_smem,
-                                 [] { __syncthreads(); });
+  store_partials<Plan::kThreads>(args, place, tile.block.tile_idx == 0 ? terms.weights : 0.0, terms.slopes,
+                                 reinterpret_cast<double*>(chunk_smem), [] { __syncthreads(); });
   for (int turn = 1 + static_cast<int>(threadIdx.x) / 2; turn < turns; turn += Plan::kThreads / 2) {
     args.partials[2 * (place + static_cast<int64_t>(turn) * tiles) + threadIdx.x % 2] = 0.0;
   }
