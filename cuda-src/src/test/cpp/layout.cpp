@@ -135,6 +135,10 @@ int main() {
   MEMBER(GradientArguments, slope_query);
   MEMBER(GradientArguments, task);
   MEMBER(GradientArguments, tasks);
+  SIZE(GradientRecurrenceArguments);
+  MEMBER(GradientRecurrenceArguments, tasks);
+  MEMBER(GradientRecurrenceArguments, count);
+  MEMBER(GradientRecurrenceArguments, reserved);
   SIZE(GradientRowsArguments);
   MEMBER(GradientRowsArguments, query);
   MEMBER(GradientRowsArguments, key);

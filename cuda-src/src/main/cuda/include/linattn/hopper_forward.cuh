@@ -238,16 +238,17 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
               weight_bound <= kMaxHalf * b ? fminf(kMaxHalf * b / state_bound, 0x1p100f) : -1.0f);
 }
 
-// One mark for each 64 value columns of the block. All threads take part.
+// One mark for each 64 value columns of block `number` of its task. All threads take part.
 template <class Plan>
-__device__ __forceinline__ void write_marks(const Block<Plan>& block, bool marks, int marked_box) {
+__device__ __forceinline__ void write_marks(const Block<Plan>& block, uint32_t number, bool marks,
+                                            int marked_box) {
   const ChunkedArguments& args = block.chunked();
 #pragma unroll
   for (int box = 0; box < Plan::kBeside; ++box) {
     const int marked = __syncthreads_or(marks && (marked_box < 0 || marked_box == box));
     const int column = block.work.first_column + box * Plan::kBoxColumns;
     if (threadIdx.x == 0 && args.marks != nullptr && column < args.value_dim) {
-      const int64_t item = StateAddress<Plan>::block_number(block) / ceil_div(args.value_dim, Plan::kTileColumns);
+      const int64_t item = number / ceil_div(args.value_dim, Plan::kTileColumns);
       args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + column / Plan::kBoxColumns] = marked;
     }
   }
@@ -317,7 +318,7 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
     }
   }
   if constexpr (!Plan::kSums) {
-    write_marks(block, marks != 0.0f, marked_box);  // NaN is not 0
+    write_marks(block, blockIdx.x, marks != 0.0f, marked_box);  // NaN is not 0
   }
   cluster_sync();
 }

@@ -119,7 +119,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kPartialsOffset), weight_sum,
                    slope_sum);
   }
-  write_marks(block, marks != 0.0f, marked_box);  // NaN is not 0
+  write_marks(block, block_number, marks != 0.0f, marked_box);  // NaN is not 0
   cluster_sync();
 }
 

@@ -117,19 +117,20 @@ struct Scores {
   }
 };
 
-// What the scores of a gradient read of rows row and row + 8 of a chunk.
+// What the scores of a gradient read of rows row and row + 8 of a chunk. Nobody asked for those past the end.
 template <class Plan, bool kRead = Plan::kQueryGradient>
 struct GradientRows {
   float delta[2];
   float normalizer[2];
 
-  __device__ __forceinline__ GradientRows(const Block<Plan>& block, int place, int row) {
+  __device__ __forceinline__ GradientRows(const Block<Plan>& block, int place, int row, int num_rows) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // a lane reads for the four of its row
-      normalizer[i] = (lane & 3) == 0 ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
+      const bool reads = (lane & 3) == 0 && row + 8 * i < num_rows;
+      normalizer[i] = reads ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
       if constexpr (!Plan::kFormsDelta || Plan::kConverted) {
-        delta[i] = (lane & 3) == 0 ? load_float(block.deltas(place) + (row + 8 * i) * 4) : 0.0f;
+        delta[i] = reads ? load_float(block.deltas(place) + (row + 8 * i) * 4) : 0.0f;
         delta[i] = __shfl_sync(kAllLanes, delta[i], lane & 28);
       }
     }
@@ -140,7 +141,7 @@ struct GradientRows {
 
 template <class Plan>
 struct GradientRows<Plan, false> {
-  __device__ __forceinline__ GradientRows(const Block<Plan>&, int, int) {}
+  __device__ __forceinline__ GradientRows(const Block<Plan>&, int, int, int) {}
   __device__ __forceinline__ static float constant(int, float a) { return a; }
 };
 
@@ -269,7 +270,7 @@ struct Score : Scores<Plan> {
       second_length = load_float(block.lengths(at.index()) + row * 4 + 32) * query_scale;
     }
     wait_for_rows();
-    GradientRows<Plan> rows(block, rows_at.index(), row);
+    GradientRows<Plan> rows(block, rows_at.index(), row, block.rows(chunk));
     if constexpr (Plan::kFormsDelta && !Plan::kConverted) {
       form_delta(chunk, rows.delta);
     }

@@ -73,7 +73,8 @@ public final class Tolerance {
   public static Bounds unrounded(Case problem) {
     Mode exact = problem.dtype == DType.F32 ? Mode.ACCURATE : Mode.DEFAULT;
     double bound = ErrorBudget.of(problem.dtype, exact);
-    return new Bounds(bound, bound, bound, CANCELLING * bound);
+    double gradient = ErrorBudget.ofGradients(problem.dtype, exact);
+    return new Bounds(bound, gradient, bound, CANCELLING * bound);
   }
 
   /** Bound of a quantity that is stored as {@code dtype}. */
