@@ -10,6 +10,8 @@ namespace hopper {
 template <class Plan>
 struct Outputs {
   static constexpr int kFirstBarrier = 1;  // of as many as there are warpgroups with outputs
+  // Of additions to marks that don't wait for one another: the state of a gradient has nothing else to do meanwhile.
+  static constexpr int kMarkChains = Plan::kGradient ? 4 : 1;
   using Half = typename Plan::Half;
 
   const Block<Plan>& block;
@@ -18,9 +20,9 @@ struct Outputs {
   int lane;
   float first_sum = 0.0f;  // u of this thread's two rows
   float second_sum = 0.0f;
-  double slope_sum = 0.0;     // of q . dq / b, where wanted
-  float marks = 0.0f;         // NaN once an output was not finite
-  uint32_t marked_pairs = 0;  // the same of outputs of 16 bits
+  double slope_sum = 0.0;  // of q . dq / b, where wanted
+  float marks = 0.0f;      // NaN once an output was not finite
+  uint32_t marked_pairs[kMarkChains] = {};  // the same of outputs of 16 bits
 
   __device__ __forceinline__ Outputs(const Block<Plan>& shared, int box_idx, int warp_in_group, int lane_idx)
       : block(shared),
@@ -80,7 +82,13 @@ struct Outputs {
 
   // Not 0, NaN, where an output was not finite.
   __device__ __forceinline__ float all_marks() const {
-    return marks + Half::low(marked_pairs) + Half::high(marked_pairs);
+    float all = marks;
+#pragma unroll
+    for (int i = 0; i < kMarkChains; ++i) {
+      all += Half::low(marked_pairs[i]);
+      all += Half::high(marked_pairs[i]);
+    }
+    return all;
   }
 
   // O^T += V^T W^T; the product of S, which without b is not wanted, stands there already.
@@ -219,7 +227,7 @@ struct Outputs {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         halves[i] = Half::pack(outputs_frag[8 * pair + 2 * i], outputs_frag[8 * pair + 2 * i + 1]);
-        marked_pairs = Half::mark(halves[i], marked_pairs);
+        marked_pairs[i % kMarkChains] = Half::mark(halves[i], marked_pairs[i % kMarkChains]);
       }
       store_matrices_transposed(matrix + pair * 16 * kRowBytes, halves);
     }

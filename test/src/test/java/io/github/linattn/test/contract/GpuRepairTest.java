@@ -1,0 +1,114 @@
+package io.github.linattn.test.contract;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.reference.Reference;
+import io.github.linattn.test.harness.Backends;
+import io.github.linattn.test.harness.Case;
+import io.github.linattn.test.harness.GpuTest;
+import io.github.linattn.test.harness.Layout;
+import io.github.linattn.test.harness.Results;
+import io.github.linattn.test.harness.Run;
+import io.github.linattn.test.harness.StateGradientValues;
+import io.github.linattn.test.harness.Subject;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * Breaks when gradients that are computed token by token, because a sweep marked them, are wrong: a
+ * NaN in dO of the first token touches the first rows of its head's dq, dk and dv alone, and every
+ * other row of the head is repaired.
+ */
+@GpuTest
+final class GpuRepairTest {
+  private static final String PROPERTY = "linattn.gradient.plan";
+
+  static List<Arguments> plansAndCases() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (String plan : List.of("wgmma", "mma", "wgmma:64", "mma:128")) {
+        for (Case.Builder builder : cases()) {
+          rows.add(Arguments.of(plan, builder.build(), subject));
+        }
+      }
+    }
+    return rows;
+  }
+
+  private static List<Case.Builder> cases() {
+    List<Case.Builder> cases = new ArrayList<>();
+    for (DType dtype : DType.values()) {
+      cases.add(of(1, 2, 2, 150, 64, 64).dtype(dtype).afterTokens(9).throughStates());
+      cases.add(of(2, 6, 2, 70, 96, 128).dtype(dtype).throughStates());
+    }
+    Mode mode = Mode.TF32;
+    cases.add(of(1, 2, 2, 333, 128, 128).mode(mode).coefficients(1.5f, 0.5f).throughStates());
+    cases.add(of(1, 4, 2, 131, 32, 96).packed(70, 0, 61).afterTokens(3).throughStates());
+    cases.add(of(1, 2, 1, 90, 64, 32).normalized().coefficients(2, 0.1f).throughStates());
+    cases.add(of(2, 2, 2, 70, 128, 128).layout(Layout.TOKEN_MAJOR));
+    float[] a = {1, -2};
+    float[] b = {0.5f, 0};
+    cases.add(of(1, 2, 2, 200, 32, 32).coefficients(a, b));
+    return cases;
+  }
+
+  private static Case.Builder of(
+      int batch, int heads, int keyValueHeads, int tokens, int dim, int valueDim) {
+    return SweepContract.of("repair", batch, heads, keyValueHeads, tokens, dim, valueDim);
+  }
+
+  @AfterEach
+  void choosesFreelyAgain() {
+    System.clearProperty(PROPERTY);
+  }
+
+  @ParameterizedTest(name = "{0}: {1} on {2}")
+  @MethodSource("plansAndCases")
+  void theRowsBesideASpoiledOneAreRight(String plan, Case clean, Subject subject) {
+    System.setProperty(PROPERTY, plan);
+    assumeTrue(
+        Subject.differentiates(clean, subject.backend()),
+        "left out: this technique has no kernels for the problem");
+    float[] dO = clean.dO.clone();
+    dO[0] = Float.NaN;
+    Results got = Run.of(clean.but("NaN in dO").dO(dO).build(), subject.backend());
+    Reference.Result expected = clean.expected();
+    int keyDim = clean.shape.keyDim();
+    int valueDim = clean.shape.valueDim();
+    float[] dq = withoutTrace("dq", got.dq(), expected.dq(), keyDim);
+    float[] dk = withoutTrace("dk", got.dk(), expected.dk(), keyDim);
+    float[] dv = withoutTrace("dv", got.dv(), expected.dv(), valueDim);
+    float[] da = withoutTrace("da", got.da(), expected.da(), 1);
+    float[] db = withoutTrace("db", got.db(), expected.db(), 1);
+    StateGradientValues first = got.initialGradient();
+    if (first != null) {
+      Reference.StateGradient exact = expected.initialState();
+      first =
+          new StateGradientValues(
+              withoutTrace("dS", first.ds(), exact.ds(), keyDim * valueDim),
+              withoutTrace("dz", first.dz(), exact.dz(), keyDim),
+              withoutTrace("du", first.du(), exact.du(), valueDim));
+    }
+    new Results(got.o(), got.g(), dq, dk, dv, da, db, got.state(), first, got.onTensorCores())
+        .assertRight(clean);
+  }
+
+  /** The first {@code touched} elements, of which one at least is not finite, as expected. */
+  private static float[] withoutTrace(String what, float[] got, double[] expected, int touched) {
+    float[] untouched = got.clone();
+    boolean shows = false;
+    for (int i = 0; i < touched; i++) {
+      shows |= !Float.isFinite(got[i]);
+      untouched[i] = (float) expected[i];
+    }
+    assertThat(shows).as("%s shows the NaN", what).isTrue();
+    return untouched;
+  }
+}
