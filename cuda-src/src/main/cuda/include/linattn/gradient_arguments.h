@@ -85,7 +85,7 @@ struct GradientRecurrenceArguments {
 //     32     32  key
 //     64     32  out
 //     96     32  out_gradient
-//    128      8  delta
+//    128      8  delta        or null
 //    136      8  query_scale  or null
 //    144      8  key_scale    or null
 //    152      4  tokens

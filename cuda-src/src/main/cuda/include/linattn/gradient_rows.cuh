@@ -72,7 +72,7 @@ __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args)
 
   // All loads of a row are under way before the first sum.
   float products = 0.0f;
-  if (is_query) {
+  if (is_query && args.delta != nullptr) {
     const Element* const out_gmem = row_in_order<Element>(args.out, row, args.heads, args.tokens);
     const Element* const gradient_gmem = row_in_order<Element>(args.out_gradient, row, args.heads, args.tokens);
     visit_rows<Plan::kLanes>(out_gmem, gradient_gmem, args.value_dim, lane,
@@ -91,7 +91,7 @@ __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args)
     });
   }
   const float delta = sum_lanes<Plan::kLanes>(products);
-  if (is_query && lane == 0) {
+  if (is_query && lane == 0 && args.delta != nullptr) {
     args.delta[row] = delta;
   }
   if (args.query_scale == nullptr) {

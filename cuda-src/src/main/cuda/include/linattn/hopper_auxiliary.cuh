@@ -24,6 +24,47 @@ struct RowSum {
   }
 };
 
+// Multiplies rows of z where they have landed, by weights of rows `lane` and lane + 32; those past the end become
+// zero. Eight lanes to a row of a box.
+template <class Plan, int kWarps>
+__device__ __forceinline__ void multiply_rows(const Block<Plan>& block, int stage_idx, int warp, int lane,
+                                              const float (&weights)[2], int num_rows) {
+  using Half = typename Plan::Half;
+  constexpr int kGroups = Plan::kChunk / 4;
+  constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
+  // Past the last one, a row of this lane again.
+  const auto row_of = [&](int iteration) {
+    const int row = (warp + iteration * kWarps) * 4 + (lane >> 3);
+    return row < Plan::kChunk ? row : warp * 4 + (lane >> 3);
+  };
+  for (int box = 0; box < Plan::kBeside; ++box) {
+    const uint32_t tile = block.value(stage_idx, box);
+    uint4 units[kIterations];  // loaded together, so that they don't wait for one another
+#pragma unroll
+    for (int i = 0; i < kIterations; ++i) {
+      units[i] = load_unit(tile + swizzled(row_of(i), lane & 7));
+    }
+#pragma unroll
+    for (int i = 0; i < kIterations; ++i) {
+      const int row = row_of(i);
+      const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
+      const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
+      const float weight = row < 32 ? low : high;
+      const uint32_t pairs[4] = {units[i].x, units[i].y, units[i].z, units[i].w};
+      uint32_t products[4];
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        products[pair] = row < num_rows
+                             ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight)
+                             : 0u;
+      }
+      if (warp + i * kWarps < kGroups) {
+        store_unit(tile + swizzled(row, lane & 7), make_uint4(products[0], products[1], products[2], products[3]));
+      }
+    }
+  }
+}
+
 template <class Plan>
 struct Auxiliary {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
@@ -42,9 +83,21 @@ struct Auxiliary {
   int warp;  // 0 to kWarps - 1
   int lane;
   RowSum<kLanes> sums[kSumsOfWarp];
+  // Where rows of z are divided here: 1 / |k| of this lane's rows of the chunk to come, asked for a chunk ahead.
+  static constexpr bool kScales = Plan::kScalesRows && !Plan::kConverted;
+  float key_scales[2];
 
   __device__ __forceinline__ Auxiliary(const Block<Plan>& shared, int aux_warp, int lane_idx)
-      : block(shared), warp(aux_warp), lane(lane_idx) {}
+      : block(shared), warp(aux_warp), lane(lane_idx) {
+    ask_for_scales(0);
+  }
+
+  __device__ __forceinline__ void ask_for_scales(int chunk) {
+    if constexpr (kScales) {
+      key_scales[0] = block.key_scale(chunk, lane);
+      key_scales[1] = block.key_scale(chunk, lane + 32);
+    }
+  }
 
   // Sum i of this warp.
   __device__ __forceinline__ int index(int i) const { return warp + i * kWarps; }
@@ -198,7 +251,7 @@ struct Auxiliary {
   }
 
   // z of the rows before a chunk, and what else its products wait for.
-  __device__ __forceinline__ void prepare(int chunk, const RingPosition<Plan::kStages>& at) const {
+  __device__ __forceinline__ void prepare(int chunk, const RingPosition<Plan::kStages>& at) {
     if constexpr (!Plan::kSums) {
       const float tokens = block.work.count + static_cast<float>(chunk * Plan::kChunk);
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
@@ -207,6 +260,11 @@ struct Auxiliary {
       }
     }
     const int num_rows = block.rows(chunk);
+    if constexpr (kScales) {
+      barrier_wait(block.value_full(at.index()), at.parity());
+      multiply_rows<Plan, kWarps>(block, at.index(), warp, lane, key_scales, num_rows);
+      ask_for_scales(chunk + 1);
+    }
     const bool has_tail = num_rows < Plan::kChunk;
     if (has_tail) {
       barrier_wait(block.key_full(at.index()), at.parity());

@@ -220,14 +220,34 @@ struct Block {
   // Of the constants that a gradient adds to a product of rows; d is a product of rows too.
   __device__ __forceinline__ float constant_bound(float product_bound) const {
     if constexpr (Plan::kGradient) {
-      const float b = slope_of(0);
-      return args.gradient.task == kValueGradient ? fabsf(constant_of(0) / (b == 0.0f ? 1.0f : b)) : product_bound;
+      if (args.gradient.task == kValueGradient) {
+        const float b = slope_of(0);
+        const float beta = fabsf(constant_of(0) / (b == 0.0f ? 1.0f : b));
+        return args.gradient.query_scale == nullptr ? beta : beta * product_bound;
+      }
+      return product_bound;
     }
     return 0.0f;
   }
   __device__ __forceinline__ float constant_of(int member) const {
     const ChunkedArguments& heads = chunked();
     return heads.a_per_head == nullptr ? heads.a : heads.a_per_head[work.head + member];
+  }
+
+  // 1 / |q| of row `row` of a chunk, and 1 / |k|; 1 where rows are not divided.
+  __device__ __forceinline__ float query_scale(int chunk, int row) const {
+    const int head = Plan::kReverse ? key_head(chunk) : query_head();
+    return row_scale(args.gradient.query_scale, chunked().heads, head, chunk, row);
+  }
+  __device__ __forceinline__ float key_scale(int chunk, int row) const {
+    return row_scale(args.gradient.key_scale, chunked().heads / chunked().group, work.kv_head, chunk, row);
+  }
+  __device__ __forceinline__ float row_scale(const float* scales_gmem, int heads, int head, int chunk, int row) const {
+    if (scales_gmem == nullptr || chunk >= num_chunks || row >= rows(chunk)) {
+      return 1.0f;
+    }
+    return scales_gmem[(static_cast<int64_t>(work.batch) * heads + head) * chunked().tokens + work.start +
+                       first_token(chunk) + row];
   }
 
   __device__ __forceinline__ uint32_t scale_address(Scale scale) const {

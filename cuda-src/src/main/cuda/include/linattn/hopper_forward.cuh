@@ -196,6 +196,11 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
     root[1] = 1.0f;
     scale[1] = 1.0f;
   }
+  if constexpr (Plan::kScalesRows && !Plan::kReverse) {  // z are unit rows
+    bound[2] = 1.0f;
+    root[2] = 1.0f;
+    scale[2] = Plan::kConverted ? kTop * size_of(sqrtf(Plan::kHeadDim)) : 1.0f;
+  }
   float a = fabsf(work.a) * (Plan::kNormalize ? Plan::kHeadDim * bound[0] : 1.0f);
   float b = fabsf(work.b);
   if constexpr (Plan::kGradient) {

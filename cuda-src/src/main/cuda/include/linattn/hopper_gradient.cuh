@@ -137,12 +137,19 @@ __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];
-    if (is_even<Plan>(of_task.gradient.chunked, number)) {
+    const bool even = is_even<Plan>(of_task.gradient.chunked, number);
+    if (even && of_task.gradient.query_scale == nullptr) {
       walk_gradient<Plan>(of_task, number);
+    } else if (even) {
+      walk_gradient<WithScaledRows<Plan>>(of_task, number);
     } else {
-      walk_gradient<WithUnevenSteps<Plan>>(of_task, number);
+      walk_gradient<WithUnevenSteps<WithScaledRows<Plan>>>(of_task, number);
     }
   } else {
+    if (args.tasks[0].gradient.query_scale != nullptr) {
+      walk_gradient<WithScaledRows<Plan>>(args.tasks[0], blockIdx.x);
+      return;
+    }
     if constexpr (Plan::kMayTakeTurns) {
       if (args.tasks[0].gradient.chunked.turns > 1) {
         walk_gradient<InTurns<Plan>>(args.tasks[0], blockIdx.x);

@@ -144,7 +144,11 @@ struct Outputs {
         const int row = i / 4 * 8 + i % 2;
         const int column = first + (i % 4 < 2 ? 0 : 8);
         if (row + 2 * (lane & 3) < block.rows(chunk) && column < num_columns()) {
-          sum = fmaf(static_cast<float>(query_gmem[row * query.token_stride + column]), outputs_frag[i], sum);
+          float element = static_cast<float>(query_gmem[row * query.token_stride + column]);
+          if constexpr (Plan::kScalesRows) {
+            element *= block.query_scale(chunk, row + 2 * (lane & 3));
+          }
+          sum = fmaf(element, outputs_frag[i], sum);
         }
         asm volatile("" ::: "memory");  // loads under way would cost registers
       }
@@ -160,7 +164,17 @@ struct Outputs {
   __device__ __forceinline__ void write(float (&outputs_frag)[36], float constant, int chunk, int weights_idx,
                                         int outputs_idx) {
     const uint32_t columns = block.columns(weights_idx) + (lane & 3) * 8;
-    if constexpr (Plan::kReverse) {
+    if constexpr (Plan::kReverse && Plan::kScalesRows) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float2 factor = load_float2(columns + j * 32);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& output = outputs_frag[4 * j + i];
+          output = fmaf(output, i % 2 == 0 ? factor.x : factor.y, i < 2 ? first_sum : second_sum) * constant;
+        }
+      }
+    } else if constexpr (Plan::kReverse) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         outputs_frag[i] = (outputs_frag[i] + (i % 4 < 2 ? first_sum : second_sum)) * constant;

@@ -135,6 +135,8 @@ struct HopperPlan {
   static constexpr bool kTurns = false;
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone.
   static constexpr bool kUneven = false;
+  // Whether rows of q and k in a gradient may be divided by their lengths.
+  static constexpr bool kScalesRows = false;
 
   static constexpr int kChunk = 64;
   static constexpr int kBoxColumns = 64;
@@ -239,6 +241,12 @@ struct HopperPlan {
 template <class Plan>
 struct WithUnevenSteps : Plan {
   static constexpr bool kUneven = true;
+};
+
+// The same plan of a gradient where rows of q and k may be divided by their lengths.
+template <class Plan>
+struct WithScaledRows : Plan {
+  static constexpr bool kScalesRows = true;
 };
 
 // The same plan where blocks take turns.

@@ -20,8 +20,21 @@ struct Weigher {
   const Block<Plan>& block;
   int warp;
   int lane;
+  float query_scales[2];  // of this lane's rows of the chunk to come: asked for a chunk ahead
 
-  __device__ __forceinline__ void run() const {
+  __device__ __forceinline__ Weigher(const Block<Plan>& shared, int weigher_warp, int lane_idx)
+      : block(shared), warp(weigher_warp), lane(lane_idx) {
+    ask_for_scales(0);
+  }
+
+  __device__ __forceinline__ void ask_for_scales(int chunk) {
+    if constexpr (Plan::kScalesRows) {
+      query_scales[0] = block.query_scale(chunk, lane);
+      query_scales[1] = block.query_scale(chunk, lane + 32);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
     RingPosition<Plan::kStages> at;
     RingPosition<Plan::kRowPlaces> rows_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
@@ -32,7 +45,7 @@ struct Weigher {
   }
 
   __device__ __forceinline__ void weigh(int chunk, const RingPosition<Plan::kStages>& at,
-                                        const RingPosition<Plan::kRowPlaces>& rows_at) const {
+                                        const RingPosition<Plan::kRowPlaces>& rows_at) {
     // In the units of the products: W and u of the operands.
     const float constant_scale = block.scale(kWeightScale) / block.scale(kScoreScale);
     const bool is_key = block.args.gradient.task == kKeyGradient;
@@ -51,6 +64,10 @@ struct Weigher {
       const float constant =
           is_key ? (b == 0.0f ? 0.0f : -load_float(block.deltas(rows_at.index()) + row)) : block.constant_of(member) / beta;
       constants[i] = within ? constant * constant_scale : 0.0f;
+      if constexpr (Plan::kScalesRows) {  // b / (g |q|) z (a |q| / b + k.q): q is divided, a is not
+        weights[i] *= query_scales[i];
+        constants[i] *= is_key ? 1.0f : reciprocal(query_scales[i]);
+      }
     }
     if constexpr (Plan::kScaled) {
       const float unit = unit_of(weights, chunk);
@@ -73,7 +90,7 @@ struct Weigher {
       }
     }
     if constexpr (!Plan::kConverted) {
-      multiply_rows(at.index(), weights, num_rows);
+      multiply_rows<Plan, kWarps>(block, at.index(), warp, lane, weights, num_rows);
       if (num_rows < Plan::kChunk) {
         clear_tail(at.index(), num_rows);
       }
@@ -84,6 +101,7 @@ struct Weigher {
       barrier_arrive(block.barrier(Plan::kReady, at.index()));
     }
     arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
+    ask_for_scales(chunk + 1);
   }
 
   // Until all have read what stood there, and the tiles are there if they are to be changed.
@@ -107,44 +125,6 @@ struct Weigher {
     return block.scale(kRowTop) * power_of_two(-exponent - excess);
   }
 
-  // Eight lanes to a row of a box.
-  __device__ __forceinline__ void multiply_rows(int stage_idx, const float (&weights)[2], int num_rows) const {
-    constexpr int kGroups = Plan::kChunk / 4;
-    constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
-    for (int box = 0; box < Plan::kBeside; ++box) {
-      const uint32_t tile = block.value(stage_idx, box);
-      uint4 units[kIterations];  // loaded together, so that they don't wait for one another
-#pragma unroll
-      for (int i = 0; i < kIterations; ++i) {
-        units[i] = load_unit(tile + swizzled(row_of(i), lane & 7));
-      }
-#pragma unroll
-      for (int i = 0; i < kIterations; ++i) {
-        const int row = row_of(i);
-        const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
-        const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
-        const float weight = row < 32 ? low : high;
-        const uint32_t pairs[4] = {units[i].x, units[i].y, units[i].z, units[i].w};
-        uint32_t products[4];
-#pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
-          products[pair] = row < num_rows
-                               ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight)
-                               : 0u;
-        }
-        if (warp + i * kWarps < kGroups) {
-          store_unit(tile + swizzled(row, lane & 7), make_uint4(products[0], products[1], products[2], products[3]));
-        }
-      }
-    }
-  }
-
-  // Past the last one, a row of this lane again.
-  __device__ __forceinline__ int row_of(int iteration) const {
-    const int row = (warp + iteration * kWarps) * 4 + (lane >> 3);
-    return row < Plan::kChunk ? row : warp * 4 + (lane >> 3);
-  }
-
   // Rows of y past the end belong to another sequence: no weight, no sum.
   __device__ __forceinline__ void clear_tail(int stage_idx, int num_rows) const {
     for (int i = num_rows * 8 + warp * kWarp + lane; i < Plan::kChunk * 8; i += kWarps * kWarp) {
@@ -156,7 +136,8 @@ struct Weigher {
   }
 };
 
-// W of the reverse: T^T o (constant of the column + X Y^T). Below the diagonal are the zeros of the start.
+// W of the reverse: T^T o (constant of the column + X Y^T). Below the diagonal are the zeros of the start. Where rows
+// are divided those of k are x of the gradient of v: what stands in W is |k| times that, and outputs are divided.
 template <class Plan>
 struct ReverseScore : Scores<Plan> {
   using Base = Scores<Plan>;
@@ -169,10 +150,23 @@ struct ReverseScore : Scores<Plan> {
   // A constant in parts of 16 bits, each a row behind the weights: the products add up constant times z there.
   static constexpr int kConstantParts = Plan::kSplit || Plan::kScaled ? 3 : 2;
 
-  using Base::Base;
+  float key_scales[2];  // of rows row() and row() + 8 of the chunk to come
+
+  __device__ __forceinline__ ReverseScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
+      : Base(shared, warp_in_group, lane_idx) {
+    ask_for_scales(0);
+  }
+
+  __device__ __forceinline__ void ask_for_scales(int chunk) {
+    if constexpr (Plan::kScalesRows) {
+      const bool divides = block.args.gradient.task == kValueGradient;
+      key_scales[0] = divides ? block.key_scale(chunk, this->row()) : 1.0f;
+      key_scales[1] = divides ? block.key_scale(chunk, this->row() + 8) : 1.0f;
+    }
+  }
 
   __device__ __forceinline__ void run() {
-    const Weigher<Plan> weigher{block, warp, lane};
+    Weigher<Plan> weigher(block, warp, lane);
     RingPosition<Plan::kRowPlaces> rows_at;
     if (Plan::kMerged && warp == 0 && block.num_chunks > 0) {
       load_chunk(block, 0, at, lane);
@@ -205,6 +199,16 @@ struct ReverseScore : Scores<Plan> {
     this->finish_products(scores_frag);
     const uint32_t factors = block.factors(at.index());
     const uint32_t weights = this->weights_row();
+    float lengths[2] = {1.0f, 1.0f};
+    if constexpr (Plan::kScalesRows) {
+      lengths[0] = reciprocal(key_scales[0]);
+      lengths[1] = reciprocal(key_scales[1]);
+      if (t == 0) {
+        const uint32_t columns = block.columns(weights_at.index()) + row * 4;
+        store_float(columns, key_scales[0]);
+        store_float(columns + 32, key_scales[1]);
+      }
+    }
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
       if (pair >= warp) {
@@ -214,10 +218,10 @@ struct ReverseScore : Scores<Plan> {
           const int block8 = 2 * pair + i;
           const int column = 8 * block8 + 2 * t;
           const float2 constant = constants_of(factors + 8 * t + 32 * block8);
-          float w0 = fmaf(slope, scores_frag[4 * block8], constant.x);
-          float w1 = fmaf(slope, scores_frag[4 * block8 + 1], constant.y);
-          float w2 = fmaf(slope, scores_frag[4 * block8 + 2], constant.x);
-          float w3 = fmaf(slope, scores_frag[4 * block8 + 3], constant.y);
+          float w0 = fmaf(slope, scores_frag[4 * block8], constant.x * lengths[0]);
+          float w1 = fmaf(slope, scores_frag[4 * block8 + 1], constant.y * lengths[0]);
+          float w2 = fmaf(slope, scores_frag[4 * block8 + 2], constant.x * lengths[1]);
+          float w3 = fmaf(slope, scores_frag[4 * block8 + 3], constant.y * lengths[1]);
           if (pair == warp) {
             w0 = column >= row ? w0 : 0.0f;
             w1 = column + 1 >= row ? w1 : 0.0f;
@@ -239,6 +243,7 @@ struct ReverseScore : Scores<Plan> {
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
+    ask_for_scales(chunk + 1);
   }
 
   // Four lanes read for all.

@@ -470,6 +470,16 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kSplit ? 1 : Plan::kSlots> slot_at;
   float delta[2] = {0.0f, 0.0f};
+  // Where rows of z are divided here: 1 / |k| of this thread's rows of the chunk to come, asked for a chunk ahead.
+  constexpr bool kScales = Plan::kScalesRows && !Plan::kReverse;
+  typename Converter<Plan>::RowFactors key_scales = {1.0f, 1.0f};
+  const auto ask_for_scales = [&](int chunk) {
+    if constexpr (kScales) {
+      const int row = warp_in_group * 16 + (lane & 7);
+      key_scales = {block.key_scale(chunk, row) * value_scale, block.key_scale(chunk, row + 8) * value_scale};
+    }
+  };
+  ask_for_scales(0);
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
 #pragma unroll
     for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
@@ -513,6 +523,9 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
       if constexpr (Plan::kReverse) {
         store_weighted(block, converter, raw_frag, scale, warp_in_group * 16 + (lane & 7), chunk, at, is_query, is_value,
                        tile, lower);
+      } else if (kScales && is_value) {
+        converter.template store_scaled<true>(raw_frag, key_scales, tile, lower);
+        ask_for_scales(chunk + 1);
       } else if (!is_output) {
         converter.store(raw_frag, scale, tile, lower);
       }
