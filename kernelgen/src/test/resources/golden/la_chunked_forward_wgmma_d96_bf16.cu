@@ -140,6 +140,7 @@ struct Spec {
   static constexpr bool kSums = false;
   static constexpr bool kQueryGradient = false;
   static constexpr bool kKeyValueGradient = false;
+  static constexpr bool kGradientSums = false;
   static constexpr bool kFormsDelta = false;
   static constexpr int kBeside = 1;
   static constexpr bool kMerged = false;

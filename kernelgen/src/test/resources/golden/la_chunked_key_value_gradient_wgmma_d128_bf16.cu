@@ -132,6 +132,7 @@ struct Spec {
   static constexpr bool kSums = false;
   static constexpr bool kQueryGradient = false;
   static constexpr bool kKeyValueGradient = true;
+  static constexpr bool kGradientSums = false;
   static constexpr bool kFormsDelta = false;
   static constexpr int kBeside = 2;
   static constexpr bool kMerged = false;

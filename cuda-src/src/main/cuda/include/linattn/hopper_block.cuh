@@ -63,10 +63,10 @@ __device__ __forceinline__ uint32_t number_in_task(const GradientArguments& args
   return number / (tiles * args.tasks) * tiles + number % tiles;
 }
 
-// The tile of a block: of a query head, or of the reverse of a key/value head.
+// The tile of a block: of a query head, or of a key/value head where the heads of a group are added up.
 template <class Plan>
 __device__ __forceinline__ ValueTile<Plan::kTileColumns> tile_of(const ChunkedArguments& args, int64_t number) {
-  if constexpr (Plan::kReverse) {
+  if constexpr (Plan::kWeighsRows) {
     return ValueTile<Plan::kTileColumns>(args, number, args.heads / args.group, 1);
   } else {
     return ValueTile<Plan::kTileColumns>(args, number);
@@ -102,9 +102,9 @@ struct Turn {
   }
 };
 
-// The block's item and its tile of value columns. Of the reverse `head` is the first query head of the group.
+// The block's item and its tile of value columns. Where the heads of a group are added up `head` is its first.
 struct ItemWork {
-  int turn;  // of the reverse: query heads of the group
+  int turn;  // or query heads of the group
   int tile;
   int first_column;
   int start;
@@ -130,7 +130,7 @@ struct ItemWork {
         b(block.head.b),
         count(static_cast<float>(block.item.count)) {}
 
-  // Of a gradient: of the reverse, of all query heads of the group.
+  // Of a gradient: but for that of q, of all query heads of the group.
   template <int kColumns>
   __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, const GradientArguments& args,
                                       int turn_of_block)
@@ -205,12 +205,13 @@ struct Block {
     return !Plan::kTurns || (chunk & (chunked().turns - 1)) == work.turn;
   }
 
-  // Heads of the rows of a chunk: of q and of out, and of k and v. The reverse adds up a group of query heads.
-  __device__ __forceinline__ int group() const { return Plan::kReverse && Plan::kUneven ? work.turn : 1; }
+  // Heads of the rows of a chunk: of q and of out, and of k and v. The reverse, and the sums for it, add up a group of
+  // query heads.
+  __device__ __forceinline__ int group() const { return Plan::kWeighsRows && Plan::kUneven ? work.turn : 1; }
   __device__ __forceinline__ int member(int chunk) const { return group() == 1 ? 0 : chunk % group(); }
   __device__ __forceinline__ int query_head() const { return Plan::kReverse ? work.kv_head : work.head; }
   __device__ __forceinline__ int key_head(int chunk) const {
-    return Plan::kReverse ? work.head + member(chunk) : work.kv_head;
+    return Plan::kWeighsRows ? work.head + member(chunk) : work.kv_head;
   }
   // b of a head of the group.
   __device__ __forceinline__ float slope_of(int member) const {
@@ -236,7 +237,7 @@ struct Block {
 
   // 1 / |q| of row `row` of a chunk, and 1 / |k|; 1 where rows are not divided.
   __device__ __forceinline__ float query_scale(int chunk, int row) const {
-    const int head = Plan::kReverse ? key_head(chunk) : query_head();
+    const int head = Plan::kWeighsRows ? key_head(chunk) : query_head();
     return row_scale(args.gradient.query_scale, chunked().heads, head, chunk, row);
   }
   __device__ __forceinline__ float key_scale(int chunk, int row) const {
@@ -288,7 +289,7 @@ struct Block {
   __device__ __forceinline__ uint32_t columns(int buffer) const {
     return base + Plan::kColumnsOffset + buffer * 2 * Plan::kChunk * 4;
   }
-  // |q| of the rows of a stage, where rows are normalised; of the reverse, weights of z.
+  // |q| of the rows of a stage, where rows are normalised; weights of z, where its rows are weighed.
   __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
     return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
   }
@@ -298,12 +299,17 @@ struct Block {
   }
   __device__ __forceinline__ uint32_t deltas(int place) const { return normalizers(place) + Plan::kChunk * 4; }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
-  // Of the reverse: the constants of the columns of W, and the unit of z.
+  // Of the reverse: the constants of the columns of W. Of sums: what they multiply the rows of y by, and 64 words
+  // behind those of z. Then the unit of z.
   __device__ __forceinline__ uint32_t factors(int stage_idx) const {
     return base + Plan::kFactorsOffset + stage_idx * Plan::kFactorBytes;
   }
   __device__ __forceinline__ uint32_t unit_address(int stage_idx) const {
-    return factors(stage_idx) + Plan::kChunk * 4;
+    return factors(stage_idx) + Plan::kFactorBytes - 16;
+  }
+  // Whether the block sums the rows of a box of y: the tiles of an item share them.
+  __device__ __forceinline__ bool sums_keys(int box) const {
+    return box % ceil_div(chunked().value_dim, Plan::kTileColumns) == work.tile;
   }
   // Of the item. Sums walk backwards too: the forward that follows finds in the L2 cache what it reads first.
   __device__ __forceinline__ int first_token(int chunk) const {
@@ -412,8 +418,8 @@ struct StateAddress {
     state_in = args.state_in != nullptr ? args.state_in + state : nullptr;
     key_sum_in = args.key_sum_in != nullptr ? args.key_sum_in + key_sum : nullptr;
     value_sum_in = args.value_sum_in != nullptr ? args.value_sum_in + value_sum : nullptr;
-    const bool writes = Plan::kReverse || (tile.head.writes_state(args) &&
-                                           turn.walks_to_end(chunks_of<Plan>(tile.item.tokens), args.turns));
+    const bool writes = Plan::kWeighsRows || (tile.head.writes_state(args) &&
+                                              turn.walks_to_end(chunks_of<Plan>(tile.item.tokens), args.turns));
     state_out = writes && args.state_out != nullptr ? args.state_out + state : nullptr;
     key_sum_out = writes && args.key_sum_out != nullptr ? args.key_sum_out + key_sum : nullptr;
     value_sum_out = writes && args.value_sum_out != nullptr ? args.value_sum_out + value_sum : nullptr;
@@ -421,7 +427,7 @@ struct StateAddress {
 
   // Among those of its task.
   __device__ __forceinline__ static uint32_t block_number(const Block<Plan>& block) {
-    if constexpr (Plan::kReverse) {
+    if constexpr (Plan::kWeighsRows) {
       return number_in_task<Plan>(block.args.gradient, block_number());
     } else {
       return block_number();

@@ -217,7 +217,7 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
       scale[0] *= power_of_two(-1 - exponent_of(weight / kMaxHalf));
     }
     const float state = kMargin * root[1] * root[2] * scale[1] * scale[2] * tokens;
-    if (!Plan::kReverse && state > kMaxHalf) {
+    if (!Plan::kWeighsRows && state > kMaxHalf) {
       scale[2] *= power_of_two(-1 - exponent_of(state / kMaxHalf));
     }
   }

@@ -1,10 +1,11 @@
 // The gradients on sm_90a: docs/decisions/0008-backward.md has the formulas, gradient_arguments.h the table of
 // x, y and z. A block walks the chunks of an item as the forward does, with x, y and z in the places of q, k and
-// v: for the gradient of q from the first chunk on, for those of k and v from the last one on, once for each
-// query head of a group. The blocks of an item and head are a cluster, those of both gradients together.
+// v: for the gradient of q from the first chunk on, for those of k and v and the sums for them from the last one on,
+// once for each query head of a group. The blocks of an item and head are a cluster, those of both gradients together.
 #pragma once
 
 #include "linattn/hopper_forward.cuh"
+#include "linattn/hopper_gradient_sums.cuh"
 #include "linattn/hopper_reverse.cuh"
 
 namespace linattn {
@@ -60,7 +61,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     *work_smem = item;
   }
   const ItemWork& work = Plan::kBeside > 1 ? *work_smem : item;
-  const int group = Plan::kReverse && Plan::kUneven ? args.gradient.chunked.group : 1;
+  const int group = Plan::kWeighsRows && Plan::kUneven ? args.gradient.chunked.group : 1;
   const int num_chunks =
       Turn<Plan>::walked_chunks(chunks_of<Plan>(item.tokens), turn.turn, args.gradient.chunked.turns);
   const Block<Plan> block{args, work, base, num_chunks * group};
@@ -84,8 +85,10 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     if constexpr (!Plan::kMerged) {
       Plan::Spec::Registers::auxiliary();
       if (warp > 0) {
-        if constexpr (Plan::kReverse) {
-          Weigher<Plan>{block, warp - 1, lane}.run();
+        if constexpr (Plan::kGradientSums) {
+          SumWeigher<Plan>(block, warp - 1, lane).run();
+        } else if constexpr (Plan::kReverse) {
+          Weigher<Plan>(block, warp - 1, lane).run();
         } else {
           Auxiliary<Plan>(block, warp - 1, lane).run();
         }
@@ -94,10 +97,11 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
       }
     }
   } else if (warpgroup < Plan::kStateGroup) {
-    Plan::Spec::Registers::score();
     if constexpr (Plan::kReverse) {
+      Plan::Spec::Registers::score();
       ReverseScore<Plan>(block, warp & 3, lane).run();
-    } else {
+    } else if constexpr (!Plan::kSums) {
+      Plan::Spec::Registers::score();
       Score<Plan> score(block, warp & 3, lane);
       score.run();
       weight_sum = score.weight_sum;
@@ -123,7 +127,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   cluster_sync();
 }
 
-// Whether every step of the reverse is like any other: one query head, with a slope.
+// Whether every step is like any other: one query head, with a slope.
 template <class Plan>
 __device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t number) {
   const auto tile = tile_of<Plan>(args, number);
@@ -133,7 +137,7 @@ __device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t n
 
 template <class Plan>
 __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
-  if constexpr (Plan::kReverse) {
+  if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];

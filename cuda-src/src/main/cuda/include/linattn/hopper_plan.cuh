@@ -95,11 +95,11 @@ struct Operand<F16> {
 // elements; that of K is upper, z, lower.
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
-// kNormalize (whether rows of q and k are divided by their length), kSums (whether S, z and u of the
-// items are all that is wanted), kBeside (warpgroups of the state side by side, each with 64 value columns of
-// the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used),
-// kWeightBuffers, kOutputBuffers (of each warpgroup of the state), kAuxiliaryGroups (warpgroups), the registers of the roles, and Products,
-// the instructions.
+// kNormalize (whether rows of q and k are divided by their length), kSums (whether the sums of the items are
+// all that is wanted: S, z and u, or with kGradientSums dS, dz and du), kBeside (warpgroups of the state side by
+// side, each with 64 value columns of the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where
+// tiles land as they are used), kWeightBuffers, kOutputBuffers (of each warpgroup of the state), kAuxiliaryGroups
+// (warpgroups), the registers of the roles, and Products, the instructions.
 template <class Spec_>
 struct HopperPlan {
   using Spec = Spec_;
@@ -117,7 +117,11 @@ struct HopperPlan {
   static constexpr bool kQueryGradient = Spec::kQueryGradient;
   // The gradient of k or of v: from the last chunk on, once for each query head of a group.
   static constexpr bool kReverse = Spec::kKeyValueGradient;
-  static constexpr bool kGradient = kQueryGradient || kReverse;
+  // Sums of dS, dz and du, with q and dO in the places of k and v.
+  static constexpr bool kGradientSums = Spec::kGradientSums;
+  // Whether rows of z come multiplied by b / g, those of all query heads of a group.
+  static constexpr bool kWeighsRows = kReverse || kGradientSums;
+  static constexpr bool kGradient = kQueryGradient || kWeighsRows;
   // Whether d = o . dO is formed here, of tiles of o.
   static constexpr bool kFormsDelta = Spec::kFormsDelta;
   // Whether a row has a constant of its own instead of a.
@@ -133,7 +137,8 @@ struct HopperPlan {
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
-  // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone.
+  // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
+  // sums for it may be of several heads.
   static constexpr bool kUneven = false;
   // Whether rows of q and k in a gradient may be divided by their lengths.
   static constexpr bool kScalesRows = false;
@@ -174,18 +179,22 @@ struct HopperPlan {
   static constexpr int kWeightsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
   static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
-  // Of the rows of z, and their unit.
+  // Of the rows of z, of sums those of y and of z, and the unit of z.
   static constexpr int kFactorsOffset = kLengthsOffset + kStages * kChunk * 4;
-  static constexpr int kFactorBytes = kReverse ? kChunk * 4 + 16 : 0;
+  static constexpr int kFactorBytes = kWeighsRows ? (kGradientSums ? 2 : 1) * kChunk * 4 + 16 : 0;
   // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
-  // late. Slots run up to two chunks ahead of the stages.
+  // late. Slots run ahead of the stages.
   static constexpr int kRowPlaces = kGradient ? kStages + 3 : 1;
+  static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
   static constexpr int kRowBytesOfChunk = 2 * kChunk * 4;
   static constexpr int kPartialsBytes = 16 * 16;  // of at most so many warps
   static constexpr int kRowValuesOffset = kFactorsOffset + kStages * kFactorBytes;
   // Of da and db, two doubles of each warp.
   static constexpr int kPartialsOffset = kRowValuesOffset + (kGradient ? kRowPlaces * kRowBytesOfChunk : 0);
-  static constexpr int kBarriersOffset = kPartialsOffset + (kQueryGradient ? kPartialsBytes : 0);
+  // dz and du of the rows of each of the four warps that convert.
+  static constexpr int kRowSumsOffset = kPartialsOffset + (kQueryGradient ? kPartialsBytes : 0);
+  static constexpr int kRowSumsBytes = 4 * (kBoxes + 1) * kBoxColumns * 4;
+  static constexpr int kBarriersOffset = kRowSumsOffset + (kGradientSums && kConverted ? kRowSumsBytes : 0);
 
   // Barriers, 8 bytes each.
   static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
@@ -222,13 +231,13 @@ struct HopperPlan {
   static constexpr int kThreads = kGroups * kWarpgroup;
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
-  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows ? 32 : 1);
+  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows || kGradientSums ? 32 : 1);
   // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
   static constexpr int kScoreArrivals = kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? 44 : 4;
-  // Of the reverse every lane of the warp that writes.
-  static constexpr int kReadyArrivals = kAuxiliaryWarps + (kReverse ? 31 : 0);
+  // Every lane of the warp that writes what threads read; of sums of 16-bit tensors one lane writes.
+  static constexpr int kReadyArrivals = kAuxiliaryWarps + (kReverse || (kGradientSums && kConverted) ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
-  static constexpr bool kAlwaysReady = !kSums || (kNormalize && !kConverted);
+  static constexpr bool kAlwaysReady = !kSums || kGradientSums || (kNormalize && !kConverted);
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
   // this many threads starts with.
   static constexpr int kPartColumns = kHeadDim < 128 ? kHeadDim : 128;

@@ -117,12 +117,17 @@ struct Weigher {
   // Brings the largest row of a chunk near to kRowTop, and less where so many tokens are behind it that their sum
   // would leave the range of fp16.
   __device__ __forceinline__ float unit_of(const float (&weights)[2], int chunk) const {
-    const float largest = max_lanes<kWarp>(fmaxf(fabsf(weights[0]), fabsf(weights[1])));
-    const int exponent = largest > 0x1p-120f && largest < 0x1p120f ? exponent_of(largest) + 1 : 0;
+    const int exponent = exponent_of_largest(weights);
     const float tokens = static_cast<float>((block.work.tokens - block.first_token(chunk)) * block.group());
     const float sum = fmaf(block.scale(kStateBound), tokens, block.scale(kStartBound) * power_of_two(-exponent));
     const int excess = sum > kMaxHalf ? exponent_of(sum / kMaxHalf) + 1 : 0;
     return block.scale(kRowTop) * power_of_two(-exponent - excess);
+  }
+
+  // Of a power of two above all weights of a chunk; 0 where it is zero or not a size to go by.
+  __device__ __forceinline__ static int exponent_of_largest(const float (&weights)[2]) {
+    const float largest = max_lanes<kWarp>(fmaxf(fabsf(weights[0]), fabsf(weights[1])));
+    return largest > 0x1p-120f && largest < 0x1p120f ? exponent_of(largest) + 1 : 0;
   }
 
   // Rows of y past the end belong to another sequence: no weight, no sum.

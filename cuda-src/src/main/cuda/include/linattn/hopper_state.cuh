@@ -29,7 +29,7 @@ struct State {
   int warp;
   int lane;
   float state_frag[kParts][kPartRegisters];  // S^T: rows are value columns, columns are key columns
-  float value_unit = 1.0f;                   // of the reverse: in which S and u are kept
+  float value_unit = 1.0f;                   // of weighed rows: in which S and u are kept
 
   __device__ __forceinline__ State(const Block<Plan>& shared, Outputs<Plan>& outputs_of_columns)
       : block(shared),
@@ -140,6 +140,7 @@ struct State {
     start();
     if constexpr (Plan::kSums) {
       run_sums();
+      change_unit(1.0f);
     } else {
       outputs.start();
       if constexpr (Plan::kUneven) {
@@ -168,6 +169,7 @@ struct State {
       } else if (block.rows(chunk) < Plan::kChunk) {
         barrier_wait(block.barrier(Plan::kReady, at.index()), 0);  // its only phase
       }
+      follow_unit(at);
       const uint64_t value = operand(block.value(at.index(), outputs.box));
       const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
       add_values(value, key);
@@ -209,9 +211,9 @@ struct State {
     }
   }
 
-  // Of the reverse: rows of z come in units that follow 1 / g.
+  // Where rows of z are weighed they come in units that follow 1 / g.
   __device__ __forceinline__ float change_unit(float unit) {
-    if constexpr (Plan::kReverse && Plan::kScaled) {
+    if constexpr (Plan::kWeighsRows && Plan::kScaled) {
       const float ratio = unit / value_unit;
       if (ratio != 1.0f) {
 #pragma unroll
@@ -229,7 +231,7 @@ struct State {
 
   // Takes the unit of a chunk; returns what it is to the one before.
   __device__ __forceinline__ float follow_unit(const RingPosition<Plan::kStages>& at) {
-    if constexpr (Plan::kReverse && Plan::kScaled) {
+    if constexpr (Plan::kWeighsRows && Plan::kScaled) {
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
       const float unit = lane == 0 ? load_float(block.unit_address(at.index())) : 0.0f;  // who reads gives back
       return change_unit(__shfl_sync(kAllLanes, unit, 0));

@@ -12,7 +12,7 @@ template <class Plan>
 __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk, int lane) {
   if constexpr (Plan::kGradient) {
     const ChunkedArguments& args = block.chunked();
-    const int head = Plan::kReverse ? block.key_head(chunk) : block.query_head();
+    const int head = Plan::kWeighsRows ? block.key_head(chunk) : block.query_head();
     const int place = chunk % Plan::kRowPlaces;
     const int64_t token = static_cast<int64_t>(block.work.start) + block.first_token(chunk);
     const float* const g_gmem = row_address<const float>(args.normalizer, block.work.batch, head, token);
@@ -155,7 +155,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
       if constexpr (Plan::kGradient) {
-        barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
+        barrier_wait(Plan::kSums ? block.key_empty(at.index()) : block.query_empty(at.index()), at.parity() ^ 1);
         ask_for_rows(block, chunk, lane);
       }
       const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk);
@@ -395,11 +395,70 @@ struct Converter {
   }
 };
 
-// Of the reverse: rows of z times their weights; rows of y and z past the end, which belong to another sequence,
-// become zero. `row` is a thread's first row.
+// Of gradient sums: dz and du, of rows of y and z on their way. A thread has 16 columns of each box, of two rows of
+// each chunk.
+template <class Plan>
+struct ConvertedSums {
+  static constexpr int kPlaces = Plan::kBoxes + 1;  // boxes of y, then that of z
+  static constexpr int kBarrier = 1 + Plan::kBeside;
+  float sums[kPlaces][16] = {};
+
+  // Of rows 8 apart, times their factors.
+  __device__ __forceinline__ void add(int place, const uint4 (&raw_frag)[8], float first_factor, float second_factor) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float factor = ((i >> 1) & 1) == 0 ? first_factor : second_factor;
+      float* const four = sums[place] + (i >> 2) * 8 + (i & 1) * 4;
+      four[0] = fmaf(__uint_as_float(raw_frag[i].x), factor, four[0]);
+      four[1] = fmaf(__uint_as_float(raw_frag[i].y), factor, four[1]);
+      four[2] = fmaf(__uint_as_float(raw_frag[i].z), factor, four[2]);
+      four[3] = fmaf(__uint_as_float(raw_frag[i].w), factor, four[3]);
+    }
+  }
+
+  __device__ __forceinline__ void finish(const Block<Plan>& block, int warp_in_group, int lane) const {
+    constexpr int kColumns = kPlaces * Plan::kBoxColumns;
+    constexpr int kKeyColumns = Plan::kBoxes * Plan::kBoxColumns;
+    const uint32_t all = block.base + Plan::kRowSumsOffset;
+#pragma unroll
+    for (int place = 0; place < kPlaces; ++place) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float sum = sum_lanes<8>(sums[place][i]);
+        const int column = place * Plan::kBoxColumns + (i >> 3) * 32 + (lane >> 3) * 8 + (i & 7);
+        if ((lane & 7) == 0) {
+          store_float(all + (warp_in_group * kColumns + column) * 4, sum);
+        }
+      }
+    }
+    named_barrier(kBarrier, kWarpgroup);
+    const StateAddress<Plan> address(block);
+    const int num_values = block.chunked().value_dim - block.work.first_column;
+    for (int column = warp_in_group * kWarp + lane; column < kColumns; column += kWarpgroup) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int warp = 0; warp < 4; ++warp) {
+        sum += load_float(all + (warp * kColumns + column) * 4);
+      }
+      const int value = column - kKeyColumns;
+      if (value >= 0) {
+        if (address.value_sum_out != nullptr && value < num_values) {
+          address.value_sum_out[value] = sum;
+        }
+      } else if (address.key_sum_out != nullptr && column < Plan::kHeadDim &&
+                 block.sums_keys(column / Plan::kBoxColumns)) {
+        address.key_sum_out[column] = sum;
+      }
+    }
+  }
+};
+
+// Where rows are weighed: rows of z times their weights; rows of y and z past the end, which belong to another
+// sequence, become zero. `row` is a thread's first row.
 template <class Plan>
 __device__ __forceinline__ void store_weighted(const Block<Plan>& block, const Converter<Plan>& converter,
-                                               uint4 (&raw_frag)[8], float scale, int row, int chunk,
+                                               ConvertedSums<Plan>& sums, uint4 (&raw_frag)[8], float scale, int row,
+                                               int box, int chunk,
                                                const RingPosition<Plan::kStages>& at, bool is_query, bool is_value,
                                                uint32_t upper, uint32_t lower) {
   typename Converter<Plan>::RowFactors factors = {scale, scale};
@@ -415,6 +474,13 @@ __device__ __forceinline__ void store_weighted(const Block<Plan>& block, const C
       if (row + ((i >> 1) & 1) * 8 >= num_rows) {
         raw_frag[i] = make_uint4(0, 0, 0, 0);
       }
+    }
+  }
+  if constexpr (Plan::kGradientSums) {
+    if (is_value || block.sums_keys(box)) {
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      const uint32_t factor = block.factors(at.index()) + (is_value ? Plan::kChunk * 4 : 0) + row * 4;
+      sums.add(is_value ? Plan::kBoxes : box, raw_frag, load_float(factor), load_float(factor + 32));
     }
   }
   if (is_value || scale != 1.0f) {
@@ -480,6 +546,7 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
     }
   };
   ask_for_scales(0);
+  ConvertedSums<Plan> sums;
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
 #pragma unroll
     for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
@@ -520,9 +587,9 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
           converter.load(source, source + Plan::kBoxBytes, raw_frag);
         }
       }
-      if constexpr (Plan::kReverse) {
-        store_weighted(block, converter, raw_frag, scale, warp_in_group * 16 + (lane & 7), chunk, at, is_query, is_value,
-                       tile, lower);
+      if constexpr (Plan::kWeighsRows) {
+        store_weighted(block, converter, sums, raw_frag, scale, warp_in_group * 16 + (lane & 7), box, chunk, at,
+                       is_query, is_value, tile, lower);
       } else if (kScales && is_value) {
         converter.template store_scaled<true>(raw_frag, key_scales, tile, lower);
         ask_for_scales(chunk + 1);
@@ -546,6 +613,9 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
       }
     }
     at.advance();
+  }
+  if constexpr (Plan::kGradientSums) {
+    sums.finish(block, warp_in_group, lane);
   }
 }
 

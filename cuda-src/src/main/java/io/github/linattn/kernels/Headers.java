@@ -34,6 +34,7 @@ final class Headers {
     "linattn/hopper_block.cuh",
     "linattn/hopper_forward.cuh",
     "linattn/hopper_gradient.cuh",
+    "linattn/hopper_gradient_sums.cuh",
     "linattn/hopper_outputs.cuh",
     "linattn/hopper_plan.cuh",
     "linattn/hopper_reverse.cuh",

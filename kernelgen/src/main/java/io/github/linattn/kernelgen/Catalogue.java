@@ -22,7 +22,8 @@ public final class Catalogue {
           Operation.STATE_SUMS,
           Operation.NORMALIZED_STATE_SUMS,
           Operation.QUERY_GRADIENT,
-          Operation.KEY_VALUE_GRADIENT);
+          Operation.KEY_VALUE_GRADIENT,
+          Operation.GRADIENT_SUMS);
 
   private static final List<Numbers> NUMBERS =
       List.of(

@@ -76,6 +76,8 @@ public record HopperPlan(
   /** Two doubles of each of at most 16 warps. */
   private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
 
+  private static final int CONVERTING_WARPS = 4;
+
   /** Of chunks whose rows are asked for before their stage is free. */
   private static final int ROW_PLACES_AHEAD = 3;
 
@@ -220,9 +222,14 @@ public record HopperPlan(
         && headDim <= MAX_WHOLE_HEAD_DIM;
   }
 
-  /** Whether it is a gradient of q, or of k and v. */
+  /** Whether it is a gradient of q, or of k and v, or the sums for these. */
   static boolean isGradient(Operation operation) {
-    return operation == Operation.QUERY_GRADIENT || operation == Operation.KEY_VALUE_GRADIENT;
+    return operation == Operation.QUERY_GRADIENT || weighsRows(operation);
+  }
+
+  /** Whether rows come multiplied by b / g. */
+  private static boolean weighsRows(Operation operation) {
+    return operation == Operation.KEY_VALUE_GRADIENT || operation == Operation.GRADIENT_SUMS;
   }
 
   /** Where all of a chunk lands at once, and nothing is done to it before the products. */
@@ -240,9 +247,11 @@ public record HopperPlan(
     return sums ? SUMS_NATIVE : NATIVE;
   }
 
-  /** Whether S, z and u of the items are all that is wanted. */
+  /** Whether S, z and u of the items, or their gradients, are all that is wanted. */
   static boolean isSums(Operation operation) {
-    return operation == Operation.STATE_SUMS || operation == Operation.NORMALIZED_STATE_SUMS;
+    return operation == Operation.STATE_SUMS
+        || operation == Operation.NORMALIZED_STATE_SUMS
+        || operation == Operation.GRADIENT_SUMS;
   }
 
   /** Whether the registers and the shared memory suffice. */
@@ -261,7 +270,7 @@ public record HopperPlan(
     boolean rows = converted || operation.normalizes();
     boolean reverse = operation == Operation.KEY_VALUE_GRADIENT;
     if (isSums(operation)) {
-      return sumRoles(headDim, rows);
+      return sumRoles(operation, headDim, rows);
     }
     if (reverse && !rows) {
       return reverseRoles(headDim);
@@ -281,10 +290,12 @@ public record HopperPlan(
   /**
    * The same of sums, which have no role of scores; all that a thread starts with where it does.
    */
-  private static Roles sumRoles(int headDim, boolean rows) {
+  private static Roles sumRoles(Operation operation, int headDim, boolean rows) {
     if (!rows) {
       if (headDim > MAX_SINGLE_SUM) {
-        return new Roles(56, 0, 200, 0);
+        return operation == Operation.GRADIENT_SUMS
+            ? new Roles(96, 0, 160, 0)
+            : new Roles(56, 0, 200, 0);
       }
       return new Roles(168, 0, 168, 0);
     }
@@ -387,11 +398,13 @@ public record HopperPlan(
       add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
     }
     add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
-    if (operation == Operation.KEY_VALUE_GRADIENT) {
+    if (weighsRows(operation)) {
       add(
           map,
-          "constants of columns [64], the unit of a chunk",
-          buffers.stages * (CHUNK * Float.BYTES + 16));
+          sums
+              ? "factors of rows [64] each, the unit of a chunk"
+              : "constants of columns [64], the unit of a chunk",
+          buffers.stages * ((sums ? 2 : 1) * CHUNK * Float.BYTES + 16));
     }
     int barriers = barriers(element, products, boxes, buffers, sums);
     int places = isGradient(operation) ? buffers.stages + ROW_PLACES_AHEAD : 0;
@@ -401,6 +414,12 @@ public record HopperPlan(
     boolean query = operation == Operation.QUERY_GRADIENT;
     if (query) {
       add(map, "partial sums of the gradients of a and b", PARTIAL_BYTES);
+    }
+    if (operation == Operation.GRADIENT_SUMS && element == ElementType.F32) {
+      add(
+          map,
+          "sums of rows, of each warp that converts",
+          CONVERTING_WARPS * (boxes + 1) * KernelSpec.BOX_COLUMNS * Float.BYTES);
     }
     int barrierBytes = (barriers + places + (query ? 1 : 0)) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);

@@ -174,6 +174,7 @@ final class HopperText {
           static constexpr bool kSums = %14$b;
           static constexpr bool kQueryGradient = %17$b;
           static constexpr bool kKeyValueGradient = %18$b;
+          static constexpr bool kGradientSums = %23$b;
           static constexpr bool kFormsDelta = %21$b;
           static constexpr int kBeside = %15$d;
           static constexpr bool kMerged = %22$b;
@@ -220,7 +221,8 @@ final class HopperText {
         HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
         HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward",
         HopperPlan.formsDelta(spec),
-        plan.roles().auxiliary() == 0);
+        plan.roles().auxiliary() == 0,
+        spec.operation() == Operation.GRADIENT_SUMS);
   }
 
   private static String tag(ElementType element) {

@@ -176,10 +176,10 @@ public record KernelSpec(
         switch (operation) {
           case FORWARD -> technique != Technique.SIMT;
           case NORMALIZED_FORWARD -> technique == Technique.WGMMA; // others ask at run time
-          case STATE_SUMS -> technique != Technique.SIMT;
+          case STATE_SUMS, GRADIENT_SUMS -> technique != Technique.SIMT;
           case NORMALIZED_STATE_SUMS -> technique == Technique.WGMMA;
           case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> technique != Technique.SIMT;
-          case STATE_OUTPUTS, GRADIENT_SUMS, GRADIENT_OUTPUTS -> technique == Technique.MMA;
+          case STATE_OUTPUTS, GRADIENT_OUTPUTS -> technique == Technique.MMA;
           case STATE_SCAN, COEFFICIENT_SUMS ->
               technique == Technique.SIMT && elementType == ElementType.F32;
           case DECODE, RECURRENCE, GRADIENT_ROWS, GRADIENT_RECURRENCE, NORMALIZE_ROWS_GRADIENT ->

@@ -39,6 +39,13 @@ class KernelTextTest {
             ElementType.BF16,
             Precision.NATIVE,
             EnumSet.of(Architecture.SM_90A)),
+        KernelSpec.chunked(
+            Operation.GRADIENT_SUMS,
+            Technique.WGMMA,
+            64,
+            ElementType.F16,
+            Precision.NATIVE,
+            EnumSet.of(Architecture.SM_90A)),
         mma(Operation.FORWARD, 96, ElementType.F16, Precision.NATIVE),
         mma(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.ACCURATE),
         mma(Operation.KEY_VALUE_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
