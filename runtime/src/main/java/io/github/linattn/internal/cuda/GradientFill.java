@@ -293,6 +293,7 @@ final class GradientFill {
             input.q(),
             call.outputGradient(),
             call.gradients().dv());
+    structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
     setSegments(chunked);
     chunked.setState("_out", items);
   }

@@ -107,6 +107,12 @@ final class GradientPlanner {
   /** For rows x and y of this width. */
   private Optional<KernelEntry> sweep(
       Question question, Operation operation, Technique technique, int width) {
+    return find(question, operation, technique, width, width);
+  }
+
+  /** Of the technique where there are tensor maps and rows are not divided, else by mma. */
+  private Optional<KernelEntry> find(
+      Question question, Operation operation, Technique technique, int width, int widthByMma) {
     Planner.Built built = model.built();
     Optional<KernelEntry> wgmma =
         technique == Technique.WGMMA && question.tensorMaps() && !question.normalize()
@@ -115,7 +121,11 @@ final class GradientPlanner {
     return wgmma.or(
         () ->
             built.find(
-                operation, Technique.MMA, width, question.element(), question.warpPrecision()));
+                operation,
+                Technique.MMA,
+                widthByMma,
+                question.element(),
+                question.warpPrecision()));
   }
 
   /**
@@ -197,9 +207,9 @@ final class GradientPlanner {
     addSums(steps, question, cut, summed);
     addScan(steps, Role.STATE_SCAN, question, cut);
     addQuery(steps, question, kernels, cut);
-    addRepair(
-        steps, Role.QUERY_REPAIR, question, cut); // it reads the states that the next scan replaces
-    addGradientSums(steps, question, cut);
+    // dq is repaired of the states that the next scan replaces
+    addRepair(steps, Role.QUERY_REPAIR, question, cut);
+    addGradientSums(steps, question, cut, kernels.value().technique());
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
@@ -247,7 +257,7 @@ final class GradientPlanner {
     addSums(steps, question, cut, cut.items());
     addScan(steps, Role.STATE_SCAN, question, cut);
     addQuery(steps, question, new Sweeps(answers, answers, answers), outputs);
-    addGradientSums(steps, question, cut);
+    addGradientSums(steps, question, cut, Technique.WGMMA);
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addTask(steps, Role.KEY, question, answers, outputs, 1);
     addTask(steps, Role.VALUE, question, answers, outputs, 1);
@@ -359,20 +369,13 @@ final class GradientPlanner {
         step -> micros(step, question.shape().keyDim(), cut, summed, 1, bytes));
   }
 
-  private void addGradientSums(Collected steps, Question question, Cut cut) {
+  private void addGradientSums(Collected steps, Question question, Cut cut, Technique technique) {
     AttentionShape shape = question.shape();
     int group = shape.headsPerKeyValueHead();
     double bytes = question.queryBytes() + StateArrays.bytes(shape, cut.items());
     steps.add(
         Role.GRADIENT_SUMS,
-        model
-            .built()
-            .find(
-                Operation.GRADIENT_SUMS,
-                Technique.MMA,
-                0,
-                question.element(),
-                question.warpPrecision())
+        find(question, Operation.GRADIENT_SUMS, technique, shape.keyDim(), 0)
             .flatMap(
                 kernel -> model.step(kernel, question, question.keyValueHeads() * cut.items())),
         step -> micros(step, shape.keyDim(), cut, cut.items(), group, bytes));
@@ -393,7 +396,8 @@ final class GradientPlanner {
                 + (turns - 1) * Rates.addedChunkMicros(shape.valueDim()))
             / turns;
     double start = Rates.startMicros(query.technique()) + Rates.stateMicros(shape.valueDim());
-    double bytes = question.keyValueBytes() + question.queryBytes();
+    double outputs = query.formsDelta() ? question.queryBytes() / 2 : 0; // o
+    double bytes = question.keyValueBytes() + question.queryBytes() + outputs;
     long items = (long) cut.items() * turns;
     steps.add(
         Role.QUERY,
@@ -420,7 +424,7 @@ final class GradientPlanner {
                         clusterOfBoth(key),
                         key.sharedBytes(),
                         key.startsEarly())),
-        step -> taskMicros(Role.KEY, question, step, cut, group));
+        step -> taskMicros(Role.KEY, question, step, cut, group, GradientStructs.HOPPER_TASKS));
   }
 
   /**
@@ -436,7 +440,7 @@ final class GradientPlanner {
     steps.add(
         role,
         task(role, question, kernel, cut),
-        step -> taskMicros(role, question, step, cut, heads));
+        step -> taskMicros(role, question, step, cut, heads, 1));
   }
 
   private Optional<Step> task(Role role, Question question, KernelEntry kernel, Cut cut) {
@@ -448,10 +452,11 @@ final class GradientPlanner {
     return model.step(kernel, heads * cut.items(), width, outWidth, group);
   }
 
-  private double taskMicros(Role role, Question question, Step step, Cut cut, int heads) {
+  private double taskMicros(
+      Role role, Question question, Step step, Cut cut, int heads, int tasks) {
     AttentionShape shape = question.shape();
     int width = role == Role.VALUE ? shape.keyDim() : shape.valueDim();
-    double bytes = question.keyValueBytes() + question.queryBytes();
+    double bytes = tasks * question.keyValueBytes() + question.queryBytes(); // q and dO are shared
     return micros(step, width, cut, cut.items(), heads, bytes);
   }
 

@@ -113,7 +113,8 @@ public final class GradientStructs {
         withMaps[role.ordinal()] =
             switch (role) {
               case STATE_SUMS -> Arguments.allocate(owner, ChunkedStructs.HOPPER);
-              case QUERY, KEY, VALUE, KEY_AND_VALUE -> Arguments.allocate(owner, HOPPER_GRADIENTS);
+              case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE ->
+                  Arguments.allocate(owner, HOPPER_GRADIENTS);
               default -> plain[role.ordinal()];
             };
       }

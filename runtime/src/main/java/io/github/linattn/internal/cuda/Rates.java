@@ -28,6 +28,14 @@ final class Rates {
   /** One chunk of sums alone, 64 value columns, 16 bits. */
   private static final double[] SUMS = {0.27, 0.27, 0.28, 0.3, 0.45, 0.6};
 
+  /** The same of the sums for the gradients of k and v. */
+  private static final double[] GRADIENT_SUMS = {0.51, 0.52, 0.53, 0.54, 1, 1.1};
+
+  /** One chunk of dq, and of dk or dv, 16 bits; wide blocks have 128 columns. */
+  private static final double[] QUERY_GRADIENT = {0.87, 1.02, 1.14, 1.26, 1.33, 2.9};
+
+  private static final double[] KEY_VALUE_GRADIENT = {0.81, 0.85, 1.38, 1.49, 1.19, 3.3};
+
   /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
 
@@ -51,7 +59,9 @@ final class Rates {
   private static final double MMA_TF32_SHARE = 1.8;
   private static final double MMA_ACCURATE_SHARE = 3.8;
 
-  /** A chunk of a gradient to one of a forward: an estimate until it is measured. */
+  /**
+   * A chunk of a gradient to one of a forward, of fp32 tensors or by mma: 0.85 to 1.45 measured.
+   */
   private static final double GRADIENT_SHARE = 1.2;
 
   /** Suits every kernel. */
@@ -62,12 +72,15 @@ final class Rates {
   /** One chunk of 64 tokens of a block, the tensors being on their way. */
   static double chunkMicros(KernelEntry kernel, int keyDim) {
     boolean wgmma = kernel.technique() == Technique.WGMMA;
+    boolean measured = wgmma && kernel.precision() == Precision.NATIVE;
     double forward = wgmma ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
     return switch (kernel.operation()) {
-      case STATE_SUMS ->
-          wgmma && kernel.precision() == Precision.NATIVE ? of(SUMS, keyDim) : forward / 2;
-      case NORMALIZED_STATE_SUMS, STATE_OUTPUTS, GRADIENT_SUMS, GRADIENT_OUTPUTS -> forward / 2;
-      case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> GRADIENT_SHARE * forward;
+      case STATE_SUMS -> measured ? of(SUMS, keyDim) : forward / 2;
+      case GRADIENT_SUMS -> measured ? of(GRADIENT_SUMS, keyDim) : forward / 2;
+      case NORMALIZED_STATE_SUMS, STATE_OUTPUTS, GRADIENT_OUTPUTS -> forward / 2;
+      case QUERY_GRADIENT -> measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
+      case KEY_VALUE_GRADIENT ->
+          measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
       default -> forward;
     };
   }

@@ -299,6 +299,9 @@ class GradientPlannerTest {
         planner(true).plan(question, GradientChoice.parse("wgmma:2048")).orElseThrow();
     assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(cut.cut().items()).isEqualTo(5);
+    assertThat(cut.step(Role.GRADIENT_SUMS).kernel().technique()).isEqualTo(Technique.WGMMA);
+    assertThat(cut.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(64 * 5 * 2);
+    assertThat(cut.step(Role.GRADIENT_SUMS).cluster()).isEqualTo(2);
     assertThat(planner(false).plan(question, GradientChoice.parse("wgmma"))).isEmpty();
     Question tooLong = causal(AttentionShape.of(1, 1, 200_000, 128), false);
     assertThat(planner(true).plan(tooLong, GradientChoice.parse("wgmma"))).isEmpty();

@@ -334,6 +334,34 @@ final class ChunkedBackwardTest {
   }
 
   @Test
+  void onHopperSumsForTheSecondSweepHaveMapsToo() {
+    System.setProperty(PLAN, "wgmma:256");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 1000, D), DType.BF16)) {
+      f.backward(linear());
+      assertThat(kernels(1, 5))
+          .containsExactly(
+              "state_scan_simt",
+              "query_gradient_wgmma_d128",
+              "gradient_sums_wgmma_d128",
+              "state_scan_simt",
+              "key_value_gradient_wgmma_d128");
+      assertThat(cudart.launchBlocks(3)).as("2 heads, 4 items, 2 tiles").isEqualTo(2 * 4 * 2);
+      assertThat(cudart.launchCluster(3)).isEqualTo(2);
+      assertThat(mapped(3, 0, 4).subList(1, 3))
+          .as("y and z of dv")
+          .containsExactly(address(f.input.q()), address(f.dO));
+      MemorySegment sums = hopperTask(3, 0);
+      assertThat(count(sums, GRADIENT, "tasks")).isEqualTo(1);
+      assertThat(number(sums, GRADIENT, "delta"))
+          .isEqualTo(number(hopperTask(2, 0), GRADIENT, "delta"));
+      MemorySegment scan = arguments(4, SCAN);
+      assertThat(number(sums, CHUNKED, "state_out")).isEqualTo(number(scan, SCAN, "state"));
+      assertThat(number(sums, CHUNKED, "key_sum_out")).isEqualTo(number(scan, SCAN, "key_sum"));
+      assertThat(number(sums, CHUNKED, "value_sum_out")).isEqualTo(number(scan, SCAN, "value_sum"));
+    }
+  }
+
+  @Test
   void packedSequencesHaveListsOfItems() {
     Sequences packing = Sequences.ofLengths(0, 1, 299);
     for (String plan : List.of("mma", "mma:128")) {

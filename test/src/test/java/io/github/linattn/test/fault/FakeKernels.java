@@ -87,6 +87,7 @@ final class FakeKernels {
         entry(both, Technique.MMA, element, exact),
         entry(both, Technique.WGMMA, element, exact),
         entry(Operation.GRADIENT_SUMS, Technique.MMA, element, exact),
+        entry(Operation.GRADIENT_SUMS, Technique.WGMMA, HEAD_DIM, element, exact),
         entry(Operation.GRADIENT_OUTPUTS, Technique.MMA, element, exact),
         entry(Operation.GRADIENT_RECURRENCE, Technique.SIMT, element, exact),
         entry(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, element, exact));
