@@ -110,12 +110,12 @@ final class GradientPlanner {
     return find(question, operation, technique, width, width);
   }
 
-  /** Of the technique where there are tensor maps and rows are not divided, else by mma. */
+  /** Of the technique where there are tensor maps, else by mma. */
   private Optional<KernelEntry> find(
       Question question, Operation operation, Technique technique, int width, int widthByMma) {
     Planner.Built built = model.built();
     Optional<KernelEntry> wgmma =
-        technique == Technique.WGMMA && question.tensorMaps() && !question.normalize()
+        technique == Technique.WGMMA && question.tensorMaps()
             ? built.find(operation, Technique.WGMMA, width, question.element(), precision(question))
             : Optional.empty();
     return wgmma.or(
