@@ -178,6 +178,14 @@ __device__ __forceinline__ constexpr uint64_t further(uint64_t operand, int byte
   return operand + static_cast<uint64_t>(bytes >> 4);
 }
 
+// 16 rows further: of an operand in shared memory, or in registers.
+__device__ __forceinline__ constexpr uint64_t rows_further(uint64_t operand, int step) {
+  return further(operand, step * 16 * kRowBytes);
+}
+__device__ __forceinline__ const uint32_t* rows_further(const uint32_t* operand_frag, int step) {
+  return operand_frag + 4 * step;
+}
+
 // --- Warpgroup products ---------------------------------------------------------------------------
 
 __device__ __forceinline__ void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -222,6 +230,13 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t row, const ui
 
 __device__ __forceinline__ void load_matrices(uint32_t row, uint32_t (&four_frag)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(four_frag[0]), "=r"(four_frag[1]), "=r"(four_frag[2]), "=r"(four_frag[3])
+               : "r"(row)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(uint32_t row, uint32_t* four_frag) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(four_frag[0]), "=r"(four_frag[1]), "=r"(four_frag[2]), "=r"(four_frag[3])
                : "r"(row)
                : "memory");

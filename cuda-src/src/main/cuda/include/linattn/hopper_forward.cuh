@@ -53,7 +53,8 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
   // Who writes shared memory arrives with every thread: racecheck does not follow one lane for its warp.
   constexpr int kFillers = Plan::kConverted ? kWarpgroup : 1;
   constexpr int kStateReaders = 4 * Plan::kBeside;
-  constexpr int kStageReaders = Plan::kAuxiliaryArrivals + kStateReaders + (Plan::kSums ? 0 : Plan::kScoreArrivals);
+  constexpr int kStageReaders = Plan::kAuxiliaryArrivals + kStateReaders * (Plan::kWeighsInState ? kWarp : 1) +
+                                (Plan::kSums ? 0 : Plan::kScoreArrivals);
   constexpr bool normalizers = !Plan::kConverted && Plan::kNormalize;
   for (int i = 0; i < Plan::kNumSlotBarriers; ++i) {
     barrier_init(block.barrier(Plan::kSlotFull, i), 1);

@@ -82,14 +82,14 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   int marked_box = -1;  // of the columns; all of them
   const int warpgroup = warp / 4;
   if (warpgroup < Plan::kScoreGroup) {
-    if constexpr (!Plan::kMerged) {
+    if constexpr (!Plan::kScoresProduce) {
       Plan::Spec::Registers::auxiliary();
       if (warp > 0) {
         if constexpr (Plan::kGradientSums) {
           SumWeigher<Plan>(block, warp - 1, lane).run();
-        } else if constexpr (Plan::kReverse) {
+        } else if constexpr (Plan::kReverse && !Plan::kMerged) {
           Weigher<Plan>(block, warp - 1, lane).run();
-        } else {
+        } else if constexpr (!Plan::kMerged) {
           Auxiliary<Plan>(block, warp - 1, lane).run();
         }
       } else {

@@ -92,11 +92,12 @@ struct Outputs {
   }
 
   // O^T += V^T W^T; the product of S, which without b is not wanted, stands there already.
-  __device__ __forceinline__ static void add_value_weights(float (&outputs_frag)[36], uint64_t value, uint64_t weights,
+  template <int kSteps, typename Values>
+  __device__ __forceinline__ static void add_value_weights(float (&outputs_frag)[36], Values value, uint64_t weights,
                                                            bool uses_state) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      Plan::Products::value_weights(outputs_frag, further(value, step * 2048), further(weights, step * 32),
+    for (int step = 0; step < kSteps; ++step) {
+      Plan::Products::value_weights(outputs_frag, rows_further(value, step), further(weights, step * 32),
                                     step > 0 || uses_state);
     }
   }

@@ -134,6 +134,11 @@ struct HopperPlan {
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
+  // Whether the producer is a warp of the scores, which then starts copies between two chunks. The reverse has
+  // registers for a warpgroup of its own where no scale follows the tokens.
+  static constexpr bool kScoresProduce = kMerged && !(kReverse && !kScaled);
+  // Rows of z get their weights in the registers of the state, not where they landed.
+  static constexpr bool kWeighsInState = kReverse && kMerged && !kScoresProduce;
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
@@ -224,7 +229,7 @@ struct HopperPlan {
   static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp
   static constexpr int kAuxiliaryWarps = kMerged ? 4 : 4 * kAuxiliaryGroups - 1;
   static constexpr bool kHasRows = kConverted || kNormalize;
-  static constexpr int kScoreGroup = kMerged ? 0 : kAuxiliaryGroups;
+  static constexpr int kScoreGroup = kScoresProduce ? 0 : kAuxiliaryGroups;
   static constexpr int kStateGroup = kScoreGroup + (kSums ? 0 : 1);  // sums have no scores
   static constexpr int kRowsGroup = kStateGroup + kBeside;
   static constexpr int kGroups = kRowsGroup + (kHasRows ? 1 : 0);

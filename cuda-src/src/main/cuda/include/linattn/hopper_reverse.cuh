@@ -84,13 +84,15 @@ struct Weigher {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         store_float(block.factors(at.index()) + (lane + 32 * i) * 4, constants[i]);
-        if constexpr (Plan::kConverted) {
+        if constexpr (Plan::kConverted || Plan::kWeighsInState) {
           store_float(block.lengths(at.index()) + (lane + 32 * i) * 4, weights[i]);
         }
       }
     }
     if constexpr (!Plan::kConverted) {
-      multiply_rows<Plan, kWarps>(block, at.index(), warp, lane, weights, num_rows);
+      if constexpr (!Plan::kWeighsInState) {
+        multiply_rows<Plan, kWarps>(block, at.index(), warp, lane, weights, num_rows);
+      }
       if (num_rows < Plan::kChunk) {
         clear_tail(at.index(), num_rows);
       }
@@ -110,7 +112,9 @@ struct Weigher {
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
     } else {
       barrier_wait(block.key_full(at.index()), at.parity());
-      barrier_wait(block.value_full(at.index()), at.parity());
+      if constexpr (!Plan::kWeighsInState) {
+        barrier_wait(block.value_full(at.index()), at.parity());
+      }
     }
   }
 
@@ -173,7 +177,7 @@ struct ReverseScore : Scores<Plan> {
   __device__ __forceinline__ void run() {
     Weigher<Plan> weigher(block, warp, lane);
     RingPosition<Plan::kRowPlaces> rows_at;
-    if (Plan::kMerged && warp == 0 && block.num_chunks > 0) {
+    if (Plan::kScoresProduce && warp == 0 && block.num_chunks > 0) {
       load_chunk(block, 0, at, lane);
     }
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
@@ -182,7 +186,7 @@ struct ReverseScore : Scores<Plan> {
         rows_at.advance();
       }
       weigh(chunk);
-      if (Plan::kMerged && warp == 0 && chunk + 1 < block.num_chunks) {
+      if (Plan::kScoresProduce && warp == 0 && chunk + 1 < block.num_chunks) {
         RingPosition<Plan::kStages> next_at = at;
         next_at.advance();
         load_chunk(block, chunk + 1, next_at, lane);

@@ -171,7 +171,7 @@ struct Score : Scores<Plan> {
     Auxiliary<Plan> auxiliary(block, warp, lane);
     if constexpr (Plan::kMerged) {
       auxiliary.start();
-      if (warp == 0 && block.num_chunks > 0) {
+      if (Plan::kScoresProduce && warp == 0 && block.num_chunks > 0) {
         load_chunk(block, 0, at, lane);
       }
     }
@@ -190,7 +190,7 @@ struct Score : Scores<Plan> {
       }
       count += Plan::kChunk;
       if constexpr (Plan::kMerged) {
-        if (warp == 0 && chunk + 1 < block.num_chunks) {
+        if (Plan::kScoresProduce && warp == 0 && chunk + 1 < block.num_chunks) {
           RingPosition<Plan::kStages> next_at = at;
           next_at.advance();
           load_chunk(block, chunk + 1, next_at, lane);

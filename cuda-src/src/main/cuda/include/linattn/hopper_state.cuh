@@ -23,6 +23,11 @@ struct State {
   static constexpr int kPairs = kOperandColumns / 4;
   using Half = typename Plan::Half;
   using Products = typename Plan::Products;
+  // V^T of a chunk: where it landed; or in registers, in parts because these are few, 16 tokens in four words.
+  using Values = std::conditional_t<Plan::kWeighsInState, const uint32_t*, uint64_t>;
+  static constexpr int kValueParts = Plan::kWeighsInState ? 2 : 1;
+  static constexpr int kValueSteps = 4 / kValueParts;
+  static constexpr int kValueWords = Plan::kWeighsInState ? 4 * kValueSteps : 1;
 
   const Block<Plan>& block;
   Outputs<Plan>& outputs;  // of the same columns
@@ -59,7 +64,7 @@ struct State {
   }
 
   // sum^T += V^T K for 16 tokens.
-  __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], uint64_t value,
+  __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], Values value,
                                                        uint64_t key, int accumulate) {
     constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
     constexpr int kPartBytes = Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox;
@@ -184,10 +189,10 @@ struct State {
   }
 
   // S^T += V^T K.
-  __device__ __forceinline__ void add_chunk(uint64_t value, uint64_t key) {
+  __device__ __forceinline__ void add_chunk(Values value, uint64_t key) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      add_value_key(state_frag, further(value, step * 2048), further(key, step * 2048), 1);
+    for (int step = 0; step < kValueSteps; ++step) {
+      add_value_key(state_frag, rows_further(value, step), rows_further(key, step), 1);
     }
   }
 
@@ -227,6 +232,47 @@ struct State {
       return ratio;
     }
     return 1.0f;
+  }
+
+  // A part of V^T of a chunk to registers, each token times its weight.
+  __device__ __forceinline__ void load_values(const RingPosition<Plan::kStages>& at, int num_rows, int part,
+                                              uint32_t (&value_frag)[kValueWords]) const {
+    const int first_row = part * kValueSteps * 16;
+    const uint32_t tile = block.value(at.index(), outputs.box) + first_row * kRowBytes +
+                          swizzled((lane & 7) + (lane >> 4 & 1) * 8, warp * 2 + (lane >> 3 & 1));
+    barrier_wait(block.value_full(at.index()), at.parity());
+#pragma unroll
+    for (int step = 0; step < kValueSteps; ++step) {
+      load_matrices_transposed(tile + step * 16 * kRowBytes, value_frag + 4 * step);
+    }
+    if (part == kValueParts - 1) {
+      arrive_once_a_warp(block.value_empty(at.index()), lane);
+    }
+    barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+#pragma unroll
+    for (int i = 0; i < 2 * kValueSteps; ++i) {  // tokens `row` and the next, of two columns
+      const int row = first_row + 8 * i + 2 * (lane & 3);
+      const float2 weight = load_float2(block.lengths(at.index()) + row * 4);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        uint32_t& pair = value_frag[2 * i + j];
+        pair = Half::pack(row < num_rows ? Half::low(pair) * weight.x : 0.0f,
+                          row + 1 < num_rows ? Half::high(pair) * weight.y : 0.0f);
+      }
+    }
+    pin(value_frag);
+  }
+
+  // Of a stage K, and V where it is not in registers since; all products have read them.
+  __device__ __forceinline__ void give_back(const RingPosition<Plan::kStages>& at) const {
+    if constexpr (Plan::kWeighsInState) {  // the weights of its rows too
+      barrier_arrive(block.key_empty(at.index()));
+    } else if (lane == 0) {
+      barrier_arrive(block.key_empty(at.index()));
+      if constexpr (Plan::kApart) {
+        barrier_arrive(block.value_empty(at.index()));
+      }
+    }
   }
 
   // Takes the unit of a chunk; returns what it is to the one before.
@@ -286,8 +332,12 @@ struct State {
         }
       }
       products_commit();
+      [[maybe_unused]] uint32_t value_frag[kValueWords];
+      if constexpr (Plan::kWeighsInState) {  // under the product of S
+        load_values(at, block.rows(chunk), 0, value_frag);
+      }
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
-      if constexpr (Plan::kConverted || Plan::kApart) {
+      if constexpr ((Plan::kConverted || Plan::kApart) && !Plan::kWeighsInState) {
         barrier_wait(block.value_full(at.index()), at.parity());
       }
       if constexpr (Plan::kApart) {  // the weights come later than the product of S
@@ -297,12 +347,33 @@ struct State {
         }
       }
       pin(outputs_frag);
-      products_fence();
-      const uint64_t value = operand(block.value(at.index(), outputs.box));
-      outputs.add_value_weights(outputs_frag, value, operand(block.weights(weights_at.index())), uses_state);
-      products_commit();
-      add_chunk(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
-      products_commit();
+      if constexpr (Plan::kWeighsInState) {
+        const uint64_t weights = operand(block.weights(weights_at.index()));
+        const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
+#pragma unroll
+        for (int part = 0; part < kValueParts; ++part) {
+          if (part > 0) {
+            finish_products();
+            pin(outputs_frag);
+            pin(value_frag);
+            load_values(at, block.rows(chunk), part, value_frag);
+          }
+          products_fence();
+          outputs.template add_value_weights<kValueSteps>(
+              outputs_frag, value_frag, further(weights, part * kValueSteps * 32), part > 0 || uses_state);
+          products_commit();
+          add_chunk(value_frag, rows_further(key, part * kValueSteps));
+          products_commit();
+        }
+      } else {
+        products_fence();
+        const uint64_t value = operand(block.value(at.index(), outputs.box));
+        outputs.template add_value_weights<kValueSteps>(outputs_frag, value,
+                                                        operand(block.weights(weights_at.index())), uses_state);
+        products_commit();
+        add_chunk(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
+        products_commit();
+      }
       const float constant = Plan::kReverse ? reverse_factor() : block.work.a * unit.value;
       count += Plan::kChunk;
       block.follow(count, plain_tokens, unit);
@@ -313,12 +384,12 @@ struct State {
       pin(outputs_frag);
       outputs.write(outputs_frag, constant, chunk, weights_at.index(), outputs_at.index());
       finish_products();
-      if (lane == 0) {
-        barrier_arrive(block.key_empty(at.index()));
-        if constexpr (Plan::kApart) {
-          barrier_arrive(block.value_empty(at.index()));
+      if constexpr (Plan::kWeighsInState) {
+        if constexpr (Plan::kWeighsInState) {
+          pin(value_frag);
         }
       }
+      give_back(at);
       at.advance();
       weights_at.advance();
       outputs_at.advance();
@@ -455,22 +526,18 @@ struct State {
       }
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
-      const uint64_t value = operand(block.value(at.index(), outputs.box));
-      pin(outputs_frag);
-      products_fence();
-      add_weights(outputs_frag, value, operand(block.weights(weights_at.index())));
-      products_commit();
-      products_wait<0>();
-      pin(outputs_frag);
-      if (block.slope_of(member) != 0.0f) {
-        add_values(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
-      }
-      if (lane == 0) {
-        barrier_arrive(block.key_empty(at.index()));
-        if constexpr (Plan::kApart) {
-          barrier_arrive(block.value_empty(at.index()));
+      if constexpr (Plan::kWeighsInState) {
+        uint32_t value_frag[kValueWords];
+#pragma unroll
+        for (int part = 0; part < kValueParts; ++part) {
+          load_values(at, block.rows(chunk), part, value_frag);
+          add_part(outputs_frag, value_frag, at, weights_at.index(), part, member);
+          pin(value_frag);
         }
+      } else {
+        add_part(outputs_frag, operand(block.value(at.index(), outputs.box)), at, weights_at.index(), 0, member);
       }
+      give_back(at);
       if (member == block.group() - 1) {
         if constexpr (Plan::kOutputBuffers == 1) {
           outputs.reuse_buffer();
@@ -482,6 +549,21 @@ struct State {
       }
       at.advance();
       weights_at.advance();
+    }
+  }
+
+  // A part of V^T to the outputs, and to the state of a head that has one. One after the other.
+  __device__ __forceinline__ void add_part(float (&outputs_frag)[36], Values value,
+                                           const RingPosition<Plan::kStages>& at, int weights_idx, int part,
+                                           int member) {
+    pin(outputs_frag);
+    products_fence();
+    add_weights(outputs_frag, value, further(operand(block.weights(weights_idx)), part * kValueSteps * 32));
+    products_commit();
+    products_wait<0>();
+    pin(outputs_frag);
+    if (block.slope_of(member) != 0.0f) {
+      add_values(value, rows_further(operand(block.key(at.index(), 0), Plan::kKeyBox), part * kValueSteps));
     }
   }
 
@@ -516,16 +598,16 @@ struct State {
   }
 
   // O^T += V^T W^T.
-  __device__ __forceinline__ static void add_weights(float (&outputs_frag)[36], uint64_t value, uint64_t weights) {
+  __device__ __forceinline__ static void add_weights(float (&outputs_frag)[36], Values value, uint64_t weights) {
     if constexpr (Plan::kSplit) {
       add_weight_halves(outputs_frag, value, weights, true);
     } else {
-      Outputs<Plan>::add_value_weights(outputs_frag, value, weights, true);
+      Outputs<Plan>::template add_value_weights<kValueSteps>(outputs_frag, value, weights, true);
     }
   }
 
   // S^T += V^T K.
-  __device__ __forceinline__ void add_values(uint64_t value, uint64_t key) {
+  __device__ __forceinline__ void add_values(Values value, uint64_t key) {
     if constexpr (Plan::kSplit) {
       float chunk_frag[kParts][kPartRegisters] = {};
       pin_parts(chunk_frag);

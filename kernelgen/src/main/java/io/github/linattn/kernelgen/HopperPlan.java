@@ -16,8 +16,8 @@ import java.util.Locale;
  * @param slots fp32 boxes of 64 x 64 on their way to a stage; 0 where boxes land in the stage
  * @param weightBuffers chunks of weights between the warpgroups
  * @param outputBuffers chunks of outputs on their way out, of 64 columns each
- * @param beside warpgroups of the state; in a forward with two the one of the scores has all other
- *     roles
+ * @param beside warpgroups of the state; with two of a head dimension above 192 the one of the
+ *     scores has all other roles, but for the producer where there are registers for its own
  * @param auxiliaryGroups warpgroups that sum keys; the first warp starts copies instead
  * @param threads 4 warps for each warpgroup
  * @param roles what each warpgroup does, and its registers
@@ -120,7 +120,8 @@ public record HopperPlan(
    * Registers of the threads of each role; multiples of 8, their sum at most what the register file
    * has for a thread of each warpgroup.
    *
-   * @param auxiliary warps that sum keys; 0 where the scores do it
+   * @param auxiliary warps that sum keys; 0 where the scores do it and start copies; few where the
+   *     scores do it and one of the warps starts copies
    * @param score weights and normalizer of a chunk
    * @param state outputs, and the state
    * @param rows fp32 boxes to 16-bit ones, lengths of rows; 0 where there is none of either
@@ -159,10 +160,11 @@ public record HopperPlan(
     int beside = rows ? 1 : reverse ? besideOfReverse(headDim) : beside(headDim, sums);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
     int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
-    boolean merged = beside > 1 && !sums && headDim > MAX_SINGLE_HEAD_DIM;
-    int groups = (merged ? 0 : auxiliaryGroups) + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
-    int threads = groups * WARPGROUP;
+    boolean merged = merges(headDim, beside, sums);
     Roles roles = roles(operation, headDim, element, precision);
+    int auxiliaries = roles.auxiliary == 0 ? 0 : auxiliaryGroups;
+    int groups = auxiliaries + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
+    int threads = groups * WARPGROUP;
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
@@ -201,6 +203,15 @@ public record HopperPlan(
             precision.id()));
   }
 
+  /** Whether the warps of the scores do what auxiliary warps do elsewhere. */
+  boolean merges(KernelSpec spec) {
+    return merges(spec.headDim(), beside, isSums(spec.operation()));
+  }
+
+  private static boolean merges(int headDim, int beside, boolean sums) {
+    return beside > 1 && !sums && headDim > MAX_SINGLE_HEAD_DIM;
+  }
+
   private static int beside(int headDim, boolean sums) {
     return headDim > (sums ? MAX_SINGLE_SUM : MAX_SINGLE_HEAD_DIM) ? 2 : 1;
   }
@@ -220,6 +231,16 @@ public record HopperPlan(
     return operation == Operation.QUERY_GRADIENT
         && precision.products() == 1
         && headDim <= MAX_WHOLE_HEAD_DIM;
+  }
+
+  /**
+   * Whether scores that do what auxiliary warps do elsewhere leave the copies to a warpgroup of its
+   * own. Scales that follow the tokens of fp16 take the registers for it.
+   */
+  private static boolean producesApart(Operation operation, int headDim, ElementType element) {
+    return operation == Operation.KEY_VALUE_GRADIENT
+        && headDim > MAX_SINGLE_HEAD_DIM
+        && element == ElementType.BF16;
   }
 
   /** Whether it is a gradient of q, or of k and v, or the sums for these. */
@@ -271,6 +292,9 @@ public record HopperPlan(
     boolean reverse = operation == Operation.KEY_VALUE_GRADIENT;
     if (isSums(operation)) {
       return sumRoles(operation, headDim, rows);
+    }
+    if (producesApart(operation, headDim, element)) {
+      return new Roles(24, 88, 200, 0);
     }
     if (reverse && !rows) {
       return reverseRoles(headDim);

@@ -94,6 +94,8 @@ final class HopperText {
     boolean sums = HopperPlan.isSums(spec.operation());
     int weights = CHUNK + EXTRA;
     boolean reverse = spec.operation() == Operation.KEY_VALUE_GRADIENT; // has no z
+    // Rows of z get their weights in registers.
+    boolean weighs = reverse && plan.merges(spec) && plan.roles().auxiliary() > 0;
     int scores = split ? weights + CHUNK : reverse ? CHUNK : weights;
     List<Instruction> instructions = new ArrayList<>();
     if (!sums) {
@@ -104,7 +106,7 @@ final class HopperText {
       }
       instructions.add(
           new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false));
-      instructions.add(shared("value_weights", weights, weights / 2, operand, true, false));
+      instructions.add(values("value_weights", weights, weights / 2, operand, weighs, false));
       if (split) {
         instructions.add(shared("value_lower_weights", CHUNK, weights / 2, operand, true, false));
       }
@@ -113,16 +115,27 @@ final class HopperText {
       }
     }
     int part = Math.min(spec.headDim(), PART);
-    instructions.add(shared("value_key", part, part / 2, operand, true, true));
+    instructions.add(values("value_key", part, part / 2, operand, weighs, true));
     if (spec.headDim() > PART) {
       instructions.add(
-          shared("value_key_rest", spec.headDim() - PART, part / 2, operand, true, true));
+          values("value_key_rest", spec.headDim() - PART, part / 2, operand, weighs, true));
     }
     return "struct Products {\n  static constexpr int kScoreRegisters = "
         + scores / 2
         + ";\n\n"
         + instructions.stream().map(WgmmaText::function).collect(Collectors.joining("\n"))
         + "};\n";
+  }
+
+  /** Of V^T in registers, or of the rows where they landed. */
+  private static Instruction values(
+      String name,
+      int columns,
+      int registers,
+      ElementType operand,
+      boolean fragment,
+      boolean rowsOfB) {
+    return new Instruction(name, columns, registers, operand, fragment, !fragment, rowsOfB);
   }
 
   private static Instruction shared(
@@ -221,7 +234,7 @@ final class HopperText {
         HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
         HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward",
         HopperPlan.formsDelta(spec),
-        plan.roles().auxiliary() == 0,
+        plan.merges(spec),
         spec.operation() == Operation.GRADIENT_SUMS);
   }
 
