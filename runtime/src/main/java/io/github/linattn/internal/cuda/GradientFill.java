@@ -122,7 +122,7 @@ final class GradientFill {
         .set("key", input.k())
         .set("out", call.output())
         .set("out_gradient", call.outputGradient())
-        .set("delta", delta)
+        .set("delta", plan.step(Role.QUERY).kernel().formsDelta() ? 0 : delta)
         .set("query_scale", queryScale)
         .set("key_scale", keyScale)
         .set("tokens", shape.tokens())

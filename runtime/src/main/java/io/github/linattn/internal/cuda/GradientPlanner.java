@@ -300,7 +300,7 @@ final class GradientPlanner {
 
   /** Blocks that take turns with the chunks of dq: as many as the GPU has room for beside. */
   private int turns(Question question, KernelEntry query, Cut cut) {
-    if (query.gridRule().per() != GridRule.Per.CLUSTER_IN_TURNS) {
+    if (query.gridRule().per() != GridRule.Per.CLUSTER_IN_TURNS || question.normalize()) {
       return 1;
     }
     AttentionShape shape = question.shape();
