@@ -135,23 +135,27 @@ __device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t n
   return args.group == 1 && b != 0.0f;
 }
 
+// The plan for rows that are divided, where it is built.
+template <class Plan>
+using Divided = std::conditional_t<Plan::kMayScaleRows, WithScaledRows<Plan>, Plan>;
+
 template <class Plan>
 __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
+  const bool divides = Plan::kMayScaleRows && args.tasks[0].gradient.query_scale != nullptr;
   if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];
-    const bool even = is_even<Plan>(of_task.gradient.chunked, number);
-    if (even && of_task.gradient.query_scale == nullptr) {
-      walk_gradient<Plan>(of_task, number);
-    } else if (even) {
-      walk_gradient<WithScaledRows<Plan>>(of_task, number);
+    if (!is_even<Plan>(of_task.gradient.chunked, number)) {
+      walk_gradient<WithUnevenSteps<Divided<Plan>>>(of_task, number);
+    } else if (divides) {
+      walk_gradient<Divided<Plan>>(of_task, number);
     } else {
-      walk_gradient<WithUnevenSteps<WithScaledRows<Plan>>>(of_task, number);
+      walk_gradient<Plan>(of_task, number);
     }
   } else {
-    if (args.tasks[0].gradient.query_scale != nullptr) {
-      walk_gradient<WithScaledRows<Plan>>(args.tasks[0], blockIdx.x);
+    if (divides) {
+      walk_gradient<Divided<Plan>>(args.tasks[0], blockIdx.x);
       return;
     }
     if constexpr (Plan::kMayTakeTurns) {

@@ -145,7 +145,9 @@ struct HopperPlan {
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
   static constexpr bool kUneven = false;
-  // Whether rows of q and k in a gradient may be divided by their lengths.
+  // Whether rows of q and k in a gradient may be divided by their lengths, for which wider ones have no registers; and
+  // whether they are.
+  static constexpr bool kMayScaleRows = kGradient && kHeadDim <= 128;
   static constexpr bool kScalesRows = false;
 
   static constexpr int kChunk = 64;

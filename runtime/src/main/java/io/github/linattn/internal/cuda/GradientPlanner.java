@@ -31,6 +31,9 @@ final class GradientPlanner {
 
   private static final int COLUMNS = 64;
 
+  /** Columns of rows that kernels by wgmma divide by their lengths. */
+  private static final int MOST_DIVIDED = 128;
+
   private final LaunchModel model;
 
   /** The kernels of the three gradients. */
@@ -110,12 +113,14 @@ final class GradientPlanner {
     return find(question, operation, technique, width, width);
   }
 
-  /** Of the technique where there are tensor maps, else by mma. */
+  /** Of the technique where there are tensor maps, and it divides rows if it has to, else by mma. */
   private Optional<KernelEntry> find(
       Question question, Operation operation, Technique technique, int width, int widthByMma) {
     Planner.Built built = model.built();
     Optional<KernelEntry> wgmma =
-        technique == Technique.WGMMA && question.tensorMaps()
+        technique == Technique.WGMMA
+                && question.tensorMaps()
+                && (!question.normalize() || width <= MOST_DIVIDED)
             ? built.find(operation, Technique.WGMMA, width, question.element(), precision(question))
             : Optional.empty();
     return wgmma.or(
