@@ -72,6 +72,20 @@ __device__ __forceinline__ void arrive_with_words(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
+// The same place in the shared memory of a block of the cluster, for store_float_async.
+__device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t rank) {
+  uint32_t in_block;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(in_block) : "r"(address), "r"(rank));
+  return in_block;
+}
+
+// Its bytes count at the barrier, of the same block, as those of copies do.
+__device__ __forceinline__ void store_float_async(uint32_t word, float value, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(word),
+               "r"(__float_as_uint(value)), "r"(barrier)
+               : "memory");
+}
+
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

@@ -275,6 +275,13 @@ struct Block {
   __device__ __forceinline__ uint32_t value(int stage_idx, int box = 0) const {
     return stage(stage_idx) + Plan::kValueOffset + box * Plan::kQueryBox;
   }
+  // o of 64 columns, where rows are split.
+  __device__ __forceinline__ uint32_t output_rows() const { return base + Plan::kOutputRowsOffset; }
+  // Of which boxes it multiplies o and dO: where the blocks of the cluster are as many as the boxes each takes one.
+  __device__ __forceinline__ bool shares_delta() const {
+    return ceil_div(chunked().value_dim, Plan::kTileColumns) == Plan::kBoxes;
+  }
+  __device__ __forceinline__ bool multiplies(int box) const { return !shares_delta() || box == work.tile; }
   // o, where d is formed of it.
   __device__ __forceinline__ uint32_t output_rows(int stage_idx, int box) const {
     return stage(stage_idx) + Plan::kRowsOffset + box * Plan::kBoxBytes;
@@ -293,7 +300,7 @@ struct Block {
   __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
     return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
   }
-  // g of the rows of a chunk, and 64 words behind d; they are there once rows_full has completed.
+  // g of the rows of a chunk, and 64 words behind d, or its parts; they are there once rows_full has completed.
   __device__ __forceinline__ uint32_t normalizers(int place) const {
     return base + Plan::kRowValuesOffset + place * Plan::kRowBytesOfChunk;
   }

@@ -75,7 +75,11 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kPartialsFull), Plan::kThreads / kWarp);
   }
   for (int i = 0; Plan::kGradient && i < Plan::kRowPlaces; ++i) {
-    barrier_init(block.barrier(Plan::kRowsFull, i), kWarp);
+    barrier_init(block.barrier(Plan::kRowsFull, i), kWarp + (Plan::kSplitsDelta ? 1 : 0));
+  }
+  if constexpr (Plan::kSplitsDelta) {
+    barrier_init(block.barrier(Plan::kOutputRowsFull), 1);
+    barrier_init(block.barrier(Plan::kOutputRowsEmpty), 4);
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
     barrier_init(block.barrier(Plan::kWeightsFull, i), kWarpgroup / 4);

@@ -122,8 +122,10 @@ struct HopperPlan {
   // Whether rows of z come multiplied by b / g, those of all query heads of a group.
   static constexpr bool kWeighsRows = kReverse || kGradientSums;
   static constexpr bool kGradient = kQueryGradient || kWeighsRows;
-  // Whether d = o . dO is formed here, of tiles of o.
+  // Whether d = o . dO is formed here: of tiles of o in the stage, of slots, or where rows are split of one box at a
+  // time.
   static constexpr bool kFormsDelta = Spec::kFormsDelta;
+  static constexpr bool kSplitsDelta = kFormsDelta && kSplit;
   // Whether a row has a constant of its own instead of a.
   static constexpr bool kRowConstants = kNormalize || kQueryGradient;
   // Operands of fp16 whose tensors are fp16: what is too large for them can only be scaled as S and W.
@@ -171,7 +173,7 @@ struct HopperPlan {
   static constexpr int kSlotBytes = 2 * kBoxBytes;  // 64 x 64 of fp32: two boxes of 32 columns
   // Slots of a chunk in this order: queries, each with outputs of the forward behind it where d is formed; keys; the
   // values.
-  static constexpr int kQueryStep = kFormsDelta ? 2 : 1;
+  static constexpr int kQueryStep = kFormsDelta && !kSplit ? 2 : 1;
   static constexpr int kQuerySlots = (kSums ? 0 : kQueryStep) * kBoxes;
   static constexpr int kSlotsPerChunk = kQuerySlots + kBoxes + kBeside;
 
@@ -183,17 +185,20 @@ struct HopperPlan {
   static constexpr int kSlotsOffset = 0;
   static constexpr int kStagesOffset = kSlots * kSlotBytes;
   static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
-  static constexpr int kWeightsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
+  static constexpr int kOutputRowsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
+  static constexpr int kWeightsOffset = kOutputRowsOffset + (kSplitsDelta ? kSlotBytes : 0);
   static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
   // Of the rows of z, of sums those of y and of z, and the unit of z.
   static constexpr int kFactorsOffset = kLengthsOffset + kStages * kChunk * 4;
   static constexpr int kFactorBytes = kWeighsRows ? (kGradientSums ? 2 : 1) * kChunk * 4 + 16 : 0;
   // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
-  // late. Slots run ahead of the stages.
-  static constexpr int kRowPlaces = kGradient ? kStages + 3 : 1;
+  // late. Slots run ahead of the stages. d of split rows comes in parts, one of each box; the other block of the
+  // cluster is at most as far ahead as its stages.
+  static constexpr int kRowPlaces = !kGradient ? 1 : kSplitsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
-  static constexpr int kRowBytesOfChunk = 2 * kChunk * 4;
+  static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : 1;
+  static constexpr int kRowBytesOfChunk = (1 + kDeltaParts) * kChunk * 4;
   static constexpr int kPartialsBytes = 16 * 16;  // of at most so many warps
   static constexpr int kRowValuesOffset = kFactorsOffset + kStages * kFactorBytes;
   // Of da and db, two doubles of each warp.
@@ -218,7 +223,9 @@ struct HopperPlan {
   static constexpr int kWeightsFull = kRowsFull + (kGradient ? kRowPlaces : 0);
   static constexpr int kWeightsEmpty = kWeightsFull + kWeightBuffers;
   static constexpr int kPartialsFull = kWeightsEmpty + kWeightBuffers;
-  static constexpr int kNumBarriers = kPartialsFull + (kQueryGradient ? 1 : 0);
+  static constexpr int kOutputRowsFull = kPartialsFull + (kQueryGradient ? 1 : 0);
+  static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSplitsDelta ? 1 : 0);
+  static constexpr int kNumBarriers = kOutputRowsEmpty + (kSplitsDelta ? 1 : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;

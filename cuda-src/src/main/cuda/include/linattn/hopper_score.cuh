@@ -130,7 +130,12 @@ struct GradientRows {
       const bool reads = (lane & 3) == 0 && row + 8 * i < num_rows;
       normalizer[i] = reads ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
       if constexpr (!Plan::kFormsDelta || Plan::kConverted) {
-        delta[i] = reads ? load_float(block.deltas(place) + (row + 8 * i) * 4) : 0.0f;
+        const uint32_t word = block.deltas(place) + (row + 8 * i) * 4;
+        delta[i] = reads ? load_float(word) : 0.0f;
+#pragma unroll
+        for (int part = 1; part < Plan::kDeltaParts; ++part) {
+          delta[i] += reads ? load_float(word + part * Plan::kChunk * 4) : 0.0f;
+        }
         delta[i] = __shfl_sync(kAllLanes, delta[i], lane & 28);
       }
     }
@@ -213,7 +218,7 @@ struct Score : Scores<Plan> {
 
   // d = o . dO of this warp's rows, the diagonal of a product of tiles, under the products of the scores. Every lane
   // gets those of row() and row() + 8.
-  __device__ __forceinline__ void form_delta(int chunk, float (&delta)[2]) const {
+  __device__ __forceinline__ void form_delta(float (&delta)[2]) const {
     using Half = typename Plan::Half;
     constexpr int kChains = 2;  // of sums, because a product waits for the one before
     float first_frag[kChains][4] = {};
@@ -235,6 +240,10 @@ struct Score : Scores<Plan> {
     const int diagonal_lane = (lane & 28) + (lane >> 3 & 3);
     delta[0] = __shfl_sync(kAllLanes, first, diagonal_lane);
     delta[1] = __shfl_sync(kAllLanes, second, diagonal_lane);
+  }
+
+  // d of row() and row() + 8, for the other sweep.
+  __device__ __forceinline__ void write_delta(int chunk, const float (&delta)[2]) const {
     const ItemWork& work = block.work;
     if (work.tile == 0 && (lane & 3) == 0) {
       const ChunkedArguments& args = block.chunked();
@@ -272,7 +281,10 @@ struct Score : Scores<Plan> {
     wait_for_rows();
     GradientRows<Plan> rows(block, rows_at.index(), row, block.rows(chunk));
     if constexpr (Plan::kFormsDelta && !Plan::kConverted) {
-      form_delta(chunk, rows.delta);
+      form_delta(rows.delta);
+    }
+    if constexpr (Plan::kFormsDelta && (Plan::kSplit || !Plan::kConverted)) {
+      write_delta(chunk, rows.delta);
     }
     const float first_offset = rows.constant(0, work.a) * unit.value * first_length;
     const float second_offset = rows.constant(1, work.a) * unit.value * second_length;

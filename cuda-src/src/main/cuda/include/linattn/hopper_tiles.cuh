@@ -28,6 +28,9 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
       }
     }
     arrive_with_words(block.rows_full(place));
+    if (Plan::kSplitsDelta && lane == 0) {  // the parts of d come from here and there
+      barrier_expect(block.rows_full(place), Plan::kDeltaParts * Plan::kChunk * 4);
+    }
   }
 }
 
@@ -152,6 +155,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
     }
   } else {
     RingPosition<Plan::kStages> at;
+    RingPosition<1> outputs_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
       if constexpr (Plan::kGradient) {
@@ -166,6 +170,15 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
           const uint32_t target = block.query(at.index(), box);
           load_slot<Plan>(lane, target, target + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
                           block.query_head(), work.batch, first_full + 8 * box);
+          if constexpr (Plan::kSplitsDelta) {
+            if (block.multiplies(box)) {
+              const uint32_t rows = block.output_rows();
+              barrier_wait(block.barrier(Plan::kOutputRowsEmpty), outputs_at.parity() ^ 1);
+              load_slot<Plan>(lane, rows, rows + Plan::kBoxBytes, &block.args.output_rows, box * Plan::kBoxColumns,
+                              token, block.query_head(), work.batch, block.barrier(Plan::kOutputRowsFull));
+              outputs_at.advance();
+            }
+          }
         }
       }
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
@@ -318,6 +331,14 @@ __device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_
 }
 
 
+// The sum of x o over four columns.
+__device__ __forceinline__ void add_unit(const uint4& x, const uint4& o, float& sum) {
+  sum = fmaf(__uint_as_float(x.x), __uint_as_float(o.x), sum);
+  sum = fmaf(__uint_as_float(x.y), __uint_as_float(o.y), sum);
+  sum = fmaf(__uint_as_float(x.z), __uint_as_float(o.z), sum);
+  sum = fmaf(__uint_as_float(x.w), __uint_as_float(o.w), sum);
+}
+
 // One slot of fp32, two boxes of 32 columns, becomes a box of 64 columns of 16 bits; with three products
 // the lower halves become a second one, in the place of the fp32 boxes themselves. A warp converts 16 rows
 // and reads all of them before it writes.
@@ -345,6 +366,19 @@ struct Converter {
       raw_frag[2 * rows8 + 1] = load_unit(first + rows8 * 1024 + from_odd);
       raw_frag[4 + 2 * rows8] = load_unit(second + rows8 * 1024 + from_even);
       raw_frag[4 + 2 * rows8 + 1] = load_unit(second + rows8 * 1024 + from_odd);
+    }
+  }
+
+  // The sums of x o over a thread's columns, of rows 8 apart; x as load() has it, o in two boxes of fp32.
+  __device__ __forceinline__ void multiply(uint32_t boxes, const uint4 (&x_frag)[8], float (&sums)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int rows8 = i & 1;
+      const uint32_t rows = boxes + i / 2 * Plan::kBoxBytes + rows8 * 1024;
+      const uint4 even = load_unit(rows + from_even);
+      const uint4 odd = load_unit(rows + from_odd);
+      add_unit(x_frag[2 * i], even, sums[rows8]);
+      add_unit(x_frag[2 * i + 1], odd, sums[rows8]);
     }
   }
 
@@ -494,11 +528,7 @@ __device__ __forceinline__ void store_weighted(const Block<Plan>& block, const C
 __device__ __forceinline__ void add_products(const uint4 (&x_frag)[8], const uint4 (&o_frag)[8], float (&sums)[2]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    float& sum = sums[(i >> 1) & 1];
-    sum = fmaf(__uint_as_float(x_frag[i].x), __uint_as_float(o_frag[i].x), sum);
-    sum = fmaf(__uint_as_float(x_frag[i].y), __uint_as_float(o_frag[i].y), sum);
-    sum = fmaf(__uint_as_float(x_frag[i].z), __uint_as_float(o_frag[i].z), sum);
-    sum = fmaf(__uint_as_float(x_frag[i].w), __uint_as_float(o_frag[i].w), sum);
+    add_unit(x_frag[i], o_frag[i], sums[(i >> 1) & 1]);
   }
 }
 
@@ -524,6 +554,32 @@ __device__ __forceinline__ void store_delta(const Block<Plan>& block, float (&de
   }
 }
 
+// The part of d that a box of dO, which is in registers, has: to the blocks that need it. Registers are short here, so
+// that o comes by and by.
+template <class Plan>
+__device__ __forceinline__ void send_delta(const Block<Plan>& block, const Converter<Plan>& converter,
+                                           const uint4 (&x_frag)[8], int box, int row, int lane, int chunk,
+                                           RingPosition<1>& outputs_at) {
+  float sums[2] = {0.0f, 0.0f};
+  barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
+  converter.multiply(block.output_rows(), x_frag, sums);
+  arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
+  outputs_at.advance();
+  const int place = chunk % Plan::kRowPlaces;
+  const bool shares = block.shares_delta();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sums[i] += __shfl_xor_sync(kAllLanes, sums[i], 8);
+    sums[i] += __shfl_xor_sync(kAllLanes, sums[i], 16);
+    const uint32_t word = block.deltas(place) + (box * Plan::kChunk + row + 8 * i) * 4;
+    const uint32_t rank = lane >> 3;  // eight lanes for each block
+    if (shares ? rank < Plan::kBoxes : rank == 0) {
+      const uint32_t target = shares ? rank : block.work.tile;
+      store_float_async(address_in_block(word, target), sums[i], address_in_block(block.rows_full(place), target));
+    }
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_group, int lane) {
   const Converter<Plan> converter(warp_in_group, lane);
@@ -535,6 +591,7 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   uint4 raw_frag[8];
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kSplit ? 1 : Plan::kSlots> slot_at;
+  RingPosition<1> outputs_at;
   float delta[2] = {0.0f, 0.0f};
   // Where rows of z are divided here: 1 / |k| of this thread's rows of the chunk to come, asked for a chunk ahead.
   constexpr bool kScales = Plan::kScalesRows && !Plan::kReverse;
@@ -563,6 +620,11 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + slot), at.parity());
         converter.load(tile, lower, raw_frag);
         __syncwarp();
+        if constexpr (Plan::kSplitsDelta) {
+          if (is_query && block.multiplies(box)) {
+            send_delta(block, converter, raw_frag, box, warp_in_group * 16 + (lane & 7), lane, chunk, outputs_at);
+          }
+        }
       } else {
         const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index() * Plan::kSlotBytes;
         if (!is_output && (box == 0 || is_value)) {

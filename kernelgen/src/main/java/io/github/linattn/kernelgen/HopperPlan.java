@@ -81,6 +81,9 @@ public record HopperPlan(
   /** Of chunks whose rows are asked for before their stage is free. */
   private static final int ROW_PLACES_AHEAD = 3;
 
+  /** The same where d of split rows comes from the other block of the cluster too. */
+  private static final int SPLIT_ROW_PLACES_AHEAD = 2;
+
   /** Sizes to try, the best first. */
   private record Buffers(int stages, int slots, int weights, int outputs) {}
 
@@ -105,7 +108,7 @@ public record HopperPlan(
           new Buffers(1, 7, 2, 1),
           new Buffers(1, 6, 2, 1));
   private static final List<Buffers> SPLIT =
-      List.of(new Buffers(2, 0, 2, 1), new Buffers(1, 0, 2, 1));
+      List.of(new Buffers(2, 0, 2, 1), new Buffers(2, 0, 1, 1), new Buffers(1, 0, 2, 1));
 
   /** For sums, which have no weights and no outputs. */
   private static final List<Buffers> SUMS_NATIVE =
@@ -224,13 +227,11 @@ public record HopperPlan(
 
   /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
   static boolean formsDelta(KernelSpec spec) {
-    return formsDelta(spec.operation(), spec.headDim(), spec.precision());
+    return formsDelta(spec.operation(), spec.headDim());
   }
 
-  static boolean formsDelta(Operation operation, int headDim, Precision precision) {
-    return operation == Operation.QUERY_GRADIENT
-        && precision.products() == 1
-        && headDim <= MAX_WHOLE_HEAD_DIM;
+  static boolean formsDelta(Operation operation, int headDim) {
+    return operation == Operation.QUERY_GRADIENT && headDim <= MAX_WHOLE_HEAD_DIM;
   }
 
   /**
@@ -299,7 +300,7 @@ public record HopperPlan(
     if (reverse && !rows) {
       return reverseRoles(headDim);
     }
-    if (!rows && formsDelta(operation, headDim, precision)) {
+    if (!rows && formsDelta(operation, headDim)) {
       return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
@@ -390,7 +391,8 @@ public record HopperPlan(
       Buffers buffers,
       int beside) {
     boolean sums = isSums(operation);
-    boolean delta = element != ElementType.F32 && formsDelta(operation, headDim, Precision.NATIVE);
+    boolean delta = formsDelta(operation, headDim);
+    boolean splitsDelta = delta && products == 3;
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
@@ -408,12 +410,15 @@ public record HopperPlan(
       }
       String values = beside > 1 ? " x " + beside : "";
       add(map, prefix + "values [64 x 64]" + values + pair, beside * plainBox);
-      if (delta) {
+      if (delta && element != ElementType.F32) {
         add(map, prefix + "outputs of the forward [64 x 64] x " + boxes, boxes * BOX_BYTES);
       }
     }
     for (int i = 0; i < beside * buffers.outputs; i++) {
       add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
+    }
+    if (splitsDelta) {
+      add(map, "outputs of the forward: fp32 box [64 x 64]", SLOT_BYTES);
     }
     for (int i = 0; i < buffers.weights; i++) {
       add(map, "weights " + i + " and ones [72 x 64]" + pair, keyBox);
@@ -431,9 +436,15 @@ public record HopperPlan(
           buffers.stages * ((sums ? 2 : 1) * CHUNK * Float.BYTES + 16));
     }
     int barriers = barriers(element, products, boxes, buffers, sums);
-    int places = isGradient(operation) ? buffers.stages + ROW_PLACES_AHEAD : 0;
+    int ahead = splitsDelta ? SPLIT_ROW_PLACES_AHEAD : ROW_PLACES_AHEAD;
+    int places = isGradient(operation) ? buffers.stages + ahead : 0;
     if (places > 0) {
-      add(map, "g and d of rows [64] each", places * 2 * CHUNK * Float.BYTES);
+      int parts = splitsDelta ? boxes : 1;
+      String ofBoxes = parts > 1 ? ", d in parts of " + parts + " boxes" : "";
+      add(
+          map,
+          "g and d of rows [64] each" + ofBoxes,
+          places * (1 + parts) * CHUNK * Float.BYTES);
     }
     boolean query = operation == Operation.QUERY_GRADIENT;
     if (query) {
@@ -445,7 +456,8 @@ public record HopperPlan(
           "sums of rows, of each warp that converts",
           CONVERTING_WARPS * (boxes + 1) * KernelSpec.BOX_COLUMNS * Float.BYTES);
     }
-    int barrierBytes = (barriers + places + (query ? 1 : 0)) * Long.BYTES;
+    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0);
+    int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
   }
