@@ -339,6 +339,10 @@ struct Block {
   __device__ __forceinline__ uint32_t query_empty(int stage_idx) const {
     return barrier(Plan::kApart ? Plan::kQueryEmpty : Plan::kKeyEmpty, stage_idx);
   }
+  // Where readers of queries arrive: their place is empty then, or outputs may be put there.
+  __device__ __forceinline__ uint32_t query_read(int stage_idx) const {
+    return Plan::kCompact ? barrier(Plan::kQueryRead, stage_idx) : query_empty(stage_idx);
+  }
   __device__ __forceinline__ uint32_t value_empty(int stage_idx) const {
     return barrier(Plan::kApart ? Plan::kValueEmpty : Plan::kKeyEmpty, stage_idx);
   }

@@ -51,7 +51,7 @@ __device__ __forceinline__ void clear_constants(const Block<Plan>& block) {
 template <class Plan>
 __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
   // Who writes shared memory arrives with every thread: racecheck does not follow one lane for its warp.
-  constexpr int kFillers = Plan::kConverted ? kWarpgroup : 1;
+  constexpr int kFillers = Plan::kConverted ? Plan::kConverters * kWarp : 1;
   constexpr int kStateReaders = 4 * Plan::kBeside;
   constexpr int kStageReaders = Plan::kAuxiliaryArrivals + kStateReaders * (Plan::kWeighsInState ? kWarp : 1) +
                                 (Plan::kSums ? 0 : Plan::kScoreArrivals);
@@ -67,7 +67,10 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kQueryFull, i), kFillers);
     barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
-    barrier_init(block.barrier(Plan::kQueryEmpty, i), 4 + kStateReaders);
+    barrier_init(block.barrier(Plan::kQueryEmpty, i), Plan::kCompact ? Plan::kBeside : 4 + kStateReaders);
+    if constexpr (Plan::kCompact) {
+      barrier_init(block.barrier(Plan::kQueryRead, i), 4 + kStateReaders);
+    }
     barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
   }

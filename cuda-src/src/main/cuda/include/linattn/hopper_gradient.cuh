@@ -47,6 +47,13 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block, double*
   }
 }
 
+// Made where it is wanted: a constant would be kept from the start of a role on.
+__device__ __forceinline__ double no_sum() {
+  double zero;
+  asm volatile("mov.f64 %0, 0d0000000000000000;" : "=d"(zero));
+  return zero;
+}
+
 template <class Plan>
 __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t block_number) {
   extern __shared__ unsigned char shared[];
@@ -87,6 +94,8 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
       if (warp > 0) {
         if constexpr (Plan::kGradientSums) {
           SumWeigher<Plan>(block, warp - 1, lane).run();
+        } else if constexpr (Plan::kCompact) {
+          convert_in_turns(block, warp - 1, lane);
         } else if constexpr (Plan::kReverse && !Plan::kMerged) {
           Weigher<Plan>(block, warp - 1, lane).run();
         } else if constexpr (!Plan::kMerged) {
@@ -114,9 +123,11 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     slope_sum = outputs.slope_sum;
     marks = outputs.all_marks();
     marked_box = outputs.box;
-  } else if constexpr (Plan::kConverted) {
+  } else if constexpr (Plan::kGroups > Plan::kRowsGroup) {
     Plan::Spec::Registers::rows();
     convert(block, warp & 3, lane);
+    weight_sum = no_sum();
+    slope_sum = no_sum();
   }
   __syncwarp();  // the lanes of the producer
   if constexpr (Plan::kQueryGradient) {

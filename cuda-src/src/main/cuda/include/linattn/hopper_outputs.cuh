@@ -111,6 +111,16 @@ struct Outputs {
     }
   }
 
+  // Where outputs leave from the place of their queries: gives it back, once all have read these and the copy has
+  // read the outputs.
+  __device__ __forceinline__ void give_back_queries(const RingPosition<Plan::kStages>& at) const {
+    if (leads()) {
+      barrier_wait(block.query_read(at.index()), at.parity());
+      wait_for_stores_to_read<0>();
+      barrier_arrive(block.query_empty(at.index()));
+    }
+  }
+
   // With one buffer: until the copy of the chunk before has read it.
   __device__ __forceinline__ void reuse_buffer() const {
     if (leads()) {
@@ -211,7 +221,8 @@ struct Outputs {
       add_value_sums(outputs_frag[32], outputs_frag[34]);
     }
     barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_idx));
-    const uint32_t tile = block.outputs(box * Plan::kOutputBuffers + outputs_idx);
+    const uint32_t tile =
+        Plan::kCompact ? block.query(outputs_idx, box) : block.outputs(box * Plan::kOutputBuffers + outputs_idx);
     if constexpr (Plan::Element::kBytes == 2) {
       stage_halves(outputs_frag, tile);
     } else {
@@ -230,6 +241,9 @@ struct Outputs {
       }
     } else {
       copy_tail(tile, chunk);
+      if constexpr (Plan::kCompact) {
+        named_barrier(barrier_number(), kWarpgroup);
+      }
     }
   }
 

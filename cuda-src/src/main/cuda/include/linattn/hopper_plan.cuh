@@ -98,8 +98,9 @@ struct Operand<F16> {
 // kNormalize (whether rows of q and k are divided by their length), kSums (whether the sums of the items are
 // all that is wanted: S, z and u, or with kGradientSums dS, dz and du), kBeside (warpgroups of the state side by
 // side, each with 64 value columns of the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where
-// tiles land as they are used), kWeightBuffers, kOutputBuffers (of each warpgroup of the state), kAuxiliaryGroups
-// (warpgroups), the registers of the roles, and Products, the instructions.
+// tiles land as they are used), kWeightBuffers, kOutputBuffers (of each warpgroup of the state; 0 where outputs leave
+// from the place of their queries), kAuxiliaryGroups (warpgroups), the registers of the roles, and Products, the
+// instructions.
 template <class Spec_>
 struct HopperPlan {
   using Spec = Spec_;
@@ -141,6 +142,9 @@ struct HopperPlan {
   static constexpr bool kScoresProduce = kMerged && !(kReverse && !kScaled);
   // Rows of z get their weights in the registers of the state, not where they landed.
   static constexpr bool kWeighsInState = kReverse && kMerged && !kScoresProduce;
+  // Split rows for two warpgroups of the state: the warps behind the producer convert them, the producer weighs, S is
+  // multiplied in parts, and outputs leave from the place of their queries.
+  static constexpr bool kCompact = kReverse && kSplit && kBeside > 1;
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
@@ -225,7 +229,8 @@ struct HopperPlan {
   static constexpr int kPartialsFull = kWeightsEmpty + kWeightBuffers;
   static constexpr int kOutputRowsFull = kPartialsFull + (kQueryGradient ? 1 : 0);
   static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSplitsDelta ? 1 : 0);
-  static constexpr int kNumBarriers = kOutputRowsEmpty + (kSplitsDelta ? 1 : 0);
+  static constexpr int kQueryRead = kOutputRowsEmpty + (kSplitsDelta ? 1 : 0);
+  static constexpr int kNumBarriers = kQueryRead + (kCompact ? kStages : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;
@@ -236,12 +241,13 @@ struct HopperPlan {
   // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two
   // warpgroups of the state of a forward there are registers for one more, which has all other roles.
   static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp
-  static constexpr int kAuxiliaryWarps = kMerged ? 4 : 4 * kAuxiliaryGroups - 1;
+  static constexpr int kAuxiliaryWarps = kMerged ? 4 : kCompact ? 1 : 4 * kAuxiliaryGroups - 1;
+  static constexpr int kConverters = kCompact ? 3 : 4;  // warps
   static constexpr bool kHasRows = kConverted || kNormalize;
   static constexpr int kScoreGroup = kScoresProduce ? 0 : kAuxiliaryGroups;
   static constexpr int kStateGroup = kScoreGroup + (kSums ? 0 : 1);  // sums have no scores
   static constexpr int kRowsGroup = kStateGroup + kBeside;
-  static constexpr int kGroups = kRowsGroup + (kHasRows ? 1 : 0);
+  static constexpr int kGroups = kRowsGroup + (kHasRows && !kCompact ? 1 : 0);
   static constexpr int kThreads = kGroups * kWarpgroup;
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
@@ -254,7 +260,7 @@ struct HopperPlan {
   static constexpr bool kAlwaysReady = !kSums || kGradientSums || (kNormalize && !kConverted);
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
   // this many threads starts with.
-  static constexpr int kPartColumns = kHeadDim < 128 ? kHeadDim : 128;
+  static constexpr int kPartColumns = kCompact ? kBoxColumns : kHeadDim < 128 ? kHeadDim : 128;
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
   static constexpr int kStateRegisters = kHeadDim / 2;

@@ -44,6 +44,9 @@ struct Scores {
       if constexpr (Plan::kSplit) {
         Products::scores_of_lower_query(scores_frag, further(query, query_step + Plan::kLower), key_at, 1);
       }
+      if constexpr (Plan::kSplit && Plan::kReverse) {  // there is no z that the lower keys could follow
+        Products::scores(scores_frag, further(query, query_step), further(key_at, Plan::kLowerKey), 1);
+      }
     }
     products_commit();
   }
@@ -75,9 +78,9 @@ struct Scores {
       give_back_keys();
     }
     if constexpr (Plan::kApart) {
-      arrive_once_a_warp(block.query_empty(at.index()), lane);
+      arrive_once_a_warp(block.query_read(at.index()), lane);
     }
-    if constexpr (Plan::kSplit) {  // upper query times lower key stands behind the columns of z
+    if constexpr (Plan::kSplit && !Plan::kReverse) {  // upper query times lower key stands behind the columns of z
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         scores_frag[i] += scores_frag[36 + i];

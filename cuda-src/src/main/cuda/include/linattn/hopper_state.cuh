@@ -16,6 +16,7 @@ struct State {
   // Operands are made of the whole state at once, because converting between products makes the compiler wait
   // after each of them; of as many key columns as registers allow where these are short.
   static constexpr int kOperandColumns = Plan::kMerged          ? (Plan::kReverse ? 16 : 32)
+                                         : Plan::kCompact       ? Plan::kPartColumns
                                          : Plan::kHeadDim > 192 ? Plan::kPartColumns
                                                                 : Plan::kHeadDim;
   static constexpr int kQueryParts = (Plan::kHeadDim + kOperandColumns - 1) / kOperandColumns;
@@ -148,7 +149,9 @@ struct State {
       change_unit(1.0f);
     } else {
       outputs.start();
-      if constexpr (Plan::kUneven) {
+      if constexpr (Plan::kCompact) {
+        run_three_products_in_parts();
+      } else if constexpr (Plan::kUneven) {
         run_uneven();
       } else if constexpr (Plan::kSplit) {
         run_three_products();
@@ -488,10 +491,165 @@ struct State {
     }
   }
 
+  // The same where registers are short: the halves of S of a part of its columns at a time, and the products of a chunk
+  // likewise. Outputs leave from the place of the queries. Steps may be uneven, as in run_uneven().
+  __device__ __forceinline__ void run_three_products_in_parts() {
+    float outputs_frag[36];
+    RingPosition<Plan::kStages> at;
+    RingPosition<Plan::kStages> given_back_at;
+    RingPosition<Plan::kWeightBuffers> weights_at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const int member = block.member(chunk);
+      if (Plan::kUneven) {
+        if (chunk > 0) {
+          outputs.give_back_queries(given_back_at);
+          given_back_at.advance();
+        }
+        scale_outputs(outputs_frag, follow_unit(at));
+      }
+      barrier_wait(block.query_full(at.index()), at.parity());
+      if (member == 0) {
+        outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          uint32_t upper_frag[kPairs];
+          uint32_t lower_frag[kPairs];
+          start_part(outputs_frag, part, upper_frag, lower_frag, at.index());
+          if (!Plan::kUneven && part == 0 && chunk > 0) {
+            outputs.give_back_queries(given_back_at);
+            given_back_at.advance();
+          }
+          finish_part(outputs_frag, upper_frag, lower_frag);
+        }
+      }
+      if (lane == 0) {
+        barrier_arrive(block.query_read(at.index()));
+      }
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      if (!Plan::kUneven) {  // S was in the unit of the chunk before
+        scale_outputs(outputs_frag, follow_unit(at));
+      }
+      barrier_wait(block.key_full(at.index()), at.parity());
+      barrier_wait(block.value_full(at.index()), at.parity());
+      const uint64_t value = operand(block.value(at.index(), outputs.box));
+      const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
+      if (!Plan::kUneven || block.slope_of(member) != 0.0f) {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          float part_frag[kPartRegisters] = {};
+          pin(part_frag);
+          products_fence();
+          multiply_part(part_frag, part, value, key);
+          products_commit();
+          if (!Plan::kUneven && part == kParts - 1) {
+            start_weights(outputs_frag, value, weights_at);
+            products_wait<1>();
+          } else {
+            products_wait<0>();
+          }
+          pin(part_frag);
+          add_part(part_frag, part);
+        }
+      }
+      if (Plan::kUneven) {
+        start_weights(outputs_frag, value, weights_at);
+      }
+      if (lane == 0) {
+        barrier_arrive(block.key_empty(at.index()));
+      }
+      products_wait<0>();
+      pin(outputs_frag);
+      if (lane == 0) {
+        barrier_arrive(block.value_empty(at.index()));
+      }
+      if (member == block.group() - 1) {
+        barrier_wait(block.query_read(at.index()), at.parity());
+        outputs.write(outputs_frag, reverse_factor(), chunk, weights_at.index(), at.index());
+      } else {
+        barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_at.index()));
+      }
+      at.advance();
+      weights_at.advance();
+    }
+  }
+
+  // O^T += V^T W^T, once the weights are there.
+  __device__ __forceinline__ void start_weights(float (&outputs_frag)[36], uint64_t value,
+                                                const RingPosition<Plan::kWeightBuffers>& weights_at) const {
+    barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
+    pin(outputs_frag);
+    products_fence();
+    add_weight_halves(outputs_frag, value, operand(block.weights(weights_at.index())), true);
+    products_commit();
+  }
+
+  // O^T (+)= S^T Q^T over the key columns of a part.
+  __device__ __forceinline__ void start_part(float (&outputs_frag)[36], int part, uint32_t (&upper_frag)[kPairs],
+                                             uint32_t (&lower_frag)[kPairs], int stage_idx) const {
+#pragma unroll
+    for (int i = 0; i < kPairs && part * kPairs + i < kAllPairs; ++i) {
+      const float2 x = pair(part * kPairs + i);
+      split<Half>(x.x, x.y, upper_frag[i], lower_frag[i]);
+    }
+    pin(upper_frag);
+    pin(lower_frag);
+    pin(outputs_frag);
+    products_fence();
+    const uint64_t query = operand(block.query(stage_idx, 0));
+#pragma unroll
+    for (int i = 0; i < kPairs / 4 && part * (kPairs / 4) + i < kSteps; ++i) {
+      const int step = part * (kPairs / 4) + i;
+      const uint64_t upper_query = further(query, step / 4 * Plan::kQueryBox + step % 4 * 32);
+      Products::state_query(outputs_frag, upper_frag + 4 * i, upper_query, step > 0);
+      Products::state_query(outputs_frag, lower_frag + 4 * i, upper_query, 1);
+      Products::state_query(outputs_frag, upper_frag + 4 * i, further(upper_query, Plan::kLower), 1);
+    }
+    products_commit();
+  }
+
+  __device__ __forceinline__ static void finish_part(float (&outputs_frag)[36], uint32_t (&upper_frag)[kPairs],
+                                                     uint32_t (&lower_frag)[kPairs]) {
+    products_wait<0>();
+    pin(upper_frag);
+    pin(lower_frag);
+    pin(outputs_frag);
+  }
+
+  // V^T K of a chunk in halves, from zero, of a part of the key columns.
+  __device__ __forceinline__ static void multiply_part(float (&part_frag)[kPartRegisters], int part, uint64_t value,
+                                                       uint64_t key) {
+    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
+    const uint64_t key_part = further(key, part * (Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox));
+    const auto multiply = [&](uint64_t value_at, uint64_t key_at, int accumulate) {
+      if constexpr (kParts > kWholeParts) {
+        if (part == kWholeParts) {
+          Products::value_key_rest(part_frag, value_at, key_at, accumulate);
+          return;
+        }
+      }
+      Products::value_key(part_frag, value_at, key_at, accumulate);
+    };
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint64_t upper_value = further(value, step * 2048);
+      const uint64_t upper_key = further(key_part, step * 2048);
+      multiply(upper_value, upper_key, step > 0);
+      multiply(further(upper_value, Plan::kLower), upper_key, 1);
+      multiply(upper_value, further(upper_key, Plan::kLowerKey), 1);
+    }
+  }
+
+  __device__ __forceinline__ void add_part(const float (&part_frag)[kPartRegisters], int part) {
+#pragma unroll
+    for (int i = 0; i < kPartRegisters && part * kPartRegisters + i < Plan::kStateRegisters; ++i) {
+      state_frag[part][i] += part_frag[i];
+    }
+  }
+
   __device__ __forceinline__ static void scale_outputs(float (&outputs_frag)[36], float ratio) {
     if (ratio != 1.0f) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
+      for (int i = 0; i < 36; ++i) {
         outputs_frag[i] *= ratio;
       }
     }
@@ -514,10 +672,6 @@ struct State {
         multiply_state(outputs_frag, at.index());
       } else {
         scale_outputs(outputs_frag, ratio);
-#pragma unroll
-        for (int i = 32; i < 36; ++i) {
-          outputs_frag[i] *= ratio;
-        }
       }
       if constexpr (Plan::kApart) {
         if (lane == 0) {

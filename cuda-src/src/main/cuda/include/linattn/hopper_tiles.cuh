@@ -7,6 +7,9 @@
 namespace linattn {
 namespace hopper {
 
+template <class Plan>
+struct Weigher;
+
 // Of a gradient: asks for g and d of the rows of a chunk, two to a lane of the warp.
 template <class Plan>
 __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk, int lane) {
@@ -156,6 +159,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
   } else {
     RingPosition<Plan::kStages> at;
     RingPosition<1> outputs_at;
+    RingPosition<Plan::kRowPlaces> rows_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
       if constexpr (Plan::kGradient) {
@@ -186,12 +190,20 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
       for (int box = 0; box < Plan::kBoxes; ++box) {
         const uint32_t target = block.key(at.index(), box);
         load_slot<Plan>(lane, target, target + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
-                        block.key_head(chunk), work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1 - Plan::kBoxes + box));
+                        block.key_head(chunk), work.batch, first_full + 8 * (Plan::kQuerySlots + box));
       }
       barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
-      const uint32_t target = block.value(at.index());
-      load_slot<Plan>(lane, target, target + Plan::kLower, &block.args.value, work.first_column, token,
-                      block.key_head(chunk), work.batch, first_full + 8 * (Plan::kSlotsPerChunk - 1));
+#pragma unroll
+      for (int box = 0; box < Plan::kBeside; ++box) {
+        const uint32_t target = block.value(at.index(), box);
+        load_slot<Plan>(lane, target, target + Plan::kLower, &block.args.value,
+                        work.first_column + box * Plan::kBoxColumns, token, block.key_head(chunk), work.batch,
+                        first_full + 8 * (Plan::kQuerySlots + Plan::kBoxes + box));
+      }
+      if constexpr (Plan::kCompact) {
+        Weigher<Plan>{block, 0, lane}.weigh(chunk, at, rows_at);
+        rows_at.advance();
+      }
       at.advance();
     }
   }
@@ -554,8 +566,7 @@ __device__ __forceinline__ void store_delta(const Block<Plan>& block, float (&de
   }
 }
 
-// The part of d that a box of dO, which is in registers, has: to the blocks that need it. Registers are short here, so
-// that o comes by and by.
+// The part of d that a box of dO, which is in registers, has: to the blocks that need it.
 template <class Plan>
 __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Converter<Plan>& converter,
                                            const uint4 (&x_frag)[8], int box, int row, int lane, int chunk,
@@ -620,11 +631,6 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + slot), at.parity());
         converter.load(tile, lower, raw_frag);
         __syncwarp();
-        if constexpr (Plan::kSplitsDelta) {
-          if (is_query && block.multiplies(box)) {
-            send_delta(block, converter, raw_frag, box, warp_in_group * 16 + (lane & 7), lane, chunk, outputs_at);
-          }
-        }
       } else {
         const uint32_t source = block.base + Plan::kSlotsOffset + slot_at.index() * Plan::kSlotBytes;
         if (!is_output && (box == 0 || is_value)) {
@@ -658,6 +664,11 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
       } else if (!is_output) {
         converter.store(raw_frag, scale, tile, lower);
       }
+      if constexpr (Plan::kSplitsDelta) {
+        if (is_query && block.multiplies(box)) {
+          send_delta(block, converter, raw_frag, box, warp_in_group * 16 + (lane & 7), lane, chunk, outputs_at);
+        }
+      }
       if constexpr (!Plan::kSplit) {
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
         slot_at.advance();
@@ -678,6 +689,62 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   }
   if constexpr (Plan::kGradientSums) {
     sums.finish(block, warp_in_group, lane);
+  }
+}
+
+// Split rows with fewer warps than a box has groups of 16 rows: they take the groups of a tensor in turn, each tensor
+// from another warp on, so that a chunk is the same work for all.
+template <class Plan>
+struct RowsInTurns {
+  const Block<Plan>& block;
+  int warp;
+  int lane;
+  Converter<Plan> converter;
+
+  __device__ __forceinline__ RowsInTurns(const Block<Plan>& shared, int converter_warp, int lane_idx)
+      : block(shared), warp(converter_warp), lane(lane_idx), converter(0, lane_idx) {}
+
+  // Tensor 0 has the queries, 1 the keys, 2 the values.
+  template <int kTensor>
+  __device__ __forceinline__ void convert_boxes(int chunk, const RingPosition<Plan::kStages>& at, float scale) const {
+    constexpr bool is_query = kTensor == 0;
+    constexpr bool is_value = kTensor == 2;
+    constexpr int kGroups = 4 * (is_value ? Plan::kBeside : Plan::kBoxes);
+    constexpr int kFirstSlot = is_query ? 0 : is_value ? Plan::kQuerySlots + Plan::kBoxes : Plan::kQuerySlots;
+    uint4 raw_frag[8];
+    for (int group = (warp + kTensor) % Plan::kConverters; group < kGroups; group += Plan::kConverters) {
+      const int box = group / 4;
+      const int first_row = group % 4 * 16;
+      const uint32_t tile = (is_query   ? block.query(at.index(), box)
+                             : is_value ? block.value(at.index(), box)
+                                        : block.key(at.index(), box)) +
+                            first_row * kRowBytes;
+      const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
+      barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + kFirstSlot + box), at.parity());
+      converter.load(tile, lower, raw_frag);
+      __syncwarp();
+      store_weighted(block, converter, raw_frag, scale, first_row + (lane & 7), chunk, at, is_query, is_value, tile,
+                     lower);
+    }
+    publish_to_async_proxy();
+    barrier_arrive(is_query   ? block.query_full(at.index())
+                   : is_value ? block.value_full(at.index())
+                              : block.key_full(at.index()));
+  }
+};
+
+template <class Plan>
+__device__ __forceinline__ void convert_in_turns(const Block<Plan>& block, int warp, int lane) {
+  const RowsInTurns<Plan> rows(block, warp, lane);
+  const float query_scale = block.scale(kQueryScale);
+  const float key_scale = block.scale(kKeyScale);
+  const float value_scale = block.scale(kValueScale);
+  RingPosition<Plan::kStages> at;
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    rows.template convert_boxes<0>(chunk, at, query_scale);
+    rows.template convert_boxes<1>(chunk, at, key_scale);
+    rows.template convert_boxes<2>(chunk, at, value_scale);
+    at.advance();
   }
 }
 

@@ -15,10 +15,13 @@ import java.util.Locale;
  * @param stages chunks that are in shared memory together
  * @param slots fp32 boxes of 64 x 64 on their way to a stage; 0 where boxes land in the stage
  * @param weightBuffers chunks of weights between the warpgroups
- * @param outputBuffers chunks of outputs on their way out, of 64 columns each
+ * @param outputBuffers chunks of outputs on their way out, of 64 columns each; 0 where they leave
+ *     from the place of their queries, and of sums
  * @param beside warpgroups of the state; with two of a head dimension above 192 the one of the
  *     scores has all other roles, but for the producer where there are registers for its own
- * @param auxiliaryGroups warpgroups that sum keys; the first warp starts copies instead
+ * @param auxiliaryGroups warpgroups that sum keys; the first warp starts copies instead. Of a
+ *     gradient of k and v with split rows for two warpgroups of the state it weighs rows too, and
+ *     the others convert them
  * @param threads 4 warps for each warpgroup
  * @param roles what each warpgroup does, and its registers
  * @param stateRegisters D/2, of each thread of the state role
@@ -110,6 +113,9 @@ public record HopperPlan(
   private static final List<Buffers> SPLIT =
       List.of(new Buffers(2, 0, 2, 1), new Buffers(2, 0, 1, 1), new Buffers(1, 0, 2, 1));
 
+  /** With two warpgroups of the state; outputs leave from the place of the queries. */
+  private static final List<Buffers> COMPACT = List.of(new Buffers(2, 0, 1, 0));
+
   /** For sums, which have no weights and no outputs. */
   private static final List<Buffers> SUMS_NATIVE =
       List.of(new Buffers(6, 0, 0, 0), new Buffers(4, 0, 0, 0));
@@ -160,18 +166,21 @@ public record HopperPlan(
     }
     boolean rows = converted || normalized;
     boolean reverse = operation == Operation.KEY_VALUE_GRADIENT;
-    int beside = rows ? 1 : reverse ? besideOfReverse(headDim) : beside(headDim, sums);
+    boolean compact = isCompact(operation, headDim, products);
+    int beside =
+        compact ? 2 : rows ? 1 : reverse ? besideOfReverse(headDim) : beside(headDim, sums);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
     int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
     boolean merged = merges(headDim, beside, sums);
     Roles roles = roles(operation, headDim, element, precision);
     int auxiliaries = roles.auxiliary == 0 ? 0 : auxiliaryGroups;
-    int groups = auxiliaries + (sums ? 0 : 1) + beside + (rows ? 1 : 0);
+    int groups = auxiliaries + (sums ? 0 : 1) + beside + (rows && !compact ? 1 : 0);
     int threads = groups * WARPGROUP;
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
-    for (Buffers choice : merged ? BESIDE : choices(converted, products, sums)) {
+    for (Buffers choice :
+        merged ? BESIDE : compact ? COMPACT : choices(converted, products, sums)) {
       List<SharedRegion> map = map(operation, headDim, element, products, choice, beside);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
@@ -223,6 +232,16 @@ public record HopperPlan(
   private static int besideOfReverse(int headDim) {
     boolean narrow = headDim <= KernelSpec.BOX_COLUMNS;
     return narrow || headDim > MAX_WHOLE_HEAD_DIM && headDim <= MAX_SINGLE_HEAD_DIM ? 1 : 2;
+  }
+
+  /**
+   * Whether split rows are brought for two warpgroups of the state: those of the scores and of the
+   * copies, which convert them too, are all that there is room for.
+   */
+  private static boolean isCompact(Operation operation, int headDim, int products) {
+    return operation == Operation.KEY_VALUE_GRADIENT
+        && products == 3
+        && besideOfReverse(headDim) > 1;
   }
 
   /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
@@ -362,6 +381,9 @@ public record HopperPlan(
   }
 
   private static Roles splitGradientRoles(int headDim, boolean reverse, Precision precision) {
+    if (reverse && besideOfReverse(headDim) > 1) {
+      return new Roles(96, 80, 168, 0);
+    }
     if (reverse) {
       return new Roles(64, 136, 216, 96);
     }
@@ -435,16 +457,14 @@ public record HopperPlan(
               : "constants of columns [64], the unit of a chunk",
           buffers.stages * ((sums ? 2 : 1) * CHUNK * Float.BYTES + 16));
     }
-    int barriers = barriers(element, products, boxes, buffers, sums);
+    int slots = (sums ? 1 : 2) * boxes + beside;
+    int barriers = barriers(element, products, slots, buffers);
     int ahead = splitsDelta ? SPLIT_ROW_PLACES_AHEAD : ROW_PLACES_AHEAD;
     int places = isGradient(operation) ? buffers.stages + ahead : 0;
     if (places > 0) {
       int parts = splitsDelta ? boxes : 1;
       String ofBoxes = parts > 1 ? ", d in parts of " + parts + " boxes" : "";
-      add(
-          map,
-          "g and d of rows [64] each" + ofBoxes,
-          places * (1 + parts) * CHUNK * Float.BYTES);
+      add(map, "g and d of rows [64] each" + ofBoxes, places * (1 + parts) * CHUNK * Float.BYTES);
     }
     boolean query = operation == Operation.QUERY_GRADIENT;
     if (query) {
@@ -456,18 +476,17 @@ public record HopperPlan(
           "sums of rows, of each warp that converts",
           CONVERTING_WARPS * (boxes + 1) * KernelSpec.BOX_COLUMNS * Float.BYTES);
     }
-    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0);
+    int compact = isCompact(operation, headDim, products) ? buffers.stages : 0;
+    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0) + compact;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
   }
 
-  private static int barriers(
-      ElementType element, int products, int boxes, Buffers buffers, boolean sums) {
+  private static int barriers(ElementType element, int products, int slots, Buffers buffers) {
     int slotBarriers = 0;
     if (element == ElementType.F32) {
-      slotBarriers =
-          products == 3 ? buffers.stages * ((sums ? 1 : 2) * boxes + 1) : 2 * buffers.slots;
+      slotBarriers = products == 3 ? buffers.stages * slots : 2 * buffers.slots;
     }
     return slotBarriers + 7 * buffers.stages + 2 * buffers.weights;
   }

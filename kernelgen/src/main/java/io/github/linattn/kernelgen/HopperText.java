@@ -78,8 +78,9 @@ final class HopperText {
     String text =
         String.format(
             Locale.ROOT,
-            "%scopies and sums (%d registers), %s%sstate (%d)",
+            "%scopies and %s (%d registers), %s%sstate (%d)",
             plan.auxiliaryGroups() == 1 ? "" : plan.auxiliaryGroups() + " of ",
+            plan.products() == 3 && plan.beside() > 1 ? "rows" : "sums",
             roles.auxiliary(),
             roles.score() == 0 ? "" : String.format(Locale.ROOT, "scores (%d), ", roles.score()),
             plan.beside() == 1 ? "" : plan.beside() + " of ",
@@ -96,13 +97,13 @@ final class HopperText {
     boolean reverse = spec.operation() == Operation.KEY_VALUE_GRADIENT; // has no z
     // Rows of z get their weights in registers.
     boolean weighs = reverse && plan.merges(spec) && plan.roles().auxiliary() > 0;
-    int scores = split ? weights + CHUNK : reverse ? CHUNK : weights;
+    int scores = reverse ? CHUNK : split ? weights + CHUNK : weights;
     List<Instruction> instructions = new ArrayList<>();
     if (!sums) {
       instructions.add(shared("scores", scores, scores / 2, operand, false, false));
       if (split) {
-        instructions.add(
-            shared("scores_of_lower_query", weights, scores / 2, operand, false, false));
+        int upper = reverse ? CHUNK : weights; // the rows of keys that lower queries meet
+        instructions.add(shared("scores_of_lower_query", upper, scores / 2, operand, false, false));
       }
       instructions.add(
           new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false));
@@ -114,11 +115,11 @@ final class HopperText {
         instructions.add(shared("value_sums", EXTRA, EXTRA / 2, operand, true, false));
       }
     }
-    int part = Math.min(spec.headDim(), PART);
+    int part = split && plan.beside() > 1 ? CHUNK : Math.min(spec.headDim(), PART);
+    int rest = spec.headDim() % part;
     instructions.add(values("value_key", part, part / 2, operand, weighs, true));
-    if (spec.headDim() > PART) {
-      instructions.add(
-          values("value_key_rest", spec.headDim() - PART, part / 2, operand, weighs, true));
+    if (rest > 0) {
+      instructions.add(values("value_key_rest", rest, part / 2, operand, weighs, true));
     }
     return "struct Products {\n  static constexpr int kScoreRegisters = "
         + scores / 2

@@ -32,20 +32,10 @@ class KernelTextTest {
             ElementType.BF16,
             Precision.NATIVE,
             EnumSet.of(Architecture.SM_90A)),
-        KernelSpec.chunked(
-            Operation.KEY_VALUE_GRADIENT,
-            Technique.WGMMA,
-            128,
-            ElementType.BF16,
-            Precision.NATIVE,
-            EnumSet.of(Architecture.SM_90A)),
-        KernelSpec.chunked(
-            Operation.GRADIENT_SUMS,
-            Technique.WGMMA,
-            64,
-            ElementType.F16,
-            Precision.NATIVE,
-            EnumSet.of(Architecture.SM_90A)),
+        hopper(Operation.KEY_VALUE_GRADIENT, 128, ElementType.BF16, Precision.NATIVE),
+        hopper(Operation.GRADIENT_SUMS, 64, ElementType.F16, Precision.NATIVE),
+        hopper(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.DEFAULT),
+        hopper(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F32, Precision.ACCURATE),
         mma(Operation.FORWARD, 96, ElementType.F16, Precision.NATIVE),
         mma(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.ACCURATE),
         mma(Operation.KEY_VALUE_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
@@ -105,13 +95,13 @@ class KernelTextTest {
   }
 
   private static KernelSpec hopper(int headDim, ElementType element, Precision precision) {
+    return hopper(Operation.FORWARD, headDim, element, precision);
+  }
+
+  private static KernelSpec hopper(
+      Operation operation, int headDim, ElementType element, Precision precision) {
     return KernelSpec.chunked(
-        Operation.FORWARD,
-        Technique.WGMMA,
-        headDim,
-        element,
-        precision,
-        EnumSet.of(Architecture.SM_90A));
+        operation, Technique.WGMMA, headDim, element, precision, EnumSet.of(Architecture.SM_90A));
   }
 
   private static KernelSpec mma(

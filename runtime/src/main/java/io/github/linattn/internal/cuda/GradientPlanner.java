@@ -113,7 +113,9 @@ final class GradientPlanner {
     return find(question, operation, technique, width, width);
   }
 
-  /** Of the technique where there are tensor maps, and it divides rows if it has to, else by mma. */
+  /**
+   * Of the technique where there are tensor maps, and it divides rows if it has to, else by mma.
+   */
   private Optional<KernelEntry> find(
       Question question, Operation operation, Technique technique, int width, int widthByMma) {
     Planner.Built built = model.built();

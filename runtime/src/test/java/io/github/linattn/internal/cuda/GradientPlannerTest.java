@@ -21,6 +21,8 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Breaks when a backward gets launches, items or memory that do not fit one another. */
 class GradientPlannerTest {
@@ -99,6 +101,18 @@ class GradientPlannerTest {
         .as("d, partial sums, marks of each gradient")
         .isEqualTo(aligned(64L * 10_000 * 4) + aligned(64L * 2 * 2 * 8) + 3 * aligned(64L * 2 * 4));
     assertThat(plan.reason()).contains("two sweeps", "dq by wgmma", "132 multiprocessors");
+  }
+
+  @ParameterizedTest
+  @EnumSource(Mode.class)
+  void rowsOfFp32NeedNoPassOfTheirOwn(Mode mode) {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
+    GradientPlan plan =
+        planner(true).plan(Question.of(shape, DType.F32, mode, true, false)).orElseThrow();
+    assertThat(roles(plan)).containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
+    int tiles = mode == Mode.TF32 ? 2 : 1;
+    assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64 * tiles);
+    assertThat(plan.step(Role.KEY_AND_VALUE).cluster()).isEqualTo(2);
   }
 
   @Test
