@@ -56,6 +56,22 @@ __device__ __forceinline__ void named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// Meets as named_barrier does; whether any thread said so.
+__device__ __forceinline__ bool named_barrier_or(int number, int threads, bool says) {
+  uint32_t any;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p, q;\n\t"
+      "setp.ne.u32 p, %1, 0;\n\t"
+      "barrier.cta.red.or.pred.aligned q, %2, %3, p;\n\t"
+      "selp.u32 %0, 1, 0, q;\n\t"
+      "}"
+      : "=r"(any)
+      : "r"(static_cast<uint32_t>(says)), "r"(number), "r"(threads)
+      : "memory");
+  return any != 0;
+}
+
 // Generic writes to shared memory before this are seen by copies and products that start after the
 // barrier which follows.
 __device__ __forceinline__ void publish_to_async_proxy() {

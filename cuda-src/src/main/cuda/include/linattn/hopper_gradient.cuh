@@ -120,9 +120,13 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     Plan::Spec::Registers::state();
     Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
     State<Plan>(block, outputs).run();
-    slope_sum = outputs.slope_sum;
-    marks = outputs.all_marks();
-    marked_box = outputs.box;
+    if constexpr (Plan::kReverse) {
+      outputs.write_mark();
+    } else {
+      slope_sum = outputs.slope_sum;
+      marks = outputs.all_marks();
+      marked_box = outputs.box;
+    }
   } else if constexpr (Plan::kGroups > Plan::kRowsGroup) {
     Plan::Spec::Registers::rows();
     convert(block, warp & 3, lane);
@@ -134,7 +138,9 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kPartialsOffset), weight_sum,
                    slope_sum);
   }
-  write_marks(block, block_number, marks != 0.0f, marked_box);  // NaN is not 0
+  if constexpr (Plan::kQueryGradient) {
+    write_marks(block, block_number, marks != 0.0f, marked_box);  // NaN is not 0
+  }
   cluster_sync();
 }
 

@@ -10,8 +10,10 @@ namespace hopper {
 template <class Plan>
 struct Outputs {
   static constexpr int kFirstBarrier = 1;  // of as many as there are warpgroups with outputs
-  // Of additions to marks that don't wait for one another: the state of a gradient has nothing else to do meanwhile.
+  // Of additions to marks that don't wait for one another.
   static constexpr int kMarkChains = Plan::kGradient ? 4 : 1;
+  // Where registers are short an output that is not finite spoils u instead, and with it the outputs to come.
+  static constexpr bool kMarksInSums = Plan::kGradient && Plan::kHeadDim > 128;
   using Half = typename Plan::Half;
 
   const Block<Plan>& block;
@@ -82,6 +84,9 @@ struct Outputs {
 
   // Not 0, NaN, where an output was not finite.
   __device__ __forceinline__ float all_marks() const {
+    if constexpr (kMarksInSums) {
+      return 0.0f * (first_sum + second_sum);
+    }
     float all = marks;
 #pragma unroll
     for (int i = 0; i < kMarkChains; ++i) {
@@ -89,6 +94,16 @@ struct Outputs {
       all += Half::high(marked_pairs[i]);
     }
     return all;
+  }
+
+  // Of the reverse, whose outputs alone tell.
+  __device__ __forceinline__ void write_mark() const {
+    const bool marked = named_barrier_or(barrier_number(), kWarpgroup, all_marks() != 0.0f);  // NaN is not 0
+    const ChunkedArguments& args = block.chunked();
+    if (leads() && args.marks != nullptr && num_columns() > 0) {
+      const int64_t item = StateAddress<Plan>::block_number(block) / ceil_div(args.value_dim, Plan::kTileColumns);
+      args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + first_column() / Plan::kBoxColumns] = marked;
+    }
   }
 
   // O^T += V^T W^T; the product of S, which without b is not wanted, stands there already.
@@ -220,6 +235,13 @@ struct Outputs {
     } else {
       add_value_sums(outputs_frag[32], outputs_frag[34]);
     }
+    if constexpr (kMarksInSums) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        float& sum = i % 4 < 2 ? first_sum : second_sum;
+        sum = fmaf(outputs_frag[i], 0.0f, sum);
+      }
+    }
     barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_idx));
     const uint32_t tile =
         Plan::kCompact ? block.query(outputs_idx, box) : block.outputs(box * Plan::kOutputBuffers + outputs_idx);
@@ -256,7 +278,9 @@ struct Outputs {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         halves[i] = Half::pack(outputs_frag[8 * pair + 2 * i], outputs_frag[8 * pair + 2 * i + 1]);
-        marked_pairs[i % kMarkChains] = Half::mark(halves[i], marked_pairs[i % kMarkChains]);
+        if constexpr (!kMarksInSums) {
+          marked_pairs[i % kMarkChains] = Half::mark(halves[i], marked_pairs[i % kMarkChains]);
+        }
       }
       store_matrices_transposed(matrix + pair * 16 * kRowBytes, halves);
     }
@@ -272,7 +296,9 @@ struct Outputs {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         store_float(word + j * 8 * kRowBytes, outputs_frag[4 * j + i]);
-        marks = fmaf(outputs_frag[4 * j + i], 0.0f, marks);
+        if constexpr (!kMarksInSums) {
+          marks = fmaf(outputs_frag[4 * j + i], 0.0f, marks);
+        }
       }
     }
   }

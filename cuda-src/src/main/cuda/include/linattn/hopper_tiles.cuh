@@ -10,6 +10,12 @@ namespace hopper {
 template <class Plan>
 struct Weigher;
 
+// In the place of a weigher where the producer does not weigh.
+template <class Plan>
+struct NoWeigher {
+  __device__ __forceinline__ NoWeigher(const Block<Plan>&, int, int) {}
+};
+
 // Of a gradient: asks for g and d of the rows of a chunk, two to a lane of the warp.
 template <class Plan>
 __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk, int lane) {
@@ -160,6 +166,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
     RingPosition<Plan::kStages> at;
     RingPosition<1> outputs_at;
     RingPosition<Plan::kRowPlaces> rows_at;
+    std::conditional_t<Plan::kCompact, Weigher<Plan>, NoWeigher<Plan>> weigher(block, 0, lane);
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
       if constexpr (Plan::kGradient) {
@@ -201,7 +208,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
                         first_full + 8 * (Plan::kQuerySlots + Plan::kBoxes + box));
       }
       if constexpr (Plan::kCompact) {
-        Weigher<Plan>{block, 0, lane}.weigh(chunk, at, rows_at);
+        weigher.weigh(chunk, at, rows_at);
         rows_at.advance();
       }
       at.advance();
@@ -723,8 +730,9 @@ struct RowsInTurns {
       barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + kFirstSlot + box), at.parity());
       converter.load(tile, lower, raw_frag);
       __syncwarp();
-      store_weighted(block, converter, raw_frag, scale, first_row + (lane & 7), chunk, at, is_query, is_value, tile,
-                     lower);
+      ConvertedSums<Plan> none;
+      store_weighted(block, converter, none, raw_frag, scale, first_row + (lane & 7), box, chunk, at, is_query,
+                     is_value, tile, lower);
     }
     publish_to_async_proxy();
     barrier_arrive(is_query   ? block.query_full(at.index())
