@@ -96,7 +96,7 @@ struct Outputs {
     return all;
   }
 
-  // Of the reverse, whose outputs alone tell.
+  // The mark of the warpgroup's columns, where its outputs alone tell.
   __device__ __forceinline__ void write_mark() const {
     const bool marked = named_barrier_or(barrier_number(), kWarpgroup, all_marks() != 0.0f);  // NaN is not 0
     const ChunkedArguments& args = block.chunked();

@@ -389,7 +389,7 @@ public record HopperPlan(
     }
     return precision == Precision.DEFAULT && headDim == MAX_SPLIT_HEAD_DIM
         ? new Roles(64, 136, 240, 72)
-        : new Roles(64, 136, 232, 80);
+        : new Roles(64, 128, 232, 88);
   }
 
   /** Registers of every thread before the roles share them out anew. */
