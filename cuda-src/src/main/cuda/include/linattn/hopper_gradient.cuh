@@ -120,8 +120,8 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     Plan::Spec::Registers::state();
     Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
     State<Plan>(block, outputs).run();
-    if constexpr (Plan::kWeighsInState) {
-      outputs.write_mark();  // at once: what is kept to the end takes registers that it has not
+    if constexpr (Plan::kMarksAtOnce) {
+      outputs.write_mark();
     } else {
       slope_sum = outputs.slope_sum;
       marks = outputs.all_marks();
@@ -138,7 +138,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kPartialsOffset), weight_sum,
                    slope_sum);
   }
-  if constexpr (!Plan::kSums && !Plan::kWeighsInState) {
+  if constexpr (!Plan::kSums && !Plan::kMarksAtOnce) {
     write_marks(block, block_number, marks != 0.0f, marked_box);  // NaN is not 0
   }
   cluster_sync();

@@ -142,6 +142,9 @@ struct HopperPlan {
   static constexpr bool kScoresProduce = kMerged && !(kReverse && !kScaled);
   // Rows of z get their weights in the registers of the state, not where they landed.
   static constexpr bool kWeighsInState = kReverse && kMerged && !kScoresProduce;
+  // Whether warpgroups mark their columns themselves, so that nothing is kept until all meet: cheaper in registers
+  // unless scales follow the tokens.
+  static constexpr bool kMarksAtOnce = kReverse && !kFollows;
   // Split rows for two warpgroups of the state: the warps behind the producer convert them, the producer weighs, S is
   // multiplied in parts, and outputs leave from the place of their queries.
   static constexpr bool kCompact = kReverse && kSplit && kBeside > 1;
