@@ -109,10 +109,29 @@ class GradientPlannerTest {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
     GradientPlan plan =
         planner(true).plan(Question.of(shape, DType.F32, mode, true, false)).orElseThrow();
-    assertThat(roles(plan)).containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
+    assertThat(roles(plan))
+        .containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.REPAIR, Role.COEFFICIENTS);
     int tiles = mode == Mode.TF32 ? 2 : 1;
     assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64 * tiles);
     assertThat(plan.step(Role.KEY_AND_VALUE).cluster()).isEqualTo(2);
+  }
+
+  @Test
+  void rowsAreDividedInsideTheSweeps() {
+    AttentionShape shape = AttentionShape.of(1, 4, 1000, 128);
+    GradientPlan plan = planner(true).plan(causal(shape, true)).orElseThrow();
+    assertThat(roles(plan))
+        .as("the first finds the lengths")
+        .containsExactly(
+            Role.ROWS,
+            Role.QUERY,
+            Role.KEY_AND_VALUE,
+            Role.REPAIR,
+            Role.NORMALIZED_QUERY,
+            Role.NORMALIZED_KEY,
+            Role.COEFFICIENTS);
+    assertThat(plan.step(Role.QUERY).kernel().technique()).isEqualTo(Technique.WGMMA);
+    assertThat(plan.turns()).as("blocks in turn do not divide").isEqualTo(1);
   }
 
   @Test
