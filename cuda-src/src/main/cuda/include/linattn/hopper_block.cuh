@@ -279,7 +279,7 @@ struct Block {
   __device__ __forceinline__ uint32_t output_rows() const { return base + Plan::kOutputRowsOffset; }
   // Of which boxes it multiplies o and dO: where the blocks of the cluster are as many as the boxes each takes one.
   __device__ __forceinline__ bool shares_delta() const {
-    return ceil_div(chunked().value_dim, Plan::kTileColumns) == Plan::kBoxes;
+    return Plan::kBoxes > 1 && ceil_div(chunked().value_dim, Plan::kTileColumns) == Plan::kBoxes;
   }
   __device__ __forceinline__ bool multiplies(int box) const { return !shares_delta() || box == work.tile; }
   // o, where d is formed of it.

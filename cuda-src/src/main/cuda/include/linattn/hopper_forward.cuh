@@ -78,7 +78,9 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kPartialsFull), Plan::kThreads / kWarp);
   }
   for (int i = 0; Plan::kGradient && i < Plan::kRowPlaces; ++i) {
-    barrier_init(block.barrier(Plan::kRowsFull, i), kWarp + (Plan::kSplitsDelta ? 1 : 0));
+    // d comes with its bytes from both blocks of a cluster, else from all that convert.
+    const int others = !Plan::kSplitsDelta ? 0 : block.shares_delta() ? 1 : kWarpgroup;
+    barrier_init(block.barrier(Plan::kRowsFull, i), kWarp + others);
   }
   if constexpr (Plan::kSplitsDelta) {
     barrier_init(block.barrier(Plan::kOutputRowsFull), 1);

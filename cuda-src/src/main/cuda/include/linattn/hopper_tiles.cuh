@@ -37,7 +37,7 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
       }
     }
     arrive_with_words(block.rows_full(place));
-    if (Plan::kSplitsDelta && lane == 0) {  // the parts of d come from here and there
+    if (Plan::kSplitsDelta && lane == 0 && block.shares_delta()) {  // the parts of d come from here and there
       barrier_expect(block.rows_full(place), Plan::kDeltaParts * Plan::kChunk * 4);
     }
   }
@@ -591,10 +591,14 @@ __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Conve
     sums[i] += __shfl_xor_sync(kAllLanes, sums[i], 16);
     const uint32_t word = block.deltas(place) + (box * Plan::kChunk + row + 8 * i) * 4;
     const uint32_t rank = lane >> 3;  // eight lanes for each block
-    if (shares ? rank < Plan::kBoxes : rank == 0) {
-      const uint32_t target = shares ? rank : block.work.tile;
-      store_float_async(address_in_block(word, target), sums[i], address_in_block(block.rows_full(place), target));
+    if (shares && rank < Plan::kBoxes) {
+      store_float_async(address_in_block(word, rank), sums[i], address_in_block(block.rows_full(place), rank));
+    } else if (!shares && rank == 0) {
+      store_float(word, sums[i]);
     }
+  }
+  if (!shares && box == Plan::kBoxes - 1) {
+    barrier_arrive(block.rows_full(place));
   }
 }
 
