@@ -67,7 +67,7 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kQueryFull, i), kFillers);
     barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
-    barrier_init(block.barrier(Plan::kQueryEmpty, i), Plan::kCompact ? Plan::kBeside : 4 + kStateReaders);
+    barrier_init(block.barrier(Plan::kQueryEmpty, i), Plan::kCompact ? Plan::kBeside * kWarpgroup : 4 + kStateReaders);
     if constexpr (Plan::kCompact) {
       barrier_init(block.barrier(Plan::kQueryRead, i), 4 + kStateReaders);
     }

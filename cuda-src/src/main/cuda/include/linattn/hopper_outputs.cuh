@@ -126,14 +126,14 @@ struct Outputs {
     }
   }
 
-  // Where outputs leave from the place of their queries: gives it back, once all have read these and the copy has
-  // read the outputs.
+  // Where outputs leave from the place of their queries: gives it back, once all have read these and the copies have
+  // read the outputs. Every thread arrives: it wrote there, and of a tail it reads.
   __device__ __forceinline__ void give_back_queries(const RingPosition<Plan::kStages>& at) const {
     if (leads()) {
       barrier_wait(block.query_read(at.index()), at.parity());
       wait_for_stores_to_read<0>();
-      barrier_arrive(block.query_empty(at.index()));
     }
+    barrier_arrive(block.query_empty(at.index()));
   }
 
   // With one buffer: until the copy of the chunk before has read it.

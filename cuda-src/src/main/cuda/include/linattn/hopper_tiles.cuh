@@ -723,6 +723,9 @@ struct RowsInTurns {
     constexpr int kGroups = 4 * (is_value ? Plan::kBeside : Plan::kBoxes);
     constexpr int kFirstSlot = is_query ? 0 : is_value ? Plan::kQuerySlots + Plan::kBoxes : Plan::kQuerySlots;
     uint4 raw_frag[8];
+    if constexpr (is_query) {  // where threads wrote outputs before
+      barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
+    }
     for (int group = (warp + kTensor) % Plan::kConverters; group < kGroups; group += Plan::kConverters) {
       const int box = group / 4;
       const int first_row = group % 4 * 16;
