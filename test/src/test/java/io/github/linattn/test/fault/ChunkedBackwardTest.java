@@ -338,23 +338,24 @@ final class ChunkedBackwardTest {
     System.setProperty(PLAN, "wgmma:256");
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 1000, D), DType.BF16)) {
       f.backward(linear());
-      assertThat(kernels(1, 5))
+      assertThat(kernels(1, 6))
           .containsExactly(
               "state_scan_simt",
               "query_gradient_wgmma_d128",
+              "gradient_recurrence_simt",
               "gradient_sums_wgmma_d128",
               "state_scan_simt",
               "key_value_gradient_wgmma_d128");
-      assertThat(cudart.launchBlocks(3)).as("2 heads, 4 items, 2 tiles").isEqualTo(2 * 4 * 2);
-      assertThat(cudart.launchCluster(3)).isEqualTo(2);
-      assertThat(mapped(3, 0, 4).subList(1, 3))
+      assertThat(cudart.launchBlocks(4)).as("2 heads, 4 items, 2 tiles").isEqualTo(2 * 4 * 2);
+      assertThat(cudart.launchCluster(4)).isEqualTo(2);
+      assertThat(mapped(4, 0, 4).subList(1, 3))
           .as("y and z of dv")
           .containsExactly(address(f.input.q()), address(f.dO));
-      MemorySegment sums = hopperTask(3, 0);
+      MemorySegment sums = hopperTask(4, 0);
       assertThat(count(sums, GRADIENT, "tasks")).isEqualTo(1);
       assertThat(number(sums, GRADIENT, "delta"))
           .isEqualTo(number(hopperTask(2, 0), GRADIENT, "delta"));
-      MemorySegment scan = arguments(4, SCAN);
+      MemorySegment scan = arguments(5, SCAN);
       assertThat(number(sums, CHUNKED, "state_out")).isEqualTo(number(scan, SCAN, "state"));
       assertThat(number(sums, CHUNKED, "key_sum_out")).isEqualTo(number(scan, SCAN, "key_sum"));
       assertThat(number(sums, CHUNKED, "value_sum_out")).isEqualTo(number(scan, SCAN, "value_sum"));
