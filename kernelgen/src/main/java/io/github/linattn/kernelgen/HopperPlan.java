@@ -246,11 +246,11 @@ public record HopperPlan(
 
   /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
   static boolean formsDelta(KernelSpec spec) {
-    return formsDelta(spec.operation(), spec.headDim());
+    return formsDelta(spec.operation(), spec.headDim(), spec.precision().products());
   }
 
-  static boolean formsDelta(Operation operation, int headDim) {
-    return operation == Operation.QUERY_GRADIENT && headDim <= MAX_WHOLE_HEAD_DIM;
+  static boolean formsDelta(Operation operation, int headDim, int products) {
+    return operation == Operation.QUERY_GRADIENT && products == 1 && headDim <= MAX_WHOLE_HEAD_DIM;
   }
 
   /**
@@ -319,7 +319,7 @@ public record HopperPlan(
     if (reverse && !rows) {
       return reverseRoles(headDim);
     }
-    if (!rows && formsDelta(operation, headDim)) {
+    if (!rows && formsDelta(operation, headDim, 1)) {
       return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
@@ -413,7 +413,7 @@ public record HopperPlan(
       Buffers buffers,
       int beside) {
     boolean sums = isSums(operation);
-    boolean delta = formsDelta(operation, headDim);
+    boolean delta = formsDelta(operation, headDim, products);
     boolean splitsDelta = delta && products == 3;
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
