@@ -137,6 +137,7 @@ int main() {
   MEMBER(GradientArguments, tasks);
   SIZE(GradientRecurrenceArguments);
   MEMBER(GradientRecurrenceArguments, tasks);
+  MEMBER(GradientRecurrenceArguments, coefficients);
   MEMBER(GradientRecurrenceArguments, count);
   MEMBER(GradientRecurrenceArguments, reserved);
   SIZE(GradientRowsArguments);

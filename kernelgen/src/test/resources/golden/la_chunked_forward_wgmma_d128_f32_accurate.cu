@@ -165,6 +165,7 @@ struct Spec {
   using Half = linattn::hopper::F16;
   static constexpr int kProducts = 3;
   static constexpr bool kNormalize = false;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;
   static constexpr bool kQueryGradient = false;
   static constexpr bool kKeyValueGradient = false;

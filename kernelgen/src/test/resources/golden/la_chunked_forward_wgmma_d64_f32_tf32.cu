@@ -122,6 +122,7 @@ struct Spec {
   using Half = linattn::hopper::F16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;
   static constexpr bool kQueryGradient = false;
   static constexpr bool kKeyValueGradient = false;

@@ -62,6 +62,7 @@ struct Spec {
   using Half = linattn::hopper::F16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kSums = true;
   static constexpr bool kQueryGradient = false;
   static constexpr bool kKeyValueGradient = false;

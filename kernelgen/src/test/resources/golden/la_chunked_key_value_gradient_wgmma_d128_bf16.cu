@@ -3,7 +3,7 @@
 // operation  key_value_gradient, family chunked, wgmma, bf16 native
 // state      D = 128 in 2 boxes of 64 columns: 64 registers of each thread of a warpgroup
 // products   1 of bf16 for each of the formula
-// block      512 threads: warpgroups copies and sums (88 registers), scores (88), 2 of state (168)
+// block      512 threads: warpgroups copies and sums (56 registers), scores (88), 2 of state (184)
 // grid       heads x items x tiles of 128 value columns; the tiles of an item are a cluster
 // tokens     chunks of 64, 3 in shared memory
 // shared     227240 bytes from a multiple of 1024 on, 228264 with what finding it may take:
@@ -73,35 +73,36 @@ struct Products {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 
-  static __device__ __forceinline__ void value_weights(float (&d)[36], uint64_t a, uint64_t b, int add) {
+  static __device__ __forceinline__ void value_weights(float (&d)[36], const uint32_t* a,
+                                                       uint64_t b, int add) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %38, 0;\n"
+        "setp.ne.b32 accumulate, %41, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
         "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35}, "
-        "%36, %37, accumulate, 1, 1, 1, 0;\n"
+        "{%36, %37, %38, %39}, %40, accumulate, 1, 1, 0;\n"
         "}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
           "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
           "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
           "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
-        : "l"(a), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 
-  static __device__ __forceinline__ void value_key(float (&d)[64], uint64_t a, uint64_t b, int add) {
+  static __device__ __forceinline__ void value_key(float (&d)[64], const uint32_t* a, uint64_t b, int add) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %66, 0;\n"
+        "setp.ne.b32 accumulate, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
         "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
         "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
         "%59, %60, %61, %62, %63}, "
-        "%64, %65, accumulate, 1, 1, 1, 1;\n"
+        "{%64, %65, %66, %67}, %68, accumulate, 1, 1, 1;\n"
         "}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
@@ -112,15 +113,15 @@ struct Products {
           "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
           "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
           "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "l"(a), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 };
 
 // of a thread of each role; 128 at the start
 struct Registers {
-  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 88;"); }
+  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 56;"); }
   static __device__ __forceinline__ void score() { asm volatile("setmaxnreg.dec.sync.aligned.u32 88;"); }
-  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); }
+  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 184;"); }
 };
 
 struct Spec {
@@ -129,6 +130,7 @@ struct Spec {
   using Half = linattn::hopper::Bf16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;
   static constexpr bool kQueryGradient = false;
   static constexpr bool kKeyValueGradient = true;

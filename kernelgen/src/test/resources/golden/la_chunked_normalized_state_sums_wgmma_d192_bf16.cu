@@ -85,6 +85,7 @@ struct Spec {
   using Half = linattn::hopper::Bf16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = true;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kSums = true;
   static constexpr bool kQueryGradient = false;
   static constexpr bool kKeyValueGradient = false;

@@ -6,7 +6,7 @@
 // block      512 threads: warpgroups copies and sums (64 registers), scores (136), state (240), rows (72)
 // grid       heads x items x tiles of 64 value columns; the tiles of an item are a cluster
 // tokens     chunks of 64, 2 in shared memory
-// shared     223888 bytes from a multiple of 1024 on, 224912 with what finding it may take:
+// shared     222856 bytes from a multiple of 1024 on, 223880 with what finding it may take:
 //   offset  bytes  holds
 //        0  34816  stage 0: keys and z [72 x 64] x 2, upper and lower halves
 //    34816  32768  stage 0: queries [64 x 64] x 2, upper and lower halves
@@ -15,13 +15,13 @@
 //   118784  32768  stage 1: queries [64 x 64] x 2, upper and lower halves
 //   151552  16384  stage 1: values [64 x 64], upper and lower halves
 //   167936  16384  outputs 0 [64 x 64]
-//   184320  17408  weights 0 and ones [72 x 64], upper and lower halves
-//   201728  17408  weights 1 and ones [72 x 64], upper and lower halves
-//   219136   1024  factors of the outputs [64 x 2]
-//   220160    512  lengths of the rows of q [64]
-//   220672   2560  g and d of rows [64] each
-//   223232    256  partial sums of the gradients of a and b
-//   223488    400  barriers, scales, the item
+//   184320  16384  outputs of the forward: fp32 box [64 x 64]
+//   200704  17408  weights 0 and ones [72 x 64], upper and lower halves
+//   218112    512  factors of the outputs [64 x 2]
+//   218624    512  lengths of the rows of q [64]
+//   219136   3072  g and d of rows [64] each, d in parts of 2 boxes
+//   222208    256  partial sums of the gradients of a and b
+//   222464    392  barriers, scales, the item
 #include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
@@ -167,17 +167,18 @@ struct Spec {
   using Half = linattn::hopper::Bf16;
   static constexpr int kProducts = 3;
   static constexpr bool kNormalize = false;
+  static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;
   static constexpr bool kQueryGradient = true;
   static constexpr bool kKeyValueGradient = false;
   static constexpr bool kGradientSums = false;
-  static constexpr bool kFormsDelta = false;
+  static constexpr bool kFormsDelta = true;
   static constexpr int kBeside = 1;
   static constexpr bool kMerged = false;
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;
-  static constexpr int kWeightBuffers = 2;
+  static constexpr int kWeightBuffers = 1;
   static constexpr int kOutputBuffers = 1;
   using Registers = ::Registers;
   using Products = ::Products;
@@ -185,7 +186,7 @@ struct Spec {
 
 using Plan = linattn::hopper::HopperPlan<Spec>;
 static_assert(Plan::kThreads == 512, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 224912, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 223880, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 64, "the header and the resource plan disagree on state");
 }  // namespace
 

@@ -64,18 +64,6 @@ struct GradientArguments {
   int32_t tasks;
 };
 
-// The gradients of one launch that a recurrence repairs where they are marked.
-//
-// offset  bytes  member
-//      0   1152  tasks
-//   1152      4  count     of the tasks
-//   1156      4  reserved  0
-struct GradientRecurrenceArguments {
-  GradientArguments tasks[3];
-  int32_t count;
-  int32_t reserved;
-};
-
 // What the sweeps read of single rows: d and the scales. Row r < batch * heads * tokens is row r of o, dO and q in
 // the order [batch, head, token]; row batch * heads * tokens + r is row r of k. Rows of k, and the scales, are
 // wanted only where query_scale is not null.
@@ -158,6 +146,20 @@ struct CoefficientSumsArguments {
   int32_t slope_is_summed;
   float a;
   float b;
+};
+
+// What is left to do after sweeps: the gradients to repair where they are marked, and the coefficients.
+//
+// offset  bytes  member
+//      0   1152  tasks
+//   1152     64  coefficients  partials null where they are not asked for
+//   1216      4  count         of the tasks
+//   1220      4  reserved      0
+struct GradientRecurrenceArguments {
+  GradientArguments tasks[3];
+  CoefficientSumsArguments coefficients;
+  int32_t count;
+  int32_t reserved;
 };
 
 }  // namespace linattn

@@ -1,5 +1,6 @@
-// The causal gradients token by token in fp32: a value that is not finite reaches the rows that depend on it
-// and no others, and the range of the operands is that of fp32.
+// What is left to do after the sweeps. The causal gradients token by token in fp32, where they are marked: a value that
+// is not finite reaches the rows that depend on it and no others, and the range of the operands is that of fp32. Then
+// the gradients of the coefficients.
 #pragma once
 
 #include "linattn/gradient_items.cuh"
@@ -288,44 +289,86 @@ __device__ __forceinline__ void repair_gradient(const GradientArguments& args, i
   }
 }
 
-// The tiles of the tasks that a sweep marked; those of a task come behind those of the ones before.
+// The partial sums of a head in a fixed order, those of a lane 32 apart.
+__device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments& args, int64_t head) {
+  const double2* const partials_gmem = reinterpret_cast<const double2*>(args.partials) + head * args.count;
+  double a_sum = 0.0;
+  double b_sum = 0.0;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < args.count; i += kWarp) {
+    const double2 partial = partials_gmem[i];
+    a_sum += partial.x;
+    b_sum += partial.y;
+  }
+  a_sum = sum_lanes(a_sum);
+  b_sum = sum_lanes(b_sum);
+  const int head_idx = static_cast<int>(head % args.heads);
+  const double a = coefficient(args.a_per_head, args.a, head_idx);
+  const double b = coefficient(args.b_per_head, args.b, head_idx);
+  if (threadIdx.x % kWarp == 0) {
+    if (args.a_gradient != nullptr) {
+      args.a_gradient[head] = static_cast<float>(a_sum);
+    }
+    if (args.b_gradient != nullptr) {
+      args.b_gradient[head] = static_cast<float>(args.slope_is_summed != 0 ? b_sum : -a * a_sum / b);
+    }
+  }
+}
+
+__device__ __forceinline__ int64_t tiles_of_head(const GradientArguments& args) {
+  return static_cast<int64_t>(args.chunked.num_items) * ceil_div(args.chunked.value_dim, kValueColumns);
+}
+
+__device__ __forceinline__ int64_t tiles_of(const GradientArguments& args) {
+  const ChunkedArguments& chunked = args.chunked;
+  const int heads = args.task == kQueryGradient ? chunked.heads : chunked.heads / chunked.group;
+  return static_cast<int64_t>(chunked.batches) * heads * tiles_of_head(args);
+}
+
+// Tiles of a task that a sweep marked.
+template <class Plan>
+__device__ __forceinline__ void repair_tiles(const GradientArguments& args, int64_t begin, int64_t end, int64_t step) {
+  walk_marked_tiles<Plan::kThreads>(
+      begin, end, step,
+      [&](int64_t number) {
+        const uint32_t tile = static_cast<uint32_t>(number);  // a grid could have it
+        const uint32_t tiles = ceil_div(args.chunked.value_dim, kValueColumns);
+        return is_marked(args.chunked, tile / tiles, tile % tiles);
+      },
+      [&](int64_t number) { repair_gradient<Plan>(args, number); });
+}
+
+// The grid walks heads, whose coefficients are summed once their dq is repaired, then the tiles of the other tasks.
 template <class Plan>
 __device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArguments& args) {
   let_later_kernels_start();
-  const auto tiles_of = [&](int task) {
-    const ChunkedArguments& chunked = args.tasks[task].chunked;
-    const int heads = args.tasks[task].task == kQueryGradient ? chunked.heads : chunked.heads / chunked.group;
-    const int64_t items = static_cast<int64_t>(chunked.batches) * heads * chunked.num_items;
-    return items * ceil_div(chunked.value_dim, kValueColumns);
-  };
-  // Calls visit(gradient, tile among those of its task).
-  const auto find = [&](int64_t tile_number, auto&& visit) {
-    int task = 0;
-    while (tile_number >= tiles_of(task)) {
-      tile_number -= tiles_of(task);
-      ++task;
-    }
-    return visit(args.tasks[task], tile_number);
-  };
-  int64_t num_tiles = 0;
-  for (int task = 0; task < args.count; ++task) {
-    num_tiles += tiles_of(task);
-  }
+  const CoefficientSumsArguments& coefficients = args.coefficients;
+  const uint32_t grid = gridDim.x;
+  uint32_t first = blockIdx.x;  // that this block walks
+  const auto walked = [&](int64_t count) { first = (first + grid - static_cast<uint32_t>(count % grid)) % grid; };
+  int task = 0;
   wait_for_earlier_kernels();
-  walk_marked_tiles<Plan::kThreads>(
-      num_tiles,
-      [&](int64_t number) {
-        return find(number, [](const GradientArguments& gradient, int64_t tile_number) {
-          const uint32_t tile = static_cast<uint32_t>(tile_number);  // a grid could have it
-          const uint32_t tiles = ceil_div(gradient.chunked.value_dim, kValueColumns);
-          return is_marked(gradient.chunked, tile / tiles, tile % tiles);
-        });
-      },
-      [&](int64_t number) {
-        find(number, [](const GradientArguments& gradient, int64_t tile_number) {
-          repair_gradient<Plan>(gradient, tile_number);
-        });
-      });
+  if (coefficients.partials != nullptr) {
+    const GradientArguments* const query =
+        args.count > 0 && args.tasks[0].task == kQueryGradient ? &args.tasks[0] : nullptr;
+    const int64_t heads = static_cast<int64_t>(coefficients.batches) * coefficients.heads;
+    for (int64_t head = first; head < heads; head += grid) {
+      if (query != nullptr) {
+        const int64_t tiles = tiles_of_head(*query);
+        repair_tiles<Plan>(*query, head * tiles, (head + 1) * tiles, 1);
+        __syncthreads();  // partial sums are written
+      }
+      if (threadIdx.x < kWarp) {
+        sum_coefficients(coefficients, head);
+      }
+    }
+    walked(heads);
+    task = query != nullptr ? 1 : 0;
+  }
+  for (; task < args.count; ++task) {
+    const int64_t tiles = tiles_of(args.tasks[task]);
+    repair_tiles<Plan>(args.tasks[task], first, tiles, grid);
+    walked(tiles);
+  }
 }
 
 }  // namespace linattn

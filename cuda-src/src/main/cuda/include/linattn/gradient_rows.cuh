@@ -146,39 +146,4 @@ __device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradi
       });
 }
 
-// A thread has a head.
-struct CoefficientSumsPlan {
-  static constexpr int kThreads = 64;
-  static constexpr int kMinBlocks = 1;
-  static constexpr int kSharedBytes = 0;
-};
-
-template <class Plan>
-__device__ __forceinline__ void coefficient_sums(const CoefficientSumsArguments& args) {
-  let_later_kernels_start();
-  const int64_t head = static_cast<int64_t>(blockIdx.x) * Plan::kThreads + threadIdx.x;
-  wait_for_earlier_kernels();
-  if (head >= static_cast<int64_t>(args.batches) * args.heads) {
-    return;
-  }
-  const double2* const partials_gmem = reinterpret_cast<const double2*>(args.partials) + head * args.count;
-  double a_sum = 0.0;
-  double b_sum = 0.0;
-#pragma unroll 8
-  for (int i = 0; i < args.count; ++i) {
-    const double2 partial = partials_gmem[i];
-    a_sum += partial.x;
-    b_sum += partial.y;
-  }
-  const int head_idx = static_cast<int>(head % args.heads);
-  const double a = args.a_per_head == nullptr ? args.a : args.a_per_head[head_idx];
-  const double b = args.b_per_head == nullptr ? args.b : args.b_per_head[head_idx];
-  if (args.a_gradient != nullptr) {
-    args.a_gradient[head] = static_cast<float>(a_sum);
-  }
-  if (args.b_gradient != nullptr) {
-    args.b_gradient[head] = static_cast<float>(args.slope_is_summed != 0 ? b_sum : -a * a_sum / b);
-  }
-}
-
 }  // namespace linattn

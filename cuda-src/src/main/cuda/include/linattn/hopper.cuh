@@ -78,6 +78,10 @@ __device__ __forceinline__ void publish_to_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Reads of shared memory before this are over before copies write there that start after the barrier which follows. A
+// read may still be under way when its thread arrives, unless what it read has been used by then. The fence is the same.
+__device__ __forceinline__ void finish_reads() { publish_to_async_proxy(); }
+
 // Copies a word to shared memory without passing through registers.
 __device__ __forceinline__ void copy_word_async(uint32_t word, const void* source_gmem) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(word), "l"(source_gmem) : "memory");
@@ -118,6 +122,14 @@ class RingPosition {
       place = 0;
       phase ^= 1;
     }
+  }
+
+  // So many steps further.
+  __device__ __forceinline__ RingPosition ahead(int steps) const {
+    RingPosition position;
+    position.place = (place + steps) % kStages;
+    position.phase = phase ^ ((place + steps) / kStages & 1);
+    return position;
   }
 
  private:

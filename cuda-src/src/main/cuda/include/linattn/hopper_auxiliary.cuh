@@ -244,6 +244,9 @@ struct Auxiliary {
       barrier_wait(block.value_full(at.index()), at.parity());
     }
     add_rows(at.index());
+    if constexpr (!Plan::kConverted) {
+      finish_reads();
+    }
     arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
     if constexpr (Plan::kSums && Plan::kSplit) {
       arrive_as_reader<Plan::kHasRows>(block.value_empty(at.index()), lane);

@@ -224,7 +224,7 @@ struct Block {
       if (args.gradient.task == kValueGradient) {
         const float b = slope_of(0);
         const float beta = fabsf(constant_of(0) / (b == 0.0f ? 1.0f : b));
-        return args.gradient.query_scale == nullptr ? beta : beta * product_bound;
+        return Plan::kScalesRows ? beta * product_bound : beta;
       }
       return product_bound;
     }
@@ -235,7 +235,7 @@ struct Block {
     return heads.a_per_head == nullptr ? heads.a : heads.a_per_head[work.head + member];
   }
 
-  // 1 / |q| of row `row` of a chunk, and 1 / |k|; 1 where rows are not divided.
+  // 1 / |q| of row `row` of a chunk, and 1 / |k|; 1 past the end.
   __device__ __forceinline__ float query_scale(int chunk, int row) const {
     const int head = Plan::kWeighsRows ? key_head(chunk) : query_head();
     return row_scale(args.gradient.query_scale, chunked().heads, head, chunk, row);
@@ -244,7 +244,7 @@ struct Block {
     return row_scale(args.gradient.key_scale, chunked().heads / chunked().group, work.kv_head, chunk, row);
   }
   __device__ __forceinline__ float row_scale(const float* scales_gmem, int heads, int head, int chunk, int row) const {
-    if (scales_gmem == nullptr || chunk >= num_chunks || row >= rows(chunk)) {
+    if (chunk >= num_chunks || row >= rows(chunk)) {
       return 1.0f;
     }
     return scales_gmem[(static_cast<int64_t>(work.batch) * heads + head) * chunked().tokens + work.start +
@@ -341,7 +341,7 @@ struct Block {
   }
   // Where readers of queries arrive: their place is empty then, or outputs may be put there.
   __device__ __forceinline__ uint32_t query_read(int stage_idx) const {
-    return Plan::kCompact ? barrier(Plan::kQueryRead, stage_idx) : query_empty(stage_idx);
+    return Plan::kOutputsInQueries ? barrier(Plan::kQueryRead, stage_idx) : query_empty(stage_idx);
   }
   __device__ __forceinline__ uint32_t value_empty(int stage_idx) const {
     return barrier(Plan::kApart ? Plan::kValueEmpty : Plan::kKeyEmpty, stage_idx);

@@ -67,15 +67,16 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kQueryFull, i), kFillers);
     barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
-    barrier_init(block.barrier(Plan::kQueryEmpty, i), Plan::kCompact ? Plan::kBeside * kWarpgroup : 4 + kStateReaders);
-    if constexpr (Plan::kCompact) {
+    barrier_init(block.barrier(Plan::kQueryEmpty, i),
+                 Plan::kOutputsInQueries ? Plan::kBeside * kWarpgroup : 4 + kStateReaders);
+    if constexpr (Plan::kOutputsInQueries) {
       barrier_init(block.barrier(Plan::kQueryRead, i), 4 + kStateReaders);
     }
     barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
   }
   if constexpr (Plan::kQueryGradient) {
-    barrier_init(block.barrier(Plan::kPartialsFull), Plan::kThreads / kWarp);
+    barrier_init(block.barrier(Plan::kPartialsFull), Plan::kSummingWarps);
   }
   for (int i = 0; Plan::kGradient && i < Plan::kRowPlaces; ++i) {
     // d comes with its bytes from both blocks of a cluster, else from all that convert.
@@ -238,7 +239,10 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
   store_float(block.scale_address(kOutputScale), 1.0f / scale[2]);
   store_float(block.scale_address(kWeightBound), weight_bound);
   // Elements of fp16 tensors may be small, and the lower of two halves has few digits below 1.
-  const float row_top = Plan::kFollows ? kTop * kTop * kTop / (0.5f * bound[2]) : Plan::kSplit ? 0x1p8f : 1.0f;
+  float row_top = Plan::kFollows ? kTop * kTop * kTop / (0.5f * bound[2]) : Plan::kSplit ? 0x1p8f : 1.0f;
+  if constexpr (Plan::kFollows && Plan::kWeighsInState) {  // the weights themselves are operands of 16 bits
+    row_top = fminf(fmaxf(row_top, 0x1p-8f), 0x1p14f);
+  }
   store_float(block.scale_address(kRowTop), row_top);
   store_float(block.scale_address(kStateBound),
               Plan::kReverse ? state_bound * scale[1] * scale[2] * row_top : state_bound);
@@ -280,10 +284,10 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   const ItemWork item(ValueTile<Plan::kTileColumns>(args.chunked, turn.block), turn.turn);
   // Where registers are short the item is read again where it is used.
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
-  if (Plan::kBeside > 1 && threadIdx.x == 0) {
+  if (Plan::kReadsItemAgain && threadIdx.x == 0) {
     *work_smem = item;
   }
-  const ItemWork& work = Plan::kBeside > 1 ? *work_smem : item;
+  const ItemWork& work = Plan::kReadsItemAgain ? *work_smem : item;
   const Block<Plan> block{args, work, base,
                           Turn<Plan>::walked_chunks(chunks_of<Plan>(item.tokens), turn.turn, args.chunked.turns)};
   if (threadIdx.x == 0) {

@@ -11,47 +11,53 @@
 namespace linattn {
 namespace hopper {
 
-// The sums of all threads, in a fixed order, to their place. Warps meet at a barrier in memory: they come from
-// loops of their own.
+// Where warps put their sums of da and db. Found anew where it is used, so that it holds no registers in between.
 template <class Plan>
-__device__ __forceinline__ void write_partials(const Block<Plan>& block, double* sums_smem, double weights,
-                                               double slopes) {
-  constexpr int kWarps = Plan::kThreads / kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  weights = sum_lanes(weights);
-  slopes = sum_lanes(slopes);
-  if (threadIdx.x % kWarp == 0) {
-    sums_smem[2 * warp] = weights;
-    sums_smem[2 * warp + 1] = slopes;
-    barrier_arrive(block.barrier(Plan::kPartialsFull));
-  }
-  if (threadIdx.x == 0) {
-    barrier_wait(block.barrier(Plan::kPartialsFull), 0);
-    weights = 0.0;
-    slopes = 0.0;
-    for (int i = 0; i < kWarps; ++i) {
-      weights += sums_smem[2 * i];
-      slopes += sums_smem[2 * i + 1];
-    }
-    const int value_dim = block.chunked().value_dim;
-    const int64_t walk = blockIdx.x / ceil_div(value_dim, Plan::kTileColumns);
-    const int first_box = block.work.first_column / Plan::kBoxColumns;
-    const int boxes = ceil_div(value_dim, Plan::kBoxColumns);
-    double* const partial_gmem = block.args.gradient.partials + 2 * (walk * boxes + first_box);
-    partial_gmem[0] = block.work.tile == 0 ? weights : 0.0;  // every tile has seen the weights
-    partial_gmem[1] = slopes;
-    if (Plan::kBeside > 1 && first_box + 1 < boxes) {
-      partial_gmem[2] = 0.0;
-      partial_gmem[3] = 0.0;
+__device__ __forceinline__ double* partials_smem(const Block<Plan>& block) {
+  extern __shared__ unsigned char shared[];
+  return reinterpret_cast<double*>(shared + (block.base - shared_address(shared)) + Plan::kPartialsOffset);
+}
+
+// What a warp of the scores or of the state has of da and db, for the thread that adds them up. They meet at a barrier
+// in memory: they come from loops of their own.
+template <class Plan>
+__device__ __forceinline__ void tell_sums(const Block<Plan>& block, double weights, double slopes) {
+  if constexpr (Plan::kQueryGradient) {
+    double* const sums_smem = partials_smem(block);
+    const int warp = static_cast<int>(threadIdx.x) / kWarp - 4 * Plan::kScoreGroup;
+    weights = sum_lanes(weights);
+    slopes = sum_lanes(slopes);
+    if (threadIdx.x % kWarp == 0) {
+      sums_smem[2 * warp] = weights;
+      sums_smem[2 * warp + 1] = slopes;
+      barrier_arrive(block.barrier(Plan::kPartialsFull));
     }
   }
 }
 
-// Made where it is wanted: a constant would be kept from the start of a role on.
-__device__ __forceinline__ double no_sum() {
-  double zero;
-  asm volatile("mov.f64 %0, 0d0000000000000000;" : "=d"(zero));
-  return zero;
+// The sums of all warps, in a fixed order, to their place: by one thread.
+template <class Plan>
+__device__ __forceinline__ void write_partials(const Block<Plan>& block) {
+  const double* const sums_smem = partials_smem(block);
+  barrier_wait(block.barrier(Plan::kPartialsFull), 0);
+  double weights = 0.0;
+  double slopes = 0.0;
+#pragma unroll 1
+  for (int i = 0; i < Plan::kSummingWarps; ++i) {
+    weights += sums_smem[2 * i];
+    slopes += sums_smem[2 * i + 1];
+  }
+  const int value_dim = block.chunked().value_dim;
+  const int64_t walk = blockIdx.x / ceil_div(value_dim, Plan::kTileColumns);
+  const int first_box = block.work.first_column / Plan::kBoxColumns;
+  const int boxes = ceil_div(value_dim, Plan::kBoxColumns);
+  double* const partial_gmem = block.args.gradient.partials + 2 * (walk * boxes + first_box);
+  partial_gmem[0] = block.work.tile == 0 ? weights : 0.0;  // every tile has seen the weights
+  partial_gmem[1] = slopes;
+  if (Plan::kBeside > 1 && first_box + 1 < boxes) {
+    partial_gmem[2] = 0.0;
+    partial_gmem[3] = 0.0;
+  }
 }
 
 template <class Plan>
@@ -64,10 +70,10 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   const Turn<Plan> turn(args.gradient.chunked, block_number);
   const ItemWork item(tile_of<Plan>(args.gradient.chunked, turn.block), args.gradient, turn.turn);
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
-  if (Plan::kBeside > 1 && threadIdx.x == 0) {
+  if (Plan::kReadsItemAgain && threadIdx.x == 0) {
     *work_smem = item;
   }
-  const ItemWork& work = Plan::kBeside > 1 ? *work_smem : item;
+  const ItemWork& work = Plan::kReadsItemAgain ? *work_smem : item;
   const int group = Plan::kWeighsRows && Plan::kUneven ? args.gradient.chunked.group : 1;
   const int num_chunks =
       Turn<Plan>::walked_chunks(chunks_of<Plan>(item.tokens), turn.turn, args.gradient.chunked.turns);
@@ -83,10 +89,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     __syncthreads();
   }
   cluster_sync();
-  double weight_sum = 0.0;
-  double slope_sum = 0.0;
-  float marks = 0.0f;   // NaN once a gradient, or a term of da, was not finite
-  int marked_box = -1;  // of the columns; all of them
+  float marks = 0.0f;  // NaN once a gradient, or a term of da, was not finite
   const int warpgroup = warp / 4;
   if (warpgroup < Plan::kScoreGroup) {
     if constexpr (!Plan::kScoresProduce) {
@@ -113,33 +116,30 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
       Plan::Spec::Registers::score();
       Score<Plan> score(block, warp & 3, lane);
       score.run();
-      weight_sum = score.weight_sum;
-      marks = 0.0f * static_cast<float>(weight_sum);
+      tell_sums(block, score.weight_sum, 0.0);
+      marks = 0.0f * static_cast<float>(score.weight_sum);
     }
   } else if (warpgroup < Plan::kRowsGroup) {
     Plan::Spec::Registers::state();
     Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
     State<Plan>(block, outputs).run();
+    tell_sums(block, 0.0, outputs.slope_sum);
     if constexpr (Plan::kMarksAtOnce) {
       outputs.write_mark();
     } else {
-      slope_sum = outputs.slope_sum;
       marks = outputs.all_marks();
-      marked_box = outputs.box;
     }
   } else if constexpr (Plan::kGroups > Plan::kRowsGroup) {
     Plan::Spec::Registers::rows();
     convert(block, warp & 3, lane);
-    weight_sum = no_sum();
-    slope_sum = no_sum();
+  }
+  if (Plan::kQueryGradient && threadIdx.x == 0) {
+    write_partials(block);
   }
   __syncwarp();  // the lanes of the producer
-  if constexpr (Plan::kQueryGradient) {
-    write_partials(block, reinterpret_cast<double*>(shared + (base - start) + Plan::kPartialsOffset), weight_sum,
-                   slope_sum);
-  }
   if constexpr (!Plan::kSums && !Plan::kMarksAtOnce) {
-    write_marks(block, block_number, marks != 0.0f, marked_box);  // NaN is not 0
+    const int marked_box = static_cast<int>(threadIdx.x) / kWarpgroup - Plan::kStateGroup;  // of the scores all
+    write_marks(block, block_number, marks != 0.0f, marked_box);                            // NaN is not 0
   }
   cluster_sync();
 }
@@ -152,29 +152,18 @@ __device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t n
   return args.group == 1 && b != 0.0f;
 }
 
-// The plan for rows that are divided, where it is built.
-template <class Plan>
-using Divided = std::conditional_t<Plan::kMayScaleRows, WithScaledRows<Plan>, Plan>;
-
 template <class Plan>
 __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
-  const bool divides = Plan::kMayScaleRows && args.tasks[0].gradient.query_scale != nullptr;
   if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];
     if (!is_even<Plan>(of_task.gradient.chunked, number)) {
-      walk_gradient<WithUnevenSteps<Divided<Plan>>>(of_task, number);
-    } else if (divides) {
-      walk_gradient<Divided<Plan>>(of_task, number);
+      walk_gradient<WithUnevenSteps<Plan>>(of_task, number);
     } else {
       walk_gradient<Plan>(of_task, number);
     }
   } else {
-    if (divides) {
-      walk_gradient<Divided<Plan>>(args.tasks[0], blockIdx.x);
-      return;
-    }
     if constexpr (Plan::kMayTakeTurns) {
       if (args.tasks[0].gradient.chunked.turns > 1) {
         walk_gradient<InTurns<Plan>>(args.tasks[0], blockIdx.x);

@@ -106,6 +106,7 @@ struct SumWeigher : Weigher<Plan> {
     }
     if constexpr (!Plan::kConverted) {
       sum_keys(at.index(), key_factors);
+      finish_reads();
     }
     barrier_arrive(block.key_empty(at.index()));  // every lane has read g and d
     if constexpr (Plan::kSplit) {

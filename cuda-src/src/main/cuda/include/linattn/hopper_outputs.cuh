@@ -244,7 +244,8 @@ struct Outputs {
     }
     barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_idx));
     const uint32_t tile =
-        Plan::kCompact ? block.query(outputs_idx, box) : block.outputs(box * Plan::kOutputBuffers + outputs_idx);
+        Plan::kOutputsInQueries ? block.query(outputs_idx, box)
+                                : block.outputs(box * Plan::kOutputBuffers + outputs_idx);
     if constexpr (Plan::Element::kBytes == 2) {
       stage_halves(outputs_frag, tile);
     } else {
@@ -263,7 +264,7 @@ struct Outputs {
       }
     } else {
       copy_tail(tile, chunk);
-      if constexpr (Plan::kCompact) {
+      if constexpr (Plan::kOutputsInQueries) {
         named_barrier(barrier_number(), kWarpgroup);
       }
     }

@@ -38,6 +38,11 @@ struct Operand<Bf16> {
   __device__ __forceinline__ static float low(uint32_t pair) { return __uint_as_float(pair << 16); }
   __device__ __forceinline__ static float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
+  // Each element times its weight, of which bf16 itself would leave too few digits.
+  __device__ __forceinline__ static uint32_t weigh(uint32_t pair, float2 weights) {
+    return pack(low(pair) * weights.x, high(pair) * weights.y);
+  }
+
   // Adds zero times each element: NaN from then on if one is not finite.
   __device__ __forceinline__ static uint32_t mark(uint32_t pair, uint32_t marks) {
     asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(marks) : "r"(pair), "r"(0));
@@ -73,6 +78,11 @@ struct Operand<F16> {
     return __high2float(*reinterpret_cast<const __half2*>(&pair));
   }
 
+  __device__ __forceinline__ static uint32_t weigh(uint32_t pair, float2 weights) {
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(pack(weights.x, weights.y)));
+    return pair;
+  }
+
   __device__ __forceinline__ static uint32_t mark(uint32_t pair, uint32_t marks) {
     asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(marks) : "r"(pair), "r"(0));
     return marks;
@@ -95,12 +105,12 @@ struct Operand<F16> {
 // elements; that of K is upper, z, lower.
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
-// kNormalize (whether rows of q and k are divided by their length), kSums (whether the sums of the items are
-// all that is wanted: S, z and u, or with kGradientSums dS, dz and du), kBeside (warpgroups of the state side by
-// side, each with 64 value columns of the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where
-// tiles land as they are used), kWeightBuffers, kOutputBuffers (of each warpgroup of the state; 0 where outputs leave
-// from the place of their queries), kAuxiliaryGroups (warpgroups), the registers of the roles, and Products, the
-// instructions.
+// kNormalize (whether rows of q and k are divided by their length), kScalesRows (whether those of a gradient are, by
+// lengths that it is given), kSums (whether the sums of the items are all that is wanted: S, z and u, or with
+// kGradientSums dS, dz and du), kBeside (warpgroups of the state side by side, each with 64 value columns of the
+// block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kWeightBuffers,
+// kOutputBuffers (of each warpgroup of the state; 0 where outputs leave from the place of their queries),
+// kAuxiliaryGroups (warpgroups), the registers of the roles, and Products, the instructions.
 template <class Spec_>
 struct HopperPlan {
   using Spec = Spec_;
@@ -114,6 +124,7 @@ struct HopperPlan {
   static constexpr bool kConverted = Element::kBytes == 4;
   static constexpr bool kScaled = Half::kScaled;
   static constexpr bool kNormalize = Spec::kNormalize;
+  static constexpr bool kScalesRows = Spec::kScalesRows;
   static constexpr bool kSums = Spec::kSums;
   static constexpr bool kQueryGradient = Spec::kQueryGradient;
   // The gradient of k or of v: from the last chunk on, once for each query head of a group.
@@ -137,27 +148,29 @@ struct HopperPlan {
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
-  // Whether the producer is a warp of the scores, which then starts copies between two chunks. The reverse has
-  // registers for a warpgroup of its own where no scale follows the tokens.
-  static constexpr bool kScoresProduce = kMerged && !(kReverse && !kScaled);
+  // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
+  // registers for a warpgroup of its own.
+  static constexpr bool kScoresProduce = kMerged && !kGradient;
   // Rows of z get their weights in the registers of the state, not where they landed.
-  static constexpr bool kWeighsInState = kReverse && kMerged && !kScoresProduce;
+  static constexpr bool kWeighsInState = kReverse && kBeside > 1 && !kConverted;
   // Whether warpgroups mark their columns themselves, so that nothing is kept until all meet: cheaper in registers
   // unless scales follow the tokens.
   static constexpr bool kMarksAtOnce = kReverse && !kFollows;
-  // Split rows for two warpgroups of the state: the warps behind the producer convert them, the producer weighs, S is
-  // multiplied in parts, and outputs leave from the place of their queries.
-  static constexpr bool kCompact = kReverse && kSplit && kBeside > 1;
+  // Rows of fp32 for two warpgroups of the state: the warps behind the producer convert them, the producer weighs.
+  static constexpr bool kCompact = kReverse && kConverted && kBeside > 1;
+  // Where these are split outputs leave from the place of their queries.
+  static constexpr bool kOutputsInQueries = kCompact && kSplit;
+  // Split rows that leave few registers: the halves of S are made of a part of its columns at a time, and the products
+  // of a chunk likewise.
+  static constexpr bool kInParts = kOutputsInQueries || (kSplit && kHeadDim > 128);
+  // Whether the item is read again from shared memory where it is used.
+  static constexpr bool kReadsItemAgain = kBeside > 1 || kInParts;
   // Whether blocks may take turns, and whether they do.
-  static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
+  static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kScalesRows && !kApart;
   static constexpr bool kTurns = false;
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
   static constexpr bool kUneven = false;
-  // Whether rows of q and k in a gradient may be divided by their lengths, for which wider ones have no registers; and
-  // whether they are.
-  static constexpr bool kMayScaleRows = kGradient && kHeadDim <= 128;
-  static constexpr bool kScalesRows = false;
 
   static constexpr int kChunk = 64;
   static constexpr int kBoxColumns = 64;
@@ -206,7 +219,8 @@ struct HopperPlan {
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
   static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : 1;
   static constexpr int kRowBytesOfChunk = (1 + kDeltaParts) * kChunk * 4;
-  static constexpr int kPartialsBytes = 16 * 16;  // of at most so many warps
+  static constexpr int kSummingWarps = 4 * (1 + kBeside);  // of scores and state, with partial sums of da and db
+  static constexpr int kPartialsBytes = 16 * 16;           // of at most so many warps
   static constexpr int kRowValuesOffset = kFactorsOffset + kStages * kFactorBytes;
   // Of da and db, two doubles of each warp.
   static constexpr int kPartialsOffset = kRowValuesOffset + (kGradient ? kRowPlaces * kRowBytesOfChunk : 0);
@@ -233,7 +247,7 @@ struct HopperPlan {
   static constexpr int kOutputRowsFull = kPartialsFull + (kQueryGradient ? 1 : 0);
   static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSplitsDelta ? 1 : 0);
   static constexpr int kQueryRead = kOutputRowsEmpty + (kSplitsDelta ? 1 : 0);
-  static constexpr int kNumBarriers = kQueryRead + (kCompact ? kStages : 0);
+  static constexpr int kNumBarriers = kQueryRead + (kOutputsInQueries ? kStages : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;
@@ -263,7 +277,7 @@ struct HopperPlan {
   static constexpr bool kAlwaysReady = !kSums || kGradientSums || (kNormalize && !kConverted);
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
   // this many threads starts with.
-  static constexpr int kPartColumns = kCompact ? kBoxColumns : kHeadDim < 128 ? kHeadDim : 128;
+  static constexpr int kPartColumns = kInParts ? kBoxColumns : kHeadDim < 128 ? kHeadDim : 128;
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
   static constexpr int kStateRegisters = kHeadDim / 2;
@@ -273,12 +287,6 @@ struct HopperPlan {
 template <class Plan>
 struct WithUnevenSteps : Plan {
   static constexpr bool kUneven = true;
-};
-
-// The same plan of a gradient where rows of q and k may be divided by their lengths.
-template <class Plan>
-struct WithScaledRows : Plan {
-  static constexpr bool kScalesRows = true;
 };
 
 // The same plan where blocks take turns.

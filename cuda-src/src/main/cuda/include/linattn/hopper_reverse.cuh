@@ -4,7 +4,6 @@
 
 #include "linattn/hopper_block.cuh"
 #include "linattn/hopper_score.cuh"
-#include "linattn/hopper_tiles.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -177,20 +176,12 @@ struct ReverseScore : Scores<Plan> {
   __device__ __forceinline__ void run() {
     Weigher<Plan> weigher(block, warp, lane);
     RingPosition<Plan::kRowPlaces> rows_at;
-    if (Plan::kScoresProduce && warp == 0 && block.num_chunks > 0) {
-      load_chunk(block, 0, at, lane);
-    }
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       if constexpr (Plan::kMerged) {
         weigher.weigh(chunk, at, rows_at);
         rows_at.advance();
       }
       weigh(chunk);
-      if (Plan::kScoresProduce && warp == 0 && chunk + 1 < block.num_chunks) {
-        RingPosition<Plan::kStages> next_at = at;
-        next_at.advance();
-        load_chunk(block, chunk + 1, next_at, lane);
-      }
       at.advance();
       weights_at.advance();
     }

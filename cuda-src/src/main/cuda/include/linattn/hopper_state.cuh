@@ -15,18 +15,21 @@ struct State {
   static constexpr int kPartRegisters = Plan::kPartRegisters;
   // Operands are made of the whole state at once, because converting between products makes the compiler wait
   // after each of them; of as many key columns as registers allow where these are short.
-  static constexpr int kOperandColumns = Plan::kMerged          ? (Plan::kReverse ? 16 : 32)
-                                         : Plan::kCompact       ? Plan::kPartColumns
+  static constexpr int kOperandColumns = Plan::kMerged          ? (Plan::kScoresProduce ? 32 : 16)
+                                         : Plan::kInParts       ? Plan::kPartColumns
                                          : Plan::kHeadDim > 192 ? Plan::kPartColumns
                                                                 : Plan::kHeadDim;
   static constexpr int kQueryParts = (Plan::kHeadDim + kOperandColumns - 1) / kOperandColumns;
   static constexpr int kAllPairs = Plan::kHeadDim / 4;
   static constexpr int kPairs = kOperandColumns / 4;
+  // Whether S is multiplied in the unit of the chunk before, and in that of the first chunk there.
+  static constexpr bool kFollowsProduct =
+      Plan::kReverse && Plan::kScaled && (Plan::kSplit || (Plan::kWeighsInState && !Plan::kMerged));
   using Half = typename Plan::Half;
   using Products = typename Plan::Products;
   // V^T of a chunk: where it landed; or in registers, in parts because these are few, 16 tokens in four words.
   using Values = std::conditional_t<Plan::kWeighsInState, const uint32_t*, uint64_t>;
-  static constexpr int kValueParts = Plan::kWeighsInState ? 2 : 1;
+  static constexpr int kValueParts = Plan::kWeighsInState && (Plan::kMerged || Plan::kScalesRows) ? 2 : 1;
   static constexpr int kValueSteps = 4 / kValueParts;
   static constexpr int kValueWords = Plan::kWeighsInState ? 4 * kValueSteps : 1;
 
@@ -149,7 +152,12 @@ struct State {
       change_unit(1.0f);
     } else {
       outputs.start();
-      if constexpr (Plan::kCompact) {
+      if constexpr (kFollowsProduct) {
+        if (block.num_chunks > 0) {
+          follow_unit(RingPosition<Plan::kStages>());
+        }
+      }
+      if constexpr (Plan::kInParts) {
         run_three_products_in_parts();
       } else if constexpr (Plan::kUneven) {
         run_uneven();
@@ -222,8 +230,8 @@ struct State {
   // Where rows of z are weighed they come in units that follow 1 / g.
   __device__ __forceinline__ float change_unit(float unit) {
     if constexpr (Plan::kWeighsRows && Plan::kScaled) {
-      const float ratio = unit / value_unit;
-      if (ratio != 1.0f) {
+      if (unit != value_unit) {
+        const float ratio = unit / value_unit;
 #pragma unroll
         for (int i = 0; i < kParts * kPartRegisters; ++i) {
           state_frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
@@ -231,8 +239,8 @@ struct State {
         outputs.first_sum *= ratio;
         outputs.second_sum *= ratio;
         value_unit = unit;
+        return ratio;
       }
-      return ratio;
     }
     return 1.0f;
   }
@@ -248,7 +256,8 @@ struct State {
     for (int step = 0; step < kValueSteps; ++step) {
       load_matrices_transposed(tile + step * 16 * kRowBytes, value_frag + 4 * step);
     }
-    if (part == kValueParts - 1) {
+    if (Plan::kApart && part == kValueParts - 1) {
+      finish_reads();
       arrive_once_a_warp(block.value_empty(at.index()), lane);
     }
     barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
@@ -259,8 +268,7 @@ struct State {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         uint32_t& pair = value_frag[2 * i + j];
-        pair = Half::pack(row < num_rows ? Half::low(pair) * weight.x : 0.0f,
-                          row + 1 < num_rows ? Half::high(pair) * weight.y : 0.0f);
+        pair = Half::weigh(row + 1 < num_rows ? pair : row < num_rows ? pair & 0xffffu : 0u, weight);
       }
     }
     pin(value_frag);
@@ -311,7 +319,9 @@ struct State {
         at.advance();
         continue;
       }
-      follow_unit(at);
+      if constexpr (!kFollowsProduct) {
+        follow_unit(at);
+      }
       const float scale = Plan::kReverse ? block.scale(kWeightScale) : unit.slope;
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       if constexpr (kQueryParts == 1) {
@@ -335,6 +345,11 @@ struct State {
         }
       }
       products_commit();
+      if constexpr (kFollowsProduct) {  // S was in the unit of the chunk before
+        products_wait<0>();
+        pin(outputs_frag);
+        scale_outputs(outputs_frag, follow_unit(at));
+      }
       [[maybe_unused]] uint32_t value_frag[kValueWords];
       if constexpr (Plan::kWeighsInState) {  // under the product of S
         load_values(at, block.rows(chunk), 0, value_frag);
@@ -388,9 +403,7 @@ struct State {
       outputs.write(outputs_frag, constant, chunk, weights_at.index(), outputs_at.index());
       finish_products();
       if constexpr (Plan::kWeighsInState) {
-        if constexpr (Plan::kWeighsInState) {
-          pin(value_frag);
-        }
+        pin(value_frag);
       }
       give_back(at);
       at.advance();
@@ -491,17 +504,20 @@ struct State {
     }
   }
 
-  // The same where registers are short: the halves of S of a part of its columns at a time, and the products of a chunk
-  // likewise. Outputs leave from the place of the queries. Steps may be uneven, as in run_uneven().
+  // The same where registers are short, a part of the columns of S at a time. Outputs may leave from the place of the
+  // queries. Steps may be uneven, as in run_uneven().
   __device__ __forceinline__ void run_three_products_in_parts() {
+    const bool uses_state = Plan::kReverse || block.slope() != 0.0f;
     float outputs_frag[36];
+    // Zeros for each part take registers of their own where S has many, but let ptxas know where it has few.
+    float part_frag[kPartRegisters] = {};
     RingPosition<Plan::kStages> at;
     RingPosition<Plan::kStages> given_back_at;
     RingPosition<Plan::kWeightBuffers> weights_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int member = block.member(chunk);
       if (Plan::kUneven) {
-        if (chunk > 0) {
+        if (Plan::kOutputsInQueries && chunk > 0) {
           outputs.give_back_queries(given_back_at);
           given_back_at.advance();
         }
@@ -515,7 +531,7 @@ struct State {
           uint32_t upper_frag[kPairs];
           uint32_t lower_frag[kPairs];
           start_part(outputs_frag, part, upper_frag, lower_frag, at.index());
-          if (!Plan::kUneven && part == 0 && chunk > 0) {
+          if (Plan::kOutputsInQueries && !Plan::kUneven && part == 0 && chunk > 0) {
             outputs.give_back_queries(given_back_at);
             given_back_at.advance();
           }
@@ -536,13 +552,15 @@ struct State {
       if (!Plan::kUneven || block.slope_of(member) != 0.0f) {
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
-          float part_frag[kPartRegisters] = {};
+          if constexpr (Plan::kOutputsInQueries) {
+            clear(part_frag);
+          }
           pin(part_frag);
           products_fence();
           multiply_part(part_frag, part, value, key);
           products_commit();
           if (!Plan::kUneven && part == kParts - 1) {
-            start_weights(outputs_frag, value, weights_at);
+            start_weights(outputs_frag, value, weights_at, uses_state);
             products_wait<1>();
           } else {
             products_wait<0>();
@@ -552,7 +570,7 @@ struct State {
         }
       }
       if (Plan::kUneven) {
-        start_weights(outputs_frag, value, weights_at);
+        start_weights(outputs_frag, value, weights_at, uses_state);
       }
       if (lane == 0) {
         barrier_arrive(block.key_empty(at.index()));
@@ -563,8 +581,13 @@ struct State {
         barrier_arrive(block.value_empty(at.index()));
       }
       if (member == block.group() - 1) {
-        barrier_wait(block.query_read(at.index()), at.parity());
-        outputs.write(outputs_frag, reverse_factor(), chunk, weights_at.index(), at.index());
+        if constexpr (Plan::kOutputsInQueries) {
+          barrier_wait(block.query_read(at.index()), at.parity());
+        } else {
+          outputs.reuse_buffer();
+        }
+        const float constant = Plan::kReverse ? reverse_factor() : block.work.a * block.first_unit().value;
+        outputs.write(outputs_frag, constant, chunk, weights_at.index(), Plan::kOutputsInQueries ? at.index() : 0);
       } else {
         barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_at.index()));
       }
@@ -575,11 +598,12 @@ struct State {
 
   // O^T += V^T W^T, once the weights are there.
   __device__ __forceinline__ void start_weights(float (&outputs_frag)[36], uint64_t value,
-                                                const RingPosition<Plan::kWeightBuffers>& weights_at) const {
+                                                const RingPosition<Plan::kWeightBuffers>& weights_at,
+                                                bool uses_state) const {
     barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
     pin(outputs_frag);
     products_fence();
-    add_weight_halves(outputs_frag, value, operand(block.weights(weights_at.index())), true);
+    add_weight_halves(outputs_frag, value, operand(block.weights(weights_at.index())), uses_state);
     products_commit();
   }
 
@@ -636,6 +660,13 @@ struct State {
       multiply(upper_value, upper_key, step > 0);
       multiply(further(upper_value, Plan::kLower), upper_key, 1);
       multiply(upper_value, further(upper_key, Plan::kLowerKey), 1);
+    }
+  }
+
+  __device__ __forceinline__ static void clear(float (&part_frag)[kPartRegisters]) {
+#pragma unroll
+    for (int i = 0; i < kPartRegisters; ++i) {
+      part_frag[i] = 0.0f;
     }
   }
 
@@ -762,7 +793,19 @@ struct State {
 
   // S^T += V^T K.
   __device__ __forceinline__ void add_values(Values value, uint64_t key) {
-    if constexpr (Plan::kSplit) {
+    if constexpr (Plan::kInParts) {
+      float part_frag[kPartRegisters] = {};
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        pin(part_frag);
+        products_fence();
+        multiply_part(part_frag, part, value, key);
+        products_commit();
+        products_wait<0>();
+        pin(part_frag);
+        add_part(part_frag, part);
+      }
+    } else if constexpr (Plan::kSplit) {
       float chunk_frag[kParts][kPartRegisters] = {};
       pin_parts(chunk_frag);
       products_fence();
@@ -812,7 +855,8 @@ struct State {
   }
 
   __device__ __forceinline__ void make_operands(float scale, int part, uint32_t (&half_frag)[kPairs]) const {
-    if (!Plan::kFollows || scale == 1.0f || scale == 0.0f) {
+    constexpr bool kAlwaysScales = Plan::kGradient && Plan::kMerged;  // a way around costs registers
+    if (!Plan::kFollows || (!kAlwaysScales && (scale == 1.0f || scale == 0.0f))) {
 #pragma unroll
       for (int i = 0; i < kPairs && part * kPairs + i < kAllPairs; ++i) {
         const float2 x = pair(part * kPairs + i);

@@ -112,12 +112,14 @@ __device__ __forceinline__ constexpr bool is_output_slot(int slot) {
 
 template <class Plan>
 __device__ __forceinline__ constexpr bool is_value_slot(int slot) {
-  return slot == Plan::kSlotsPerChunk - 1;
+  return slot >= Plan::kSlotsPerChunk - Plan::kBeside;
 }
 
 template <class Plan>
 __device__ __forceinline__ constexpr int box_of_slot(int slot) {
-  return slot < Plan::kQuerySlots ? slot / Plan::kQueryStep : is_value_slot<Plan>(slot) ? 0 : slot - Plan::kQuerySlots;
+  return slot < Plan::kQuerySlots     ? slot / Plan::kQueryStep
+         : is_value_slot<Plan>(slot) ? slot - (Plan::kSlotsPerChunk - Plan::kBeside)
+                                     : slot - Plan::kQuerySlots;
 }
 
 // 64 columns of fp32 in two boxes of 32.
@@ -142,6 +144,9 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
     }
   } else if constexpr (!Plan::kSplit) {
     RingPosition<Plan::kSlots> at;
+    RingPosition<Plan::kStages> stage_at;
+    RingPosition<Plan::kRowPlaces> rows_at;
+    std::conditional_t<Plan::kCompact, Weigher<Plan>, NoWeigher<Plan>> weigher(block, 0, lane);
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
       ask_for_rows(block, chunk, lane);
@@ -153,13 +158,18 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
         if constexpr (Plan::kFormsDelta) {
           map = is_output_slot<Plan>(slot) ? &block.args.output_rows : map;
         }
-        const int column = is_value ? work.first_column : box_of_slot<Plan>(slot) * Plan::kBoxColumns;
+        const int column = (is_value ? work.first_column : 0) + box_of_slot<Plan>(slot) * Plan::kBoxColumns;
         const uint32_t target = block.base + Plan::kSlotsOffset + at.index() * Plan::kSlotBytes;
         barrier_wait(block.barrier(Plan::kSlotEmpty, at.index()), at.parity() ^ 1);
         load_slot<Plan>(lane, target, target + Plan::kBoxBytes, map, column, token,
                         is_query ? block.query_head() : block.key_head(chunk), work.batch,
                         block.barrier(Plan::kSlotFull, at.index()));
         at.advance();
+      }
+      if constexpr (Plan::kCompact) {
+        weigher.weigh(chunk, stage_at, rows_at);
+        stage_at.advance();
+        rows_at.advance();
       }
     }
   } else {
@@ -581,7 +591,6 @@ __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Conve
   float sums[2] = {0.0f, 0.0f};
   barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
   converter.multiply(block.output_rows(), x_frag, sums);
-  arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
   outputs_at.advance();
   const int place = chunk % Plan::kRowPlaces;
   const bool shares = block.shares_delta();
@@ -597,13 +606,16 @@ __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Conve
       store_float(word, sums[i]);
     }
   }
+  // What was read of o has been used now.
+  arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
   if (!shares && box == Plan::kBoxes - 1) {
     barrier_arrive(block.rows_full(place));
   }
 }
 
-template <class Plan>
-__device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_group, int lane) {
+// kUnscaled: all scales are known to be one.
+template <class Plan, bool kUnscaled>
+__device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp_in_group, int lane) {
   const Converter<Plan> converter(warp_in_group, lane);
   const Normalizer<Plan> normalizer{block, warp_in_group * 16, lane};
   const float query_scale = block.scale(kQueryScale);
@@ -672,6 +684,8 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
       } else if (kScales && is_value) {
         converter.template store_scaled<true>(raw_frag, key_scales, tile, lower);
         ask_for_scales(chunk + 1);
+      } else if constexpr (kUnscaled) {
+        converter.template store_scaled<false>(raw_frag, {1.0f, 1.0f}, tile, lower);
       } else if (!is_output) {
         converter.store(raw_frag, scale, tile, lower);
       }
@@ -681,6 +695,9 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
         }
       }
       if constexpr (!Plan::kSplit) {
+        if (is_output) {  // nothing was stored of it
+          finish_reads();
+        }
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
         slot_at.advance();
       }
@@ -703,14 +720,27 @@ __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_gr
   }
 }
 
-// Split rows with fewer warps than a box has groups of 16 rows: they take the groups of a tensor in turn, each tensor
-// from another warp on, so that a chunk is the same work for all.
+template <class Plan>
+__device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_group, int lane) {
+  // Asked once where the rows are what the others wait for: at each slot it takes a tenth of the gradient of q.
+  if constexpr (Plan::kQueryGradient && Plan::kSplit && Plan::kScaled && !Plan::kScalesRows) {
+    if (block.scale(kQueryScale) == 1.0f && block.scale(kKeyScale) == 1.0f && block.scale(kValueScale) == 1.0f) {
+      convert_slots<Plan, true>(block, warp_in_group, lane);
+      return;
+    }
+  }
+  convert_slots<Plan, false>(block, warp_in_group, lane);
+}
+
+// Rows with fewer warps than a box has groups of 16 rows: they take the groups of a tensor in turn, each tensor from
+// another warp on, so that a chunk is the same work for all.
 template <class Plan>
 struct RowsInTurns {
   const Block<Plan>& block;
   int warp;
   int lane;
   Converter<Plan> converter;
+  RingPosition<Plan::kSplit ? 1 : Plan::kSlots> slot_at;  // the first of a chunk, where slots are not in the stage
 
   __device__ __forceinline__ RowsInTurns(const Block<Plan>& shared, int converter_warp, int lane_idx)
       : block(shared), warp(converter_warp), lane(lane_idx), converter(0, lane_idx) {}
@@ -723,7 +753,7 @@ struct RowsInTurns {
     constexpr int kGroups = 4 * (is_value ? Plan::kBeside : Plan::kBoxes);
     constexpr int kFirstSlot = is_query ? 0 : is_value ? Plan::kQuerySlots + Plan::kBoxes : Plan::kQuerySlots;
     uint4 raw_frag[8];
-    if constexpr (is_query) {  // where threads wrote outputs before
+    if constexpr (is_query) {  // where threads wrote outputs before; or the whole stage
       barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
     }
     for (int group = (warp + kTensor) % Plan::kConverters; group < kGroups; group += Plan::kConverters) {
@@ -734,23 +764,34 @@ struct RowsInTurns {
                                         : block.key(at.index(), box)) +
                             first_row * kRowBytes;
       const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
-      barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + kFirstSlot + box), at.parity());
-      converter.load(tile, lower, raw_frag);
-      __syncwarp();
+      if constexpr (Plan::kSplit) {
+        barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + kFirstSlot + box), at.parity());
+        converter.load(tile, lower, raw_frag);
+        __syncwarp();
+      } else {
+        const RingPosition<Plan::kSlots> slot = slot_at.ahead(kFirstSlot + box);
+        const uint32_t source =
+            block.base + Plan::kSlotsOffset + slot.index() * Plan::kSlotBytes + first_row * kRowBytes;
+        barrier_wait(block.barrier(Plan::kSlotFull, slot.index()), slot.parity());
+        converter.load(source, source + Plan::kBoxBytes, raw_frag);
+        arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot.index()), lane);
+      }
       ConvertedSums<Plan> none;
       store_weighted(block, converter, none, raw_frag, scale, first_row + (lane & 7), box, chunk, at, is_query,
                      is_value, tile, lower);
     }
-    publish_to_async_proxy();
-    barrier_arrive(is_query   ? block.query_full(at.index())
-                   : is_value ? block.value_full(at.index())
-                              : block.key_full(at.index()));
+    if constexpr (!is_query || Plan::kApart) {  // else queries are there with the keys
+      publish_to_async_proxy();
+      barrier_arrive(is_query   ? block.query_full(at.index())
+                     : is_value ? block.value_full(at.index())
+                                : block.key_full(at.index()));
+    }
   }
 };
 
 template <class Plan>
 __device__ __forceinline__ void convert_in_turns(const Block<Plan>& block, int warp, int lane) {
-  const RowsInTurns<Plan> rows(block, warp, lane);
+  RowsInTurns<Plan> rows(block, warp, lane);
   const float query_scale = block.scale(kQueryScale);
   const float key_scale = block.scale(kKeyScale);
   const float value_scale = block.scale(kValueScale);
@@ -760,6 +801,9 @@ __device__ __forceinline__ void convert_in_turns(const Block<Plan>& block, int w
     rows.template convert_boxes<1>(chunk, at, key_scale);
     rows.template convert_boxes<2>(chunk, at, value_scale);
     at.advance();
+    if constexpr (!Plan::kSplit) {
+      rows.slot_at = rows.slot_at.ahead(Plan::kSlotsPerChunk);
+    }
   }
 }
 

@@ -263,17 +263,17 @@ __device__ __forceinline__ void recurrence_tile(const ChunkedArguments& args, in
   }
 }
 
-// Calls repair(tile) for the tiles < num_tiles of this block, gridDim.x apart, for which is_marked(tile). Mostly
-// nothing is: a thread for each tile finds that out at once.
+// Calls repair(tile) for the tiles from `begin` to `end`, `step` apart, for which is_marked(tile). Mostly nothing is: a
+// thread for each tile finds that out at once.
 template <int kThreads, typename IsMarked, typename Repair>
-__device__ __forceinline__ void walk_marked_tiles(int64_t num_tiles, IsMarked&& is_marked, Repair&& repair) {
-  const int64_t step = gridDim.x;
-  for (int64_t first = blockIdx.x; first < num_tiles; first += kThreads * step) {
+__device__ __forceinline__ void walk_marked_tiles(int64_t begin, int64_t end, int64_t step, IsMarked&& is_marked,
+                                                  Repair&& repair) {
+  for (int64_t first = begin; first < end; first += kThreads * step) {
     const int64_t own = first + threadIdx.x * step;
-    if (__syncthreads_or(own < num_tiles && is_marked(own)) == 0) {
+    if (__syncthreads_or(own < end && is_marked(own)) == 0) {
       continue;
     }
-    for (int i = 0; i < kThreads && first + i * step < num_tiles; ++i) {
+    for (int i = 0; i < kThreads && first + i * step < end; ++i) {
       if (is_marked(first + i * step)) {
         repair(first + i * step);
       }
@@ -301,7 +301,7 @@ __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
   const int64_t num_tiles = static_cast<int64_t>(args.batches) * args.heads * args.num_items * tiles;
   wait_for_earlier_kernels();
   walk_marked_tiles<Plan::kThreads>(
-      num_tiles,
+      blockIdx.x, num_tiles, gridDim.x,
       [&](int64_t tile_number) {
         const uint32_t number = static_cast<uint32_t>(tile_number);  // a grid could have it
         return is_marked(args, number / tiles, number % tiles / (kValueColumns / Plan::kColumns));

@@ -23,7 +23,10 @@ public final class Catalogue {
           Operation.NORMALIZED_STATE_SUMS,
           Operation.QUERY_GRADIENT,
           Operation.KEY_VALUE_GRADIENT,
-          Operation.GRADIENT_SUMS);
+          Operation.GRADIENT_SUMS,
+          Operation.NORMALIZED_QUERY_GRADIENT,
+          Operation.NORMALIZED_KEY_VALUE_GRADIENT,
+          Operation.NORMALIZED_GRADIENT_SUMS);
 
   private static final List<Numbers> NUMBERS =
       List.of(
@@ -98,12 +101,14 @@ public final class Catalogue {
     }
     Set<Architecture> portable = portable(architectures);
     for (Numbers numbers : NUMBERS) {
-      if (architectures.contains(Architecture.SM_90A)
-          && HopperPlan.exists(headDim, numbers.element, numbers.precision)) {
+      if (architectures.contains(Architecture.SM_90A)) {
         Set<Architecture> hopper = EnumSet.of(Architecture.SM_90A);
-        for (Operation operation : HOPPER_OPERATIONS) {
-          specs.add(chunked(operation, Technique.WGMMA, headDim, numbers, hopper));
-        }
+        HOPPER_OPERATIONS.stream()
+            .filter(
+                operation ->
+                    HopperPlan.exists(operation, headDim, numbers.element, numbers.precision))
+            .map(operation -> chunked(operation, Technique.WGMMA, headDim, numbers, hopper))
+            .forEach(specs::add);
       }
       Set<Architecture> mma = mmaArchitectures(headDim, numbers, portable);
       if (!mma.isEmpty() && mmaFits(headDim, numbers)) {
@@ -200,7 +205,6 @@ public final class Catalogue {
     }
     Numbers states = new Numbers(ElementType.F32, Precision.ACCURATE);
     specs.add(chunked(Operation.STATE_SCAN, Technique.SIMT, 0, states, portable));
-    specs.add(chunked(Operation.COEFFICIENT_SUMS, Technique.SIMT, 0, states, portable));
     return specs.stream().sorted().toList();
   }
 

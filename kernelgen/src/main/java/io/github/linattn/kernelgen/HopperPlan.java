@@ -17,10 +17,10 @@ import java.util.Locale;
  * @param weightBuffers chunks of weights between the warpgroups
  * @param outputBuffers chunks of outputs on their way out, of 64 columns each; 0 where they leave
  *     from the place of their queries, and of sums
- * @param beside warpgroups of the state; with two of a head dimension above 192 the one of the
- *     scores has all other roles, but for the producer where there are registers for its own
+ * @param beside warpgroups of the state; with two of a head dimension above 192, of a gradient
+ *     above 128, the one of the scores has all other roles, but for the producer of a gradient
  * @param auxiliaryGroups warpgroups that sum keys; the first warp starts copies instead. Of a
- *     gradient of k and v with split rows for two warpgroups of the state it weighs rows too, and
+ *     gradient of k and v with fp32 rows for two warpgroups of the state it weighs rows too, and
  *     the others convert them
  * @param threads 4 warps for each warpgroup
  * @param roles what each warpgroup does, and its registers
@@ -67,14 +67,20 @@ public record HopperPlan(
   /** Above, blocks of 64 columns would read q and k more often than memory can give them. */
   private static final int MAX_SINGLE_HEAD_DIM = 192;
 
+  /** The same of gradients, which read more. */
+  private static final int MAX_SINGLE_GRADIENT = 128;
+
   /** The same of sums, which hold little else. */
   private static final int MAX_SINGLE_SUM = 128;
 
   /** Above, the parts of a chunk are brought and given back one by one. */
   private static final int MAX_WHOLE_HEAD_DIM = 128;
 
-  /** S, its sum over a chunk and its two halves leave too few registers beyond. */
-  private static final int MAX_SPLIT_HEAD_DIM = 128;
+  /** Beyond, registers for the sum of S over a chunk, and for its halves, are of a part of it. */
+  private static final int MAX_SPLIT_AS_WHOLE = 128;
+
+  /** Above, gradients have no registers for the lengths of rows. */
+  private static final int MAX_SCALED_HEAD_DIM = 128;
 
   /** Two doubles of each of at most 16 warps. */
   private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
@@ -100,6 +106,9 @@ public record HopperPlan(
   /** With two warpgroups of the state. */
   private static final List<Buffers> BESIDE = List.of(new Buffers(2, 0, 2, 2));
 
+  /** The same of the gradient of q with a producer of its own, whose state has few registers. */
+  private static final List<Buffers> BESIDE_PRODUCER = List.of(new Buffers(2, 0, 2, 1));
+
   private static final List<Buffers> CONVERTED =
       List.of(
           new Buffers(2, 8, 2, 1),
@@ -113,8 +122,11 @@ public record HopperPlan(
   private static final List<Buffers> SPLIT =
       List.of(new Buffers(2, 0, 2, 1), new Buffers(2, 0, 1, 1), new Buffers(1, 0, 2, 1));
 
-  /** With two warpgroups of the state; outputs leave from the place of the queries. */
-  private static final List<Buffers> COMPACT = List.of(new Buffers(2, 0, 1, 0));
+  /** With two warpgroups of the state. */
+  private static final List<Buffers> COMPACT_CONVERTED = List.of(new Buffers(2, 5, 1, 1));
+
+  /** The same where outputs leave from the place of the queries. */
+  private static final List<Buffers> COMPACT_SPLIT = List.of(new Buffers(2, 0, 1, 0));
 
   /** For sums, which have no weights and no outputs. */
   private static final List<Buffers> SUMS_NATIVE =
@@ -152,26 +164,24 @@ public record HopperPlan(
 
   static HopperPlan of(Operation operation, int headDim, ElementType element, Precision precision) {
     boolean sums = isSums(operation);
-    boolean normalized = operation.normalizes();
     boolean converted = element == ElementType.F32;
     int products = precision.products();
-    if (products == 3 && headDim > MAX_SPLIT_HEAD_DIM) {
+    if (scalesRows(operation) && headDim > MAX_SCALED_HEAD_DIM) {
       throw new IllegalArgumentException(
           String.format(
               Locale.ROOT,
-              "wgmma with three products keeps S twice in registers: head dimension at most %d, not"
-                  + " %d",
-              MAX_SPLIT_HEAD_DIM,
+              "gradients of divided rows have no registers for a head dimension above %d, such as %d",
+              MAX_SCALED_HEAD_DIM,
               headDim));
     }
-    boolean rows = converted || normalized;
-    boolean reverse = operation == Operation.KEY_VALUE_GRADIENT;
-    boolean compact = isCompact(operation, headDim, products);
+    boolean rows = converted || findsLengths(operation);
+    boolean reverse = isReverse(operation);
+    boolean compact = isCompact(operation, headDim, element);
     int beside =
-        compact ? 2 : rows ? 1 : reverse ? besideOfReverse(headDim) : beside(headDim, sums);
+        compact ? 2 : rows ? 1 : reverse ? besideOfReverse(headDim) : beside(operation, headDim);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
     int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
-    boolean merged = merges(headDim, beside, sums);
+    boolean merged = merges(operation, headDim, beside);
     Roles roles = roles(operation, headDim, element, precision);
     int auxiliaries = roles.auxiliary == 0 ? 0 : auxiliaryGroups;
     int groups = auxiliaries + (sums ? 0 : 1) + beside + (rows && !compact ? 1 : 0);
@@ -179,8 +189,13 @@ public record HopperPlan(
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
-    for (Buffers choice :
-        merged ? BESIDE : compact ? COMPACT : choices(converted, products, sums)) {
+    List<Buffers> choices =
+        compact
+            ? compact(products)
+            : !merged
+                ? choices(converted, products, sums)
+                : isQueryGradient(operation) ? BESIDE_PRODUCER : BESIDE;
+    for (Buffers choice : choices) {
       List<SharedRegion> map = map(operation, headDim, element, products, choice, beside);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
@@ -199,7 +214,7 @@ public record HopperPlan(
             map,
             bytes,
             new GridRule(
-                takesTurns(headDim, rows || sums || reverse)
+                takesTurns(headDim, rows || sums || reverse || scalesRows(operation))
                     ? GridRule.Per.CLUSTER_IN_TURNS
                     : GridRule.Per.CLUSTER,
                 beside * KernelSpec.BOX_COLUMNS));
@@ -217,65 +232,93 @@ public record HopperPlan(
 
   /** Whether the warps of the scores do what auxiliary warps do elsewhere. */
   boolean merges(KernelSpec spec) {
-    return merges(spec.headDim(), beside, isSums(spec.operation()));
+    return merges(spec.operation(), spec.headDim(), beside);
   }
 
-  private static boolean merges(int headDim, int beside, boolean sums) {
-    return beside > 1 && !sums && headDim > MAX_SINGLE_HEAD_DIM;
+  /** Whether rows of z get their weights in the registers of the state. */
+  boolean weighsInState(KernelSpec spec) {
+    return isReverse(spec.operation()) && spec.elementType() != ElementType.F32 && beside > 1;
   }
 
-  private static int beside(int headDim, boolean sums) {
-    return headDim > (sums ? MAX_SINGLE_SUM : MAX_SINGLE_HEAD_DIM) ? 2 : 1;
+  private static boolean merges(Operation operation, int headDim, int beside) {
+    return beside > 1 && !isSums(operation) && headDim > mostSingle(operation);
+  }
+
+  private static int beside(Operation operation, int headDim) {
+    return headDim > mostSingle(operation) ? 2 : 1;
+  }
+
+  private static int mostSingle(Operation operation) {
+    return isSums(operation)
+        ? MAX_SINGLE_SUM
+        : isGradient(operation) ? MAX_SINGLE_GRADIENT : MAX_SINGLE_HEAD_DIM;
   }
 
   /** Of the gradients of k and v: two heads fill the GPU as one of a forward does. */
   private static int besideOfReverse(int headDim) {
-    boolean narrow = headDim <= KernelSpec.BOX_COLUMNS;
-    return narrow || headDim > MAX_WHOLE_HEAD_DIM && headDim <= MAX_SINGLE_HEAD_DIM ? 1 : 2;
+    return headDim > KernelSpec.BOX_COLUMNS ? 2 : 1;
   }
 
   /**
-   * Whether split rows are brought for two warpgroups of the state: those of the scores and of the
+   * Whether fp32 rows are brought for two warpgroups of the state: those of the scores and of the
    * copies, which convert them too, are all that there is room for.
    */
-  private static boolean isCompact(Operation operation, int headDim, int products) {
-    return operation == Operation.KEY_VALUE_GRADIENT
-        && products == 3
+  private static boolean isCompact(Operation operation, int headDim, ElementType element) {
+    return isReverse(operation)
+        && element == ElementType.F32
+        && headDim <= MAX_WHOLE_HEAD_DIM
         && besideOfReverse(headDim) > 1;
   }
 
   /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
   static boolean formsDelta(KernelSpec spec) {
-    return formsDelta(spec.operation(), spec.headDim(), spec.precision().products());
+    return formsDelta(spec.operation(), spec.headDim());
   }
 
-  static boolean formsDelta(Operation operation, int headDim, int products) {
-    return operation == Operation.QUERY_GRADIENT && products == 1 && headDim <= MAX_WHOLE_HEAD_DIM;
-  }
-
-  /**
-   * Whether scores that do what auxiliary warps do elsewhere leave the copies to a warpgroup of its
-   * own. Scales that follow the tokens of fp16 take the registers for it.
-   */
-  private static boolean producesApart(Operation operation, int headDim, ElementType element) {
-    return operation == Operation.KEY_VALUE_GRADIENT
-        && headDim > MAX_SINGLE_HEAD_DIM
-        && element == ElementType.BF16;
+  static boolean formsDelta(Operation operation, int headDim) {
+    return isQueryGradient(operation) && headDim <= MAX_WHOLE_HEAD_DIM;
   }
 
   /** Whether it is a gradient of q, or of k and v, or the sums for these. */
   static boolean isGradient(Operation operation) {
-    return operation == Operation.QUERY_GRADIENT || weighsRows(operation);
+    return isQueryGradient(operation) || weighsRows(operation);
+  }
+
+  static boolean isQueryGradient(Operation operation) {
+    return operation.plain() == Operation.QUERY_GRADIENT;
+  }
+
+  /** Whether it is the gradient of k and v, which walks from the last chunk on. */
+  static boolean isReverse(Operation operation) {
+    return operation.plain() == Operation.KEY_VALUE_GRADIENT;
+  }
+
+  static boolean isGradientSums(Operation operation) {
+    return operation.plain() == Operation.GRADIENT_SUMS;
+  }
+
+  /** Whether a warpgroup finds the lengths of rows of q and k, which are divided by them. */
+  static boolean findsLengths(Operation operation) {
+    return operation.normalizes() && !isGradient(operation);
+  }
+
+  /** Whether rows are divided by lengths that it is given. */
+  static boolean scalesRows(Operation operation) {
+    return operation.normalizes() && isGradient(operation);
   }
 
   /** Whether rows come multiplied by b / g. */
   private static boolean weighsRows(Operation operation) {
-    return operation == Operation.KEY_VALUE_GRADIENT || operation == Operation.GRADIENT_SUMS;
+    return isReverse(operation) || isGradientSums(operation);
   }
 
   /** Where all of a chunk lands at once, and nothing is done to it before the products. */
   private static boolean takesTurns(int headDim, boolean otherwise) {
     return headDim <= MAX_WHOLE_HEAD_DIM && !otherwise;
+  }
+
+  private static List<Buffers> compact(int products) {
+    return products == 3 ? COMPACT_SPLIT : COMPACT_CONVERTED;
   }
 
   private static List<Buffers> choices(boolean converted, int products, boolean sums) {
@@ -290,15 +333,14 @@ public record HopperPlan(
 
   /** Whether S, z and u of the items, or their gradients, are all that is wanted. */
   static boolean isSums(Operation operation) {
-    return operation == Operation.STATE_SUMS
-        || operation == Operation.NORMALIZED_STATE_SUMS
-        || operation == Operation.GRADIENT_SUMS;
+    return operation.plain() == Operation.STATE_SUMS || isGradientSums(operation);
   }
 
   /** Whether the registers and the shared memory suffice. */
-  static boolean exists(int headDim, ElementType element, Precision precision) {
+  static boolean exists(
+      Operation operation, int headDim, ElementType element, Precision precision) {
     try {
-      of(Operation.NORMALIZED_FORWARD, headDim, element, precision);
+      of(operation, headDim, element, precision);
       return true;
     } catch (IllegalArgumentException refused) {
       return false;
@@ -308,27 +350,33 @@ public record HopperPlan(
   private static Roles roles(
       Operation operation, int headDim, ElementType element, Precision precision) {
     boolean converted = element == ElementType.F32;
-    boolean rows = converted || operation.normalizes();
-    boolean reverse = operation == Operation.KEY_VALUE_GRADIENT;
+    boolean rows = converted || findsLengths(operation);
+    boolean reverse = isReverse(operation);
     if (isSums(operation)) {
       return sumRoles(operation, headDim, rows);
     }
-    if (producesApart(operation, headDim, element)) {
-      return new Roles(24, 88, 200, 0);
+    if (precision.products() == 3 && headDim > MAX_SPLIT_AS_WHOLE) {
+      return isGradient(operation) ? new Roles(64, 128, 232, 88) : new Roles(64, 112, 248, 88);
+    }
+    if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
+      return reverse ? new Roles(24, 88, 200, 0) : new Roles(24, 104, 192, 0);
     }
     if (reverse && !rows) {
       return reverseRoles(headDim);
     }
-    if (!rows && formsDelta(operation, headDim, 1)) {
+    if (!rows && formsDelta(operation, headDim)) {
       return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
       return splitGradientRoles(headDim, reverse, precision);
     }
-    if (operation == Operation.QUERY_GRADIENT && converted) {
+    if (isCompact(operation, headDim, element)) {
+      return new Roles(88, 88, 168, 0);
+    }
+    if (isQueryGradient(operation) && converted) {
       return headDim > 128 ? new Roles(64, 120, 248, 80) : new Roles(72, 120, 200, 120);
     }
-    return roles(headDim, converted, operation.normalizes(), precision.products());
+    return roles(headDim, converted, findsLengths(operation), precision.products());
   }
 
   /**
@@ -337,13 +385,16 @@ public record HopperPlan(
   private static Roles sumRoles(Operation operation, int headDim, boolean rows) {
     if (!rows) {
       if (headDim > MAX_SINGLE_SUM) {
-        return operation == Operation.GRADIENT_SUMS
-            ? new Roles(96, 0, 160, 0)
-            : new Roles(56, 0, 200, 0);
+        return isGradientSums(operation) ? new Roles(96, 0, 160, 0) : new Roles(56, 0, 200, 0);
       }
       return new Roles(168, 0, 168, 0);
     }
-    return headDim > 128 ? new Roles(104, 0, 232, 168) : new Roles(168, 0, 168, 168);
+    if (headDim > MAX_SINGLE_SUM) {
+      return operation == Operation.GRADIENT_SUMS
+          ? new Roles(88, 0, 232, 184)
+          : new Roles(104, 0, 232, 168);
+    }
+    return new Roles(168, 0, 168, 168);
   }
 
   /** What each role needs without spilling; the measurements chose among those that suffice. */
@@ -368,16 +419,11 @@ public record HopperPlan(
   }
 
   /**
-   * The same of the gradients of k and v of 16-bit tensors, whose warps that sum keys weigh rows.
+   * The same of the gradients of k and v of 16-bit tensors, whose warps that sum keys weigh rows or
+   * tell the state their weights.
    */
   private static Roles reverseRoles(int headDim) {
-    if (headDim > MAX_SINGLE_HEAD_DIM) {
-      return new Roles(0, 104, 200, 0);
-    }
-    if (besideOfReverse(headDim) > 1) {
-      return new Roles(88, 88, 168, 0);
-    }
-    return headDim > MAX_WHOLE_HEAD_DIM ? new Roles(96, 152, 248, 0) : new Roles(104, 152, 240, 0);
+    return besideOfReverse(headDim) > 1 ? new Roles(56, 88, 184, 0) : new Roles(104, 152, 240, 0);
   }
 
   private static Roles splitGradientRoles(int headDim, boolean reverse, Precision precision) {
@@ -387,7 +433,7 @@ public record HopperPlan(
     if (reverse) {
       return new Roles(64, 136, 216, 96);
     }
-    return precision == Precision.DEFAULT && headDim == MAX_SPLIT_HEAD_DIM
+    return precision == Precision.DEFAULT && headDim == MAX_SPLIT_AS_WHOLE
         ? new Roles(64, 136, 240, 72)
         : new Roles(64, 128, 232, 88);
   }
@@ -413,7 +459,7 @@ public record HopperPlan(
       Buffers buffers,
       int beside) {
     boolean sums = isSums(operation);
-    boolean delta = formsDelta(operation, headDim, products);
+    boolean delta = formsDelta(operation, headDim);
     boolean splitsDelta = delta && products == 3;
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
@@ -466,18 +512,18 @@ public record HopperPlan(
       String ofBoxes = parts > 1 ? ", d in parts of " + parts + " boxes" : "";
       add(map, "g and d of rows [64] each" + ofBoxes, places * (1 + parts) * CHUNK * Float.BYTES);
     }
-    boolean query = operation == Operation.QUERY_GRADIENT;
+    boolean query = isQueryGradient(operation);
     if (query) {
       add(map, "partial sums of the gradients of a and b", PARTIAL_BYTES);
     }
-    if (operation == Operation.GRADIENT_SUMS && element == ElementType.F32) {
+    if (isGradientSums(operation) && element == ElementType.F32) {
       add(
           map,
           "sums of rows, of each warp that converts",
           CONVERTING_WARPS * (boxes + 1) * KernelSpec.BOX_COLUMNS * Float.BYTES);
     }
-    int compact = isCompact(operation, headDim, products) ? buffers.stages : 0;
-    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0) + compact;
+    int read = !sums && buffers.outputs == 0 ? buffers.stages : 0;
+    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0) + read;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;

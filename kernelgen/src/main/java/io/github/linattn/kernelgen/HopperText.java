@@ -80,7 +80,7 @@ final class HopperText {
             Locale.ROOT,
             "%scopies and %s (%d registers), %s%sstate (%d)",
             plan.auxiliaryGroups() == 1 ? "" : plan.auxiliaryGroups() + " of ",
-            plan.products() == 3 && plan.beside() > 1 ? "rows" : "sums",
+            plan.beside() > 1 && (plan.products() == 3 || plan.slots() > 0) ? "rows" : "sums",
             roles.auxiliary(),
             roles.score() == 0 ? "" : String.format(Locale.ROOT, "scores (%d), ", roles.score()),
             plan.beside() == 1 ? "" : plan.beside() + " of ",
@@ -94,9 +94,8 @@ final class HopperText {
     boolean split = plan.products() > 1;
     boolean sums = HopperPlan.isSums(spec.operation());
     int weights = CHUNK + EXTRA;
-    boolean reverse = spec.operation() == Operation.KEY_VALUE_GRADIENT; // has no z
-    // Rows of z get their weights in registers.
-    boolean weighs = reverse && plan.merges(spec) && plan.roles().auxiliary() > 0;
+    boolean reverse = HopperPlan.isReverse(spec.operation()); // has no z
+    boolean weighs = plan.weighsInState(spec);
     int scores = reverse ? CHUNK : split ? weights + CHUNK : weights;
     List<Instruction> instructions = new ArrayList<>();
     if (!sums) {
@@ -115,7 +114,8 @@ final class HopperText {
         instructions.add(shared("value_sums", EXTRA, EXTRA / 2, operand, true, false));
       }
     }
-    int part = split && plan.beside() > 1 ? CHUNK : Math.min(spec.headDim(), PART);
+    boolean inParts = split && (plan.beside() > 1 || spec.headDim() > PART);
+    int part = inParts ? CHUNK : Math.min(spec.headDim(), PART);
     int rest = spec.headDim() % part;
     instructions.add(values("value_key", part, part / 2, operand, weighs, true));
     if (rest > 0) {
@@ -185,6 +185,7 @@ final class HopperText {
           using Half = linattn::hopper::%4$s;
           static constexpr int kProducts = %5$d;
           static constexpr bool kNormalize = %13$b;
+          static constexpr bool kScalesRows = %24$b;
           static constexpr bool kSums = %14$b;
           static constexpr bool kQueryGradient = %17$b;
           static constexpr bool kKeyValueGradient = %18$b;
@@ -226,17 +227,18 @@ final class HopperText {
         plan.threads(),
         plan.sharedBytes(),
         plan.stateRegisters(),
-        spec.operation().normalizes(),
+        HopperPlan.findsLengths(spec.operation()),
         HopperPlan.isSums(spec.operation()),
         plan.beside(),
         plan.auxiliaryGroups(),
-        spec.operation() == Operation.QUERY_GRADIENT,
-        spec.operation() == Operation.KEY_VALUE_GRADIENT,
+        HopperPlan.isQueryGradient(spec.operation()),
+        HopperPlan.isReverse(spec.operation()),
         HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
         HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward",
         HopperPlan.formsDelta(spec),
         plan.merges(spec),
-        spec.operation() == Operation.GRADIENT_SUMS);
+        HopperPlan.isGradientSums(spec.operation()),
+        HopperPlan.scalesRows(spec.operation()));
   }
 
   private static String tag(ElementType element) {

@@ -174,14 +174,16 @@ public record KernelSpec(
       Operation operation, Technique technique, ElementType elementType, Precision precision) {
     boolean built =
         switch (operation) {
-          case FORWARD -> technique != Technique.SIMT;
-          case NORMALIZED_FORWARD -> technique == Technique.WGMMA; // others ask at run time
-          case STATE_SUMS, GRADIENT_SUMS -> technique != Technique.SIMT;
-          case NORMALIZED_STATE_SUMS -> technique == Technique.WGMMA;
-          case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> technique != Technique.SIMT;
+          case FORWARD, STATE_SUMS, QUERY_GRADIENT, KEY_VALUE_GRADIENT, GRADIENT_SUMS ->
+              technique != Technique.SIMT;
+          case NORMALIZED_FORWARD,
+              NORMALIZED_STATE_SUMS,
+              NORMALIZED_QUERY_GRADIENT,
+              NORMALIZED_KEY_VALUE_GRADIENT,
+              NORMALIZED_GRADIENT_SUMS ->
+              technique == Technique.WGMMA; // others ask at run time
           case STATE_OUTPUTS, GRADIENT_OUTPUTS -> technique == Technique.MMA;
-          case STATE_SCAN, COEFFICIENT_SUMS ->
-              technique == Technique.SIMT && elementType == ElementType.F32;
+          case STATE_SCAN -> technique == Technique.SIMT && elementType == ElementType.F32;
           case DECODE, RECURRENCE, GRADIENT_ROWS, GRADIENT_RECURRENCE, NORMALIZE_ROWS_GRADIENT ->
               technique == Technique.SIMT;
           default -> false;

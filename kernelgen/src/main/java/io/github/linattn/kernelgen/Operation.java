@@ -69,17 +69,26 @@ public enum Operation {
   /** The sums of b q dO^T / g, -b delta q / g and a dO / g of each item. */
   GRADIENT_SUMS("gradient_sums", false),
 
+  /** The gradient of rows of q over their length, of k divided likewise; the lengths are given. */
+  NORMALIZED_QUERY_GRADIENT("normalized_query_gradient", true),
+
+  /** The gradient of rows of k over their length, or dv, of q and k divided likewise. */
+  NORMALIZED_KEY_VALUE_GRADIENT("normalized_key_value_gradient", true),
+
+  /** The sums for these, with rows of q divided by their length. */
+  NORMALIZED_GRADIENT_SUMS("normalized_gradient_sums", false),
+
   /** dq, dk or dv of each item from one state, without causality. */
   GRADIENT_OUTPUTS("gradient_outputs", false),
 
-  /** dq, dk and dv token by token in fp32, where a sweep met what is not finite. */
+  /**
+   * dq, dk and dv token by token in fp32, where a sweep met what is not finite; then da and db of
+   * each head, the partial sums of its items and tiles.
+   */
   GRADIENT_RECURRENCE("gradient_recurrence", false),
 
   /** dx from the gradient of x / |x|, in place. */
-  NORMALIZE_ROWS_GRADIENT("normalize_rows_gradient", false),
-
-  /** da and db of each head: the partial sums of its items and tiles, in order. */
-  COEFFICIENT_SUMS("coefficient_sums", false);
+  NORMALIZE_ROWS_GRADIENT("normalize_rows_gradient", false);
 
   private final String id;
   private final boolean scan;
@@ -95,8 +104,37 @@ public enum Operation {
   }
 
   /** Whether its kernel normalises always; other kernels of the family chunked ask at run time. */
-  public boolean normalizes() {
-    return this == NORMALIZED_FORWARD || this == NORMALIZED_STATE_SUMS;
+  boolean normalizes() {
+    return this != plain();
+  }
+
+  /**
+   * The operation of a kernel that divides rows of q and k by their length and does what this one
+   * does.
+   *
+   * @throws IllegalArgumentException if there is none
+   */
+  public Operation normalized() {
+    return switch (this) {
+      case FORWARD -> NORMALIZED_FORWARD;
+      case STATE_SUMS -> NORMALIZED_STATE_SUMS;
+      case QUERY_GRADIENT -> NORMALIZED_QUERY_GRADIENT;
+      case KEY_VALUE_GRADIENT -> NORMALIZED_KEY_VALUE_GRADIENT;
+      case GRADIENT_SUMS -> NORMALIZED_GRADIENT_SUMS;
+      default -> throw new IllegalArgumentException("no kernel always normalises for " + id);
+    };
+  }
+
+  /** What it does once rows are divided. */
+  Operation plain() {
+    return switch (this) {
+      case NORMALIZED_FORWARD -> FORWARD;
+      case NORMALIZED_STATE_SUMS -> STATE_SUMS;
+      case NORMALIZED_QUERY_GRADIENT -> QUERY_GRADIENT;
+      case NORMALIZED_KEY_VALUE_GRADIENT -> KEY_VALUE_GRADIENT;
+      case NORMALIZED_GRADIENT_SUMS -> GRADIENT_SUMS;
+      default -> this;
+    };
   }
 
   /** Whether it computes gradients of the family {@code chunked} in tiles of its tensors. */

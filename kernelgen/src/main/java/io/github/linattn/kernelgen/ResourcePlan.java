@@ -55,10 +55,12 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, Hopp
           GRADIENT_ROWS,
           KEY_VALUE_GRADIENT,
           GRADIENT_SUMS,
+          NORMALIZED_QUERY_GRADIENT,
+          NORMALIZED_KEY_VALUE_GRADIENT,
+          NORMALIZED_GRADIENT_SUMS,
           GRADIENT_OUTPUTS,
           GRADIENT_RECURRENCE,
-          NORMALIZE_ROWS_GRADIENT,
-          COEFFICIENT_SUMS ->
+          NORMALIZE_ROWS_GRADIENT ->
           throw new IllegalArgumentException("the family paper has no " + spec.operation());
     };
   }

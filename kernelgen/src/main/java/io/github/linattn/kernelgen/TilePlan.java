@@ -43,8 +43,6 @@ public record TilePlan(
   /** Lanes that share a row of a kernel of rows. */
   private static final int ROW_LANES = 8;
 
-  private static final int COEFFICIENT_THREADS = 64;
-
   private static final int GRADIENT_SUMS_STAGES_BYTES = 96 * 1024;
 
   /** Floats of a token behind the stages. */
@@ -85,13 +83,6 @@ public record TilePlan(
               new SharedRule.Fixed(0),
               0,
               new GridRule(GridRule.Per.ROWS, THREADS / ROW_LANES));
-      case COEFFICIENT_SUMS ->
-          new TilePlan(
-              COEFFICIENT_THREADS,
-              1,
-              new SharedRule.Fixed(0),
-              0,
-              new GridRule(GridRule.Per.ROWS, COEFFICIENT_THREADS));
       case STATE_OUTPUTS, GRADIENT_OUTPUTS ->
           new TilePlan(
               THREADS,

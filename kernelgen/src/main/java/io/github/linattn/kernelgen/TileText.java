@@ -57,7 +57,7 @@ final class TileText {
     return switch (operation) {
       case FORWARD -> "mma_forward.cuh";
       case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> "mma_gradient.cuh";
-      case NORMALIZE_ROWS_GRADIENT, COEFFICIENT_SUMS -> "gradient_rows.cuh";
+      case NORMALIZE_ROWS_GRADIENT -> "gradient_rows.cuh";
       default -> operation.id() + ".cuh";
     };
   }
@@ -71,7 +71,6 @@ final class TileText {
       case STATE_SCAN -> "StateScanArguments";
       case GRADIENT_ROWS -> "GradientRowsArguments";
       case NORMALIZE_ROWS_GRADIENT -> "NormalizeRowsGradientArguments";
-      case COEFFICIENT_SUMS -> "CoefficientSumsArguments";
       case GRADIENT_RECURRENCE -> "GradientRecurrenceArguments";
       default -> operation.isChunkedGradient() ? "GradientArguments" : "ChunkedArguments";
     };
@@ -112,7 +111,6 @@ final class TileText {
               Locale.ROOT, "GradientOutputsPlan<%s, /*kAccurate=*/%b>", element, accurate);
       case STATE_SCAN -> "StateScanPlan";
       case GRADIENT_ROWS, NORMALIZE_ROWS_GRADIENT -> "RowsPlan<" + element + ">";
-      case COEFFICIENT_SUMS -> "CoefficientSumsPlan";
       case DECODE ->
           String.format(
               Locale.ROOT,
@@ -144,12 +142,7 @@ final class TileText {
   private static String grid(Operation operation, GridRule rule) {
     int size = rule.size();
     return switch (rule.per()) {
-      case ROWS ->
-          String.format(
-              Locale.ROOT,
-              "%s / %d, rounded up",
-              operation == Operation.COEFFICIENT_SUMS ? "heads" : "rows",
-              size);
+      case ROWS -> "rows / " + size + ", rounded up";
       case STATE_TILE ->
           String.format(
               Locale.ROOT, "key/value heads x items x parts of %1$d x %1$d of the state", size);

@@ -12,9 +12,9 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 class KernelSpecTest {
-  private static final int WGMMA = 7 * (4 * 5 + 2 * 3);
+  private static final int WGMMA = 7 * 6 * 5 + 3 * 4 * 5; // gradients of divided rows
   private static final int MMA = (4 * 6 - 2) + 2 * (4 * 6 - 3); // the forward, two gradients
-  private static final int STATES = 4 * 4 + 5 * 3 + 2;
+  private static final int STATES = 4 * 4 + 5 * 3 + 1;
 
   @ParameterizedTest
   @CsvSource(
@@ -134,6 +134,7 @@ class KernelSpecTest {
         .extracting(KernelSpec::symbol)
         .contains(
             "la_chunked_query_gradient_mma_d128_f32_accurate",
+            "la_chunked_query_gradient_wgmma_d256_f32_accurate",
             "la_chunked_key_value_gradient_mma_d256_bf16")
         .doesNotContain(
             "la_chunked_query_gradient_mma_d192_f32_accurate",

@@ -99,14 +99,14 @@ final class GradientFill {
       case NORMALIZED_QUERY -> fillNormalized(role, input.q(), call.gradients().dq(), queryScale);
       case NORMALIZED_KEY -> fillNormalized(role, input.k(), call.gradients().dk(), keyScale);
       case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
-      case REPAIR -> {
-        if (plan.has(Role.QUERY_REPAIR)) {
-          fillRepair(role, Role.KEY, Role.VALUE);
-        } else {
-          fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
+      case COEFFICIENTS -> {
+        switch (plan.kind()) {
+          case SWEEPS -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
+          case SEGMENTED -> fillRepair(role, Role.KEY, Role.VALUE);
+          case NON_CAUSAL -> fillRepair(role);
         }
+        fillCoefficients();
       }
-      case COEFFICIENTS -> fillCoefficients();
     }
     KernelEntry kernel = launch.step().kernel();
     return kernel.technique() == Technique.WGMMA
@@ -359,7 +359,7 @@ final class GradientFill {
   }
 
   private void setMarks(Arguments chunked, long at) {
-    if (plan.has(Role.REPAIR)) {
+    if (plan.kind() != Kind.NON_CAUSAL) {
       chunked.set("marks", workspace + at);
     }
   }
@@ -391,7 +391,7 @@ final class GradientFill {
   private void fillCoefficients() {
     structs
         .of(Role.COEFFICIENTS)
-        .clear()
+        .inner("coefficients", GradientStructs.COEFFICIENT_SUMS)
         .set("partials", partials)
         .set("a_per_head", aPerHead)
         .set("b_per_head", bPerHead)

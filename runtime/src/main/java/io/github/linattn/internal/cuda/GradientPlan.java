@@ -58,10 +58,9 @@ record GradientPlan(
     KEY("dk"),
     VALUE("dv"),
     KEY_AND_VALUE("dk and dv"),
-    REPAIR("gradients token by token where they are marked"),
+    COEFFICIENTS("da and db, and gradients token by token where they are marked"),
     NORMALIZED_QUERY("dq of raw rows"),
-    NORMALIZED_KEY("dk of raw rows"),
-    COEFFICIENTS("da and db");
+    NORMALIZED_KEY("dk of raw rows");
 
     private final String text;
 

@@ -7,7 +7,6 @@ import io.github.linattn.internal.cuda.GradientPlan.Launch;
 import io.github.linattn.internal.cuda.GradientPlan.Marks;
 import io.github.linattn.internal.cuda.GradientPlan.Memory;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
-import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
@@ -30,9 +29,6 @@ final class GradientPlanner {
   private static final int LEAST_OUTPUT_SEGMENT = 256;
 
   private static final int COLUMNS = 64;
-
-  /** Columns of rows that kernels by wgmma divide by their lengths. */
-  private static final int MOST_DIVIDED = 128;
 
   private final LaunchModel model;
 
@@ -113,17 +109,18 @@ final class GradientPlanner {
     return find(question, operation, technique, width, width);
   }
 
-  /**
-   * Of the technique where there are tensor maps, and it divides rows if it has to, else by mma.
-   */
+  /** Of the technique where there are tensor maps, else by mma. */
   private Optional<KernelEntry> find(
       Question question, Operation operation, Technique technique, int width, int widthByMma) {
     Planner.Built built = model.built();
     Optional<KernelEntry> wgmma =
-        technique == Technique.WGMMA
-                && question.tensorMaps()
-                && (!question.normalize() || width <= MOST_DIVIDED)
-            ? built.find(operation, Technique.WGMMA, width, question.element(), precision(question))
+        technique == Technique.WGMMA && question.tensorMaps()
+            ? built.find(
+                question.normalize() ? operation.normalized() : operation,
+                Technique.WGMMA,
+                width,
+                question.element(),
+                precision(question))
             : Optional.empty();
     return wgmma.or(
         () ->
@@ -198,8 +195,8 @@ final class GradientPlanner {
     addQuery(steps, question, kernels, cut);
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
-    addRepair(steps, Role.REPAIR, question, cut);
-    addEnd(steps, question);
+    addRepair(steps, Role.COEFFICIENTS, question, cut);
+    addNormalized(steps, question);
     Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
     return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles(question), turns, memory);
   }
@@ -220,8 +217,8 @@ final class GradientPlanner {
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
-    addRepair(steps, Role.REPAIR, question, cut);
-    addEnd(steps, question);
+    addRepair(steps, Role.COEFFICIENTS, question, cut);
+    addNormalized(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
     Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
     return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles(question), turns, memory);
@@ -268,7 +265,12 @@ final class GradientPlanner {
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addTask(steps, Role.KEY, question, answers, outputs, 1);
     addTask(steps, Role.VALUE, question, answers, outputs, 1);
-    addEnd(steps, question);
+    steps.add(
+        Role.COEFFICIENTS,
+        rowKernel(question, Operation.GRADIENT_RECURRENCE)
+            .flatMap(ends -> model.step(ends, question.heads(), 1, 1, 1)),
+        step -> Rates.SCAN_MICROS);
+    addNormalized(steps, question);
     Memory memory =
         memory(
             question,
@@ -307,7 +309,7 @@ final class GradientPlanner {
 
   /** Blocks that take turns with the chunks of dq: as many as the GPU has room for beside. */
   private int turns(Question question, KernelEntry query, Cut cut) {
-    if (query.gridRule().per() != GridRule.Per.CLUSTER_IN_TURNS || question.normalize()) {
+    if (query.gridRule().per() != GridRule.Per.CLUSTER_IN_TURNS) {
       return 1;
     }
     AttentionShape shape = question.shape();
@@ -474,7 +476,7 @@ final class GradientPlanner {
     return model.micros(step, cut, items, start, heads * Rates.chunkMicros(kernel, width), bytes);
   }
 
-  /** The gradients that the sweeps before marked. Mostly there are none. */
+  /** The gradients that the sweeps before marked: mostly there are none. */
   private void addRepair(Collected steps, Role role, Question question, Cut cut) {
     AttentionShape shape = question.shape();
     int widest = Math.max(shape.keyDim(), shape.valueDim());
@@ -483,23 +485,15 @@ final class GradientPlanner {
         role,
         rowKernel(question, Operation.GRADIENT_RECURRENCE)
             .flatMap(kernel -> model.step(kernel, tiles * cut.items(), widest, widest, 1)),
-        step -> 0);
+        step -> role == Role.COEFFICIENTS ? Rates.SCAN_MICROS : 0);
   }
 
-  /** What follows the sweeps: rows that were divided, and the coefficients. */
-  private void addEnd(Collected steps, Question question) {
+  /** From the gradients of rows that were divided to those of the rows. */
+  private void addNormalized(Collected steps, Question question) {
     if (question.normalize()) {
       addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads());
       addNormalized(steps, Role.NORMALIZED_KEY, question, question.keyValueHeads());
     }
-    steps.add(
-        Role.COEFFICIENTS,
-        model
-            .built()
-            .find(
-                Operation.COEFFICIENT_SUMS, Technique.SIMT, 0, ElementType.F32, Precision.ACCURATE)
-            .flatMap(kernel -> model.step(kernel, question, question.heads())),
-        step -> Rates.SCAN_MICROS);
   }
 
   private void addNormalized(Collected steps, Role role, Question question, long heads) {

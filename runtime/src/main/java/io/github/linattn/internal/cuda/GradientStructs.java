@@ -31,13 +31,6 @@ public final class GradientStructs {
   /** Tasks of one repair. */
   static final int REPAIR_TASKS = 3;
 
-  /** {@code linattn::GradientRecurrenceArguments}. */
-  public static final StructLayout GRADIENT_RECURRENCE =
-      MemoryLayout.structLayout(
-          MemoryLayout.sequenceLayout(REPAIR_TASKS, GRADIENT).withName("tasks"),
-          JAVA_INT.withName("count"),
-          JAVA_INT.withName("reserved"));
-
   /** {@code linattn::GradientRowsArguments}. */
   public static final StructLayout GRADIENT_ROWS =
       MemoryLayout.structLayout(
@@ -80,6 +73,14 @@ public final class GradientStructs {
           JAVA_INT.withName("slope_is_summed"),
           JAVA_FLOAT.withName("a"),
           JAVA_FLOAT.withName("b"));
+
+  /** {@code linattn::GradientRecurrenceArguments}. */
+  public static final StructLayout GRADIENT_RECURRENCE =
+      MemoryLayout.structLayout(
+          MemoryLayout.sequenceLayout(REPAIR_TASKS, GRADIENT).withName("tasks"),
+          COEFFICIENT_SUMS.withName("coefficients"),
+          JAVA_INT.withName("count"),
+          JAVA_INT.withName("reserved"));
 
   /** Tasks of one launch on Hopper. */
   static final int HOPPER_TASKS = 2;
@@ -126,9 +127,8 @@ public final class GradientStructs {
         case STATE_SUMS -> ChunkedStructs.CHUNKED;
         case STATE_SCAN, GRADIENT_SCAN -> ChunkedStructs.STATE_SCAN;
         case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE -> GRADIENT;
-        case QUERY_REPAIR, REPAIR -> GRADIENT_RECURRENCE;
+        case QUERY_REPAIR, COEFFICIENTS -> GRADIENT_RECURRENCE;
         case NORMALIZED_QUERY, NORMALIZED_KEY -> NORMALIZE_ROWS_GRADIENT;
-        case COEFFICIENTS -> COEFFICIENT_SUMS;
       };
     }
 

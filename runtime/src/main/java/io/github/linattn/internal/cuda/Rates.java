@@ -39,8 +39,8 @@ final class Rates {
   /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
 
-  /** The same with three products, up to D = 128. */
-  private static final double[] SPLIT = {1.9, 2.15, 2.6, 2.85};
+  /** The same with three products; of D = 192 and 256 by what their gradients take. */
+  private static final double[] SPLIT = {1.9, 2.15, 2.6, 2.85, 4.1, 6.2};
 
   /** One chunk that a block of wgmma adds to its state while another one writes the outputs. */
   private static final double[] ADDED = {0.32, 0.335, 0.38, 0.43};
@@ -50,7 +50,7 @@ final class Rates {
 
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
-  /** With rows of q and k divided by their length. */
+  /** With lengths of rows of q and k to find first; gradients are given them. */
   private static final double NORMALIZED_SHARE = 1.6;
 
   /** One chunk of 64 tokens by mma of a multiprocessor, 16 bits. */
@@ -76,10 +76,12 @@ final class Rates {
     double forward = wgmma ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
     return switch (kernel.operation()) {
       case STATE_SUMS -> measured ? of(SUMS, keyDim) : forward / 2;
-      case GRADIENT_SUMS -> measured ? of(GRADIENT_SUMS, keyDim) : forward / 2;
+      case GRADIENT_SUMS, NORMALIZED_GRADIENT_SUMS ->
+          measured ? of(GRADIENT_SUMS, keyDim) : forward / 2;
       case NORMALIZED_STATE_SUMS, STATE_OUTPUTS, GRADIENT_OUTPUTS -> forward / 2;
-      case QUERY_GRADIENT -> measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case KEY_VALUE_GRADIENT ->
+      case QUERY_GRADIENT, NORMALIZED_QUERY_GRADIENT ->
+          measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
+      case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
           measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
       default -> forward;
     };
@@ -98,7 +100,10 @@ final class Rates {
           case NATIVE -> NATIVE;
         };
     double chunk = of(micros, keyDim);
-    return kernel.operation().normalizes() ? NORMALIZED_SHARE * chunk : chunk;
+    return switch (kernel.operation()) {
+      case NORMALIZED_FORWARD, NORMALIZED_STATE_SUMS -> NORMALIZED_SHARE * chunk;
+      default -> chunk;
+    };
   }
 
   private static double mma(KernelEntry kernel, int keyDim) {

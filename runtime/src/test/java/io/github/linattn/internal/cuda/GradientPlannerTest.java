@@ -90,7 +90,7 @@ class GradientPlannerTest {
     assertThat(plan.kind()).isEqualTo(Kind.SWEEPS);
     assertThat(roles(plan))
         .as("dq forms d itself")
-        .containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.REPAIR, Role.COEFFICIENTS);
+        .containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(64 * 2);
     assertThat(plan.step(Role.QUERY).cluster()).isEqualTo(2);
     assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64);
@@ -105,15 +105,14 @@ class GradientPlannerTest {
 
   @ParameterizedTest
   @EnumSource(Mode.class)
-  void splitRowsOfFp32HaveBothTilesInABlock(Mode mode) {
+  void rowsOfFp32NeedNoPassOfTheirOwn(Mode mode) {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
     GradientPlan plan =
         planner(true).plan(Question.of(shape, DType.F32, mode, true, false)).orElseThrow();
-    assertThat(plan.has(Role.ROWS))
-        .as("d of split rows has a pass of its own")
-        .isEqualTo(mode != Mode.TF32);
-    int tiles = mode == Mode.TF32 ? 2 : 1;
-    assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64 * tiles);
+    assertThat(roles(plan)).containsExactly(Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
+    assertThat(plan.step(Role.KEY_AND_VALUE).blocks())
+        .as("both tasks, both tiles in a block")
+        .isEqualTo(2 * 64);
     assertThat(plan.step(Role.KEY_AND_VALUE).cluster()).isEqualTo(2);
   }
 
@@ -127,11 +126,13 @@ class GradientPlannerTest {
             Role.ROWS,
             Role.QUERY,
             Role.KEY_AND_VALUE,
-            Role.REPAIR,
+            Role.COEFFICIENTS,
             Role.NORMALIZED_QUERY,
-            Role.NORMALIZED_KEY,
-            Role.COEFFICIENTS);
-    assertThat(plan.step(Role.QUERY).kernel().technique()).isEqualTo(Technique.WGMMA);
+            Role.NORMALIZED_KEY);
+    assertThat(plan.step(Role.QUERY).kernel().symbol())
+        .isEqualTo("la_chunked_normalized_query_gradient_wgmma_d128_bf16");
+    assertThat(plan.step(Role.KEY_AND_VALUE).kernel().symbol())
+        .isEqualTo("la_chunked_normalized_key_value_gradient_wgmma_d128_bf16");
     assertThat(plan.turns()).as("blocks in turn do not divide").isEqualTo(1);
   }
 
@@ -146,10 +147,9 @@ class GradientPlannerTest {
             Role.QUERY,
             Role.KEY,
             Role.VALUE,
-            Role.REPAIR,
+            Role.COEFFICIENTS,
             Role.NORMALIZED_QUERY,
-            Role.NORMALIZED_KEY,
-            Role.COEFFICIENTS);
+            Role.NORMALIZED_KEY);
     assertThat(plan.step(Role.QUERY).blocks()).as("tiles of dq").isEqualTo(64 * 2);
     assertThat(plan.step(Role.KEY).blocks()).as("tiles of dk").isEqualTo(32 * 2);
     assertThat(plan.step(Role.VALUE).blocks()).as("tiles of dv").isEqualTo(32);
@@ -174,8 +174,7 @@ class GradientPlannerTest {
   void theWidthOfWhatIsMultipliedChoosesTheKernel() {
     AttentionShape shape = new AttentionShape(4, 16, 16, 1000, 128, 64);
     GradientPlan plan = planner(true).plan(causal(shape, false)).orElseThrow();
-    assertThat(roles(plan))
-        .containsExactly(Role.QUERY, Role.KEY, Role.VALUE, Role.REPAIR, Role.COEFFICIENTS);
+    assertThat(roles(plan)).containsExactly(Role.QUERY, Role.KEY, Role.VALUE, Role.COEFFICIENTS);
     assertThat(plan.step(Role.QUERY).kernel().headDim()).isEqualTo(64);
     assertThat(plan.step(Role.KEY).kernel().headDim()).isEqualTo(64);
     assertThat(plan.step(Role.VALUE).kernel().headDim()).isEqualTo(128);
@@ -199,7 +198,6 @@ class GradientPlannerTest {
             Role.GRADIENT_SCAN,
             Role.KEY,
             Role.VALUE,
-            Role.REPAIR,
             Role.COEFFICIENTS);
     int items = plan.cut().items();
     assertThat(items).isBetween(8, 128);
@@ -259,9 +257,9 @@ class GradientPlannerTest {
             Role.GRADIENT_SCAN,
             Role.KEY,
             Role.VALUE,
+            Role.COEFFICIENTS,
             Role.NORMALIZED_QUERY,
-            Role.NORMALIZED_KEY,
-            Role.COEFFICIENTS);
+            Role.NORMALIZED_KEY);
     assertThat(plan.step(Role.QUERY).kernel().operation()).isEqualTo(Operation.GRADIENT_OUTPUTS);
     int outputs = plan.outputs().items();
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(8 * outputs);
@@ -306,7 +304,9 @@ class GradientPlannerTest {
     assertThat(planner(true).plan(causal(narrow, false))).isEmpty();
     for (Operation missing :
         List.of(
-            Operation.QUERY_GRADIENT, Operation.KEY_VALUE_GRADIENT, Operation.COEFFICIENT_SUMS)) {
+            Operation.QUERY_GRADIENT,
+            Operation.KEY_VALUE_GRADIENT,
+            Operation.GRADIENT_RECURRENCE)) {
       GradientPlanner planner =
           new GradientPlanner(
               MULTIPROCESSORS,

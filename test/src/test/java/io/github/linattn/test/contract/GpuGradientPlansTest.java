@@ -61,6 +61,10 @@ final class GpuGradientPlansTest {
             SweepContract.of(name, 2, 4, 2, 320, 128, 96).dtype(dtype).mode(mode).normalized());
         cases.add(
             SweepContract.of(name, 1, 2, 200, 96).dtype(dtype).mode(mode).coefficients(1.5f, 0));
+        if (mode == Mode.ACCURATE || dtype == DType.F16) { // small gradients of states
+          cases.add(
+              SweepContract.of(name, 1, 1, 320, 96).dtype(dtype).mode(mode).afterTokens(8000));
+        }
       }
     }
     return cases;

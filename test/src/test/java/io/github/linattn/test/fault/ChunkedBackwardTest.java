@@ -131,21 +131,25 @@ final class ChunkedBackwardTest {
         number(chunked, CHUNKED, "out"));
   }
 
+  /** What a launch of what is left to do sums. */
+  private static MemorySegment coefficients(int launch) {
+    return arguments(launch, REPAIR).asSlice(3 * GRADIENT.byteSize(), COEFFICIENTS.byteSize());
+  }
+
   @Test
   void eachTaskHasItsTensors() {
     System.setProperty(PLAN, "mma");
     AttentionShape shape = new AttentionShape(2, 64, 32, 100, D, D);
     try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
       f.backward(linear().coefficients(2, 3));
-      assertThat(kernels(0, 6))
+      assertThat(kernels(0, 5))
           .containsExactly(
               "gradient_rows_simt",
               "query_gradient_mma_d128",
               "key_value_gradient_mma_d128",
               "key_value_gradient_mma_d128",
-              "gradient_recurrence_simt",
-              "coefficient_sums_simt");
-      assertThat(cudart.launches()).isEqualTo(6);
+              "gradient_recurrence_simt");
+      assertThat(cudart.launches()).isEqualTo(5);
       assertThat(cudart.launchBlocks(1)).isEqualTo(2 * 64 * 2);
       assertThat(cudart.launchBlocks(2)).isEqualTo(2 * 32 * 2);
       MemorySegment query = arguments(1, GRADIENT);
@@ -184,7 +188,7 @@ final class ChunkedBackwardTest {
             .as("repairs what sweep %d marks", task)
             .matches(copy -> copy.mismatch(struct.asSlice(0, GRADIENT.byteSize())) == -1);
       }
-      MemorySegment sums = arguments(5, COEFFICIENTS);
+      MemorySegment sums = coefficients(4);
       assertThat(number(sums, COEFFICIENTS, "partials"))
           .isEqualTo(number(query, GRADIENT, "partials"));
       assertThat(count(sums, COEFFICIENTS, "count")).isEqualTo(2);
@@ -198,14 +202,13 @@ final class ChunkedBackwardTest {
   void onHopperOneLaunchHasBothTasksAndTheirMaps() {
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(4, 32, 100, D), DType.BF16)) {
       f.backward(linear());
-      assertThat(cudart.launches()).isEqualTo(4);
-      assertThat(kernels(0, 4))
+      assertThat(cudart.launches()).isEqualTo(3);
+      assertThat(kernels(0, 3))
           .as("dq forms d itself")
           .containsExactly(
               "query_gradient_wgmma_d128",
               "key_value_gradient_wgmma_d128",
-              "gradient_recurrence_simt",
-              "coefficient_sums_simt");
+              "gradient_recurrence_simt");
       assertThat(cudart.launchBlocks(0)).as("of 64 columns").isEqualTo(128 * 2);
       assertThat(cudart.launchCluster(0)).isEqualTo(2);
       assertThat(cudart.launchBlocks(1)).as("of 128 columns, both tasks").isEqualTo(2 * 128);
@@ -243,7 +246,7 @@ final class ChunkedBackwardTest {
     System.setProperty(PLAN, "wgmma");
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 200, D), DType.BF16)) {
       f.backward(linear());
-      assertThat(cudart.launches()).isEqualTo(4);
+      assertThat(cudart.launches()).isEqualTo(3);
       assertThat(cudart.launchKernel(0)).contains("query_gradient_wgmma_d128");
       assertThat(cudart.launchBlocks(0)).as("4 chunks, 4 turns").isEqualTo(2 * 2 * 4);
       assertThat(cudart.launchCluster(0)).isEqualTo(2);
@@ -251,7 +254,7 @@ final class ChunkedBackwardTest {
       assertThat(count(hopperTask(0, 0), CHUNKED, "turns")).isEqualTo(4);
       assertThat(count(hopperTask(1, 0), CHUNKED, "turns")).isEqualTo(1);
       assertThat(count(hopperTask(1, 1), CHUNKED, "turns")).isEqualTo(1);
-      MemorySegment sums = arguments(3, COEFFICIENTS);
+      MemorySegment sums = coefficients(2);
       assertThat(count(sums, COEFFICIENTS, "count")).as("tiles and turns").isEqualTo(2 * 4);
     }
   }
@@ -289,7 +292,7 @@ final class ChunkedBackwardTest {
       StateGradient first = f.stateGradient(1);
       f.backward(linear(), f.input.from(f.state(1)), last, f.with(first));
       assertThat(cudart.launchKernel(1)).contains("state_sums");
-      assertThat(kernels(2, 9))
+      assertThat(kernels(2, 8))
           .as("dq is repaired while the states before it stand")
           .containsExactly(
               "state_scan_simt",
@@ -299,9 +302,9 @@ final class ChunkedBackwardTest {
               "state_scan_simt",
               "key_value_gradient_mma_d128",
               "key_value_gradient_mma_d128",
-              "gradient_recurrence_simt",
-              "coefficient_sums_simt");
+              "gradient_recurrence_simt");
       assertThat(count(arguments(4, REPAIR), REPAIR, "count")).isEqualTo(1);
+      assertThat(number(coefficients(4), COEFFICIENTS, "partials")).isZero();
       assertThat(count(arguments(9, REPAIR), REPAIR, "count")).isEqualTo(2);
       boolean maps = cudart.launchKernel(1).contains("wgmma");
       MemorySegment states = arguments(1, ChunkedStructs.HOPPER).asSlice(maps ? 4 * 128 : 0);
@@ -329,7 +332,7 @@ final class ChunkedBackwardTest {
       assertThat(number(value, CHUNKED, "value_sum_in"))
           .isEqualTo(number(backwards, SCAN, "value_sum"));
       assertThat(number(value, CHUNKED, "state_out")).as("the scan writes it").isZero();
-      assertThat(count(arguments(10, COEFFICIENTS), COEFFICIENTS, "count")).isEqualTo(4 * 2);
+      assertThat(count(coefficients(9), COEFFICIENTS, "count")).isEqualTo(4 * 2);
     }
   }
 
@@ -371,7 +374,7 @@ final class ChunkedBackwardTest {
       try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 300, D), DType.BF16)) {
         AttentionInput packed = f.input.packed(packing);
         f.backward(linear(), packed, f.stateGradient(3), f.with(f.stateGradient(3)));
-        int last = Math.toIntExact(cudart.launches()) - 3;
+        int last = Math.toIntExact(cudart.launches()) - 2;
         MemorySegment value = arguments(last, GRADIENT);
         boolean whole = plan.equals("mma");
         assertThat(count(value, CHUNKED, "num_items")).isEqualTo(whole ? 3 : 1 + 3);
@@ -391,7 +394,7 @@ final class ChunkedBackwardTest {
     AttentionShape shape = new AttentionShape(1, 4, 2, 1000, 48, 80);
     try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
       f.backward(linear().causal(false).normalizeQueriesAndKeys(true));
-      assertThat(kernels(1, 9))
+      assertThat(kernels(1, 10))
           .containsExactly(
               "state_sums_mma",
               "state_scan_simt",
@@ -400,6 +403,7 @@ final class ChunkedBackwardTest {
               "state_scan_simt",
               "gradient_outputs_mma",
               "gradient_outputs_mma",
+              "gradient_recurrence_simt",
               "normalize_rows_gradient_simt",
               "normalize_rows_gradient_simt");
       MemorySegment forwards = arguments(2, SCAN);
@@ -410,7 +414,8 @@ final class ChunkedBackwardTest {
       assertThat(count(query, CHUNKED, "value_dim")).as("of k and dq").isEqualTo(48);
       assertThat(count(query, CHUNKED, "normalize")).isEqualTo(1);
       assertThat(number(query, GRADIENT, "key_scale")).isNotZero();
-      MemorySegment ofKeys = arguments(9, NORMALIZED);
+      assertThat(count(arguments(8, REPAIR), REPAIR, "count")).as("nothing is marked").isZero();
+      MemorySegment ofKeys = arguments(10, NORMALIZED);
       assertThat(number(ofKeys, NORMALIZED, "row")).isEqualTo(address(f.input.k()));
       assertThat(number(ofKeys, NORMALIZED, "gradient")).isEqualTo(address(f.gradients.dk()));
       assertThat(number(ofKeys, NORMALIZED, "scale"))
@@ -433,7 +438,7 @@ final class ChunkedBackwardTest {
         assertThat(number(query, GRADIENT, "slope_query"))
             .isEqualTo(summed ? address(f.input.q()) : 0);
         int last = Math.toIntExact(cudart.launches()) - 1;
-        MemorySegment sums = arguments(last, COEFFICIENTS);
+        MemorySegment sums = coefficients(last);
         assertThat(count(sums, COEFFICIENTS, "slope_is_summed")).isEqualTo(summed ? 1 : 0);
         assertThat(number(sums, COEFFICIENTS, "b_per_head")).isNotZero();
       }

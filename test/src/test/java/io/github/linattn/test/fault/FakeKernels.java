@@ -45,8 +45,6 @@ final class FakeKernels {
       entries.add(entry(Operation.RECURRENCE, Technique.SIMT, element, exact));
       entries.addAll(gradients(element, exact));
     }
-    entries.add(
-        entry(Operation.COEFFICIENT_SUMS, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
     entries.add(entry(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
     write(folder, entries);
   }
@@ -88,6 +86,9 @@ final class FakeKernels {
         entry(both, Technique.WGMMA, element, exact),
         entry(Operation.GRADIENT_SUMS, Technique.MMA, element, exact),
         entry(Operation.GRADIENT_SUMS, Technique.WGMMA, HEAD_DIM, element, exact),
+        entry(query.normalized(), Technique.WGMMA, HEAD_DIM, element, exact),
+        entry(both.normalized(), Technique.WGMMA, HEAD_DIM, element, exact),
+        entry(Operation.NORMALIZED_GRADIENT_SUMS, Technique.WGMMA, HEAD_DIM, element, exact),
         entry(Operation.GRADIENT_OUTPUTS, Technique.MMA, element, exact),
         entry(Operation.GRADIENT_RECURRENCE, Technique.SIMT, element, exact),
         entry(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, element, exact));
