@@ -1,6 +1,7 @@
 /*
  * A stand-in for libcudart, for tests on machines without a GPU. "Device" memory is host memory, so a
- * test can read it; copies copy, kernels do not run: a launch is recorded with its arguments.
+ * test can read it; copies copy, kernels do not run: a launch is recorded with its arguments. CUDA knows
+ * from an image how long these are; here an image may say "arguments of N bytes", and else none are recorded.
  *
  * Every call that returns a status is counted and named; double_fail_at makes one of them fail. A
  * call that frees, when told to fail, frees all the same, as CUDA does when it passes on an earlier fault.
@@ -37,7 +38,8 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, MEMORY_ALLOCATION = 2, INVALID_DEVICE = 1
        ILLEGAL_STATE = 401 };
 enum { MAX_CALLS = 65536, MAX_LAUNCHES = 4096, MAX_ARGUMENT_BYTES = 2048, NAME_BYTES = 256 };
 
-/* One live thing. `at` is its handle: the memory itself, or this object's own address. */
+/* One live thing. `at` is its handle: the memory itself, or this object's own address.
+ * `bytes`: of memory; of the arguments that a library's kernels take; launches that a graph notes. */
 typedef struct Object {
   Kind kind;
   char *at;
@@ -49,6 +51,7 @@ typedef struct Object {
 typedef struct Kernel {
   char name[NAME_BYTES];
   void *library;
+  size_t argument_bytes;
   int max_dynamic_shared;
   struct Kernel *next;
 } Kernel;
@@ -73,7 +76,7 @@ static Object *objects;
 static Kernel *kernels;
 static Launch launches[MAX_LAUNCHES];
 static const char *calls[MAX_CALLS];
-static long num_calls, num_launches, fail_at, argument_bytes;
+static long num_calls, num_launches, fail_at;
 static int fail_status, last_error, pending, num_devices = DOUBLE_DEVICES, major = 9, minor = 0;
 static int multiprocessors = 132, shared_per_block = 232448, l2_bytes = 50 << 20;
 static size_t memory_bytes = (size_t)1 << 34;
@@ -245,9 +248,14 @@ CALL(cudaEventSynchronize, (void *event), handle_ok(EVENT, event))
 CALL(cudaEventQuery, (void *event), handle_ok(EVENT, event) ? INVALID_HANDLE : pending ? note(NOT_READY) : SUCCESS)
 CALL(cudaEventElapsedTime, (float *out, void *start, void *end), handle_ok(EVENT, start) || handle_ok(EVENT, end) ? INVALID_HANDLE : PUT(out, 1.5f))
 
+static size_t argument_bytes(const char *code) {
+  static const char kSays[] = "arguments of ";
+  size_t bytes = strncmp(code, kSays, sizeof kSays - 1) ? 0 : strtoul(code + sizeof kSays - 1, NULL, 10);
+  return bytes < MAX_ARGUMENT_BYTES ? bytes : MAX_ARGUMENT_BYTES;
+}
 /* Refuses an image of four zero bytes, as a stand-in for one that CUDA cannot read. */
-static int load(void **out, const unsigned char *code) {
-  return code[0] | code[1] | code[2] | code[3] ? add(LIBRARY, NULL, 0, out) : note(INVALID_IMAGE);
+static int load(void **out, const char *code) {
+  return code[0] | code[1] | code[2] | code[3] ? add(LIBRARY, NULL, argument_bytes(code), out) : note(INVALID_IMAGE);
 }
 CALL(cudaLibraryLoadData, (void **out, const void *code, void *a, void *b, unsigned c, void *d, void *e, unsigned f), (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, load(out, code))
 RELEASE(cudaLibraryUnload, (void *library), drop(LIBRARY, library))
@@ -259,6 +267,7 @@ static int kernel(void **out, void *library, const char *name) {
   Kernel *k = calloc(1, sizeof *k);
   snprintf(k->name, NAME_BYTES, "%s", name);
   k->library = library;
+  k->argument_bytes = (*find(LIBRARY, library))->bytes;
   k->next = kernels;
   return PUT(out, kernels = k);
 }
@@ -295,7 +304,7 @@ static int launch(const LaunchConfig *c, const Kernel *k, void **arguments) {
   if (num_launches < MAX_LAUNCHES) {
     Launch *l = &launches[num_launches];
     *l = (Launch){k, {c->grid.x, c->grid.y, c->grid.z}, {c->block.x, c->block.y, c->block.z}, c->shared_bytes, (intptr_t)c->stream, cluster, early, {0}};
-    memcpy(l->arguments, arguments[0], argument_bytes);
+    memcpy(l->arguments, arguments[0], k->argument_bytes);
   }
   num_launches++;
   return SUCCESS;
@@ -395,7 +404,7 @@ API void double_reset(void) {
     free(kernels);
     kernels = next;
   }
-  num_calls = num_launches = fail_at = argument_bytes = 0;
+  num_calls = num_launches = fail_at = 0;
   fail_status = last_error = pending = device = old_driver = 0;
   capturing = NULL;
   noted_launches = 0;
@@ -424,8 +433,6 @@ API long double_live(const char *kind) {
   for (Object *o = objects; o; o = o->next) count += !*kind || !strcmp(kind, kKindNames[o->kind]);
   return count;
 }
-/* How many bytes of its argument struct a launch records from now on; CUDA knows this from the image. */
-API void double_argument_bytes(long bytes) { argument_bytes = bytes < MAX_ARGUMENT_BYTES ? bytes : MAX_ARGUMENT_BYTES; }
 API long double_launches(void) { return num_launches; }
 API const char *double_launch_kernel(long index) { return launches[index].kernel->name; }
 /* {grid x y z, block x y z}, dynamic shared bytes and stream, argument bytes. */

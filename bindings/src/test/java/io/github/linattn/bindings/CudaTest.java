@@ -79,10 +79,9 @@ class CudaTest {
   void launchPassesGridBlockSharedMemoryStreamAndArguments() {
     StructLayout layout =
         MemoryLayout.structLayout(JAVA_LONG.withName("pointer"), JAVA_LONG.withName("time"));
-    cudart.argumentBytes(layout.byteSize());
     try (Arena arena = Arena.ofConfined()) {
       CudaStream stream = cuda.createStream(arena);
-      CudaModule image = cuda.loadImage(arena, arena.allocateFrom("image"));
+      CudaModule image = cuda.loadImage(arena, arena.allocateFrom("arguments of 16 bytes"));
       CudaKernel kernel = cuda.kernel(image, "la_forward");
       cuda.setMaxDynamicSharedMemory(kernel, 100_000);
       LaunchScratch scratch = new LaunchScratch(arena);
@@ -118,10 +117,10 @@ class CudaTest {
 
   @Test
   void preparedLaunchesAndCopiesAreRepeated() {
-    cudart.argumentBytes(8);
     try (Arena arena = Arena.ofConfined()) {
       CudaStream stream = cuda.createStream(arena);
-      CudaKernel kernel = cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("image")), "k");
+      CudaKernel kernel =
+          cuda.kernel(cuda.loadImage(arena, arena.allocateFrom("arguments of 8 bytes")), "k");
       MemorySegment arguments = arena.allocate(JAVA_LONG);
       PreparedLaunch pairs = prepare(arena, kernel, 6, 2, LaunchOrder.EARLY, stream, arguments);
       PreparedLaunch single = prepare(arena, kernel, 7, 1, LaunchOrder.IN_TURN, stream, arguments);

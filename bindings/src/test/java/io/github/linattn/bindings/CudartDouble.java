@@ -75,10 +75,6 @@ final class CudartDouble {
     return number("double_pool_threshold", FunctionDescriptor.of(JAVA_LONG));
   }
 
-  void argumentBytes(long bytes) {
-    invoke("double_argument_bytes", FunctionDescriptor.ofVoid(JAVA_LONG), bytes);
-  }
-
   long calls() {
     return number("double_calls", FunctionDescriptor.of(JAVA_LONG));
   }

@@ -57,7 +57,6 @@ final class ChunkedBackwardFaultTest {
   @BeforeEach
   void reset() {
     cudart.reset();
-    cudart.argumentBytes(GradientStructs.HOPPER_GRADIENTS.byteSize());
   }
 
   private static LinearAttention.Builder linear() {

@@ -61,7 +61,6 @@ final class ChunkedForwardTest {
   @BeforeEach
   void reset() {
     cudart.reset();
-    cudart.argumentBytes(ChunkedStructs.HOPPER.byteSize());
   }
 
   /** Tensors of one shape on one GPU. */
@@ -180,7 +179,6 @@ final class ChunkedForwardTest {
     cudart.reset();
     try (Fixture f = new Fixture(AttentionShape.of(2, 4, 1, D), DType.BF16);
         AttentionState state = f.gpu.newState(f.input().shape(), 1)) {
-      cudart.argumentBytes(CHUNKED.byteSize());
       LinearAttention attention = LinearAttention.builder().on(f.gpu);
       for (int i = 0; i < 3; i++) {
         attention.decodeInto(f.q, f.k, f.v, state, f.o, f.g);

@@ -56,11 +56,6 @@ final class CudartDouble {
     return pointer("double_call", index).reinterpret(Long.MAX_VALUE).getString(0);
   }
 
-  /** How many bytes of its arguments a launch records from now on. */
-  void argumentBytes(long bytes) {
-    invoke("double_argument_bytes", FunctionDescriptor.ofVoid(JAVA_LONG), bytes);
-  }
-
   /** Name of the kernel of a launch, the first being 0. */
   String launchKernel(long index) {
     return pointer("double_launch_kernel", index).reinterpret(Long.MAX_VALUE).getString(0);

@@ -1,5 +1,7 @@
 package io.github.linattn.test.fault;
 
+import io.github.linattn.internal.cuda.ChunkedStructs;
+import io.github.linattn.internal.cuda.GradientStructs;
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
@@ -10,6 +12,7 @@ import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.lang.foreign.StructLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -40,6 +43,9 @@ final class FakeKernels {
       }
       entries.add(entry(Operation.FORWARD, Technique.MMA, element, exact));
       entries.add(entry(Operation.STATE_SUMS, Technique.MMA, element, exact));
+      entries.add(entry(Operation.STATE_SUMS, Technique.WGMMA, HEAD_DIM, element, exact));
+      entries.add(
+          entry(Operation.NORMALIZED_STATE_SUMS, Technique.WGMMA, HEAD_DIM, element, exact));
       entries.add(entry(Operation.STATE_OUTPUTS, Technique.MMA, element, exact));
       entries.add(entry(Operation.DECODE, Technique.SIMT, element, exact));
       entries.add(entry(Operation.RECURRENCE, Technique.SIMT, element, exact));
@@ -66,7 +72,8 @@ final class FakeKernels {
     try {
       Files.createDirectories(folder);
       for (KernelEntry entry : entries) {
-        Files.writeString(folder.resolve(entry.file()), "image of a kernel");
+        long bytes = arguments(entry).byteSize();
+        Files.writeString(folder.resolve(entry.file()), "arguments of %d bytes".formatted(bytes));
       }
       Files.writeString(folder.resolve(Manifest.FILE), new Manifest(entries).text());
     } catch (IOException e) {
@@ -92,6 +99,20 @@ final class FakeKernels {
         entry(Operation.GRADIENT_OUTPUTS, Technique.MMA, element, exact),
         entry(Operation.GRADIENT_RECURRENCE, Technique.SIMT, element, exact),
         entry(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, element, exact));
+  }
+
+  /** What a kernel takes by value. */
+  private static StructLayout arguments(KernelEntry entry) {
+    boolean tensorMaps = entry.technique() == Technique.WGMMA;
+    return switch (entry.operation()) {
+      case STATE_SCAN -> ChunkedStructs.STATE_SCAN;
+      case GRADIENT_ROWS -> GradientStructs.GRADIENT_ROWS;
+      case NORMALIZE_ROWS_GRADIENT -> GradientStructs.NORMALIZE_ROWS_GRADIENT;
+      case GRADIENT_RECURRENCE -> GradientStructs.GRADIENT_RECURRENCE;
+      case FORWARD, STATE_SUMS, NORMALIZED_STATE_SUMS, STATE_OUTPUTS, DECODE, RECURRENCE ->
+          tensorMaps ? ChunkedStructs.HOPPER : ChunkedStructs.CHUNKED;
+      default -> tensorMaps ? GradientStructs.HOPPER_GRADIENTS : GradientStructs.GRADIENT;
+    };
   }
 
   private static Architecture architecture(Technique technique) {
