@@ -19,6 +19,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer_smem) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer_smem));
 }
 
+// blockIdx.x, read anew each time, so that it holds no register.
+__device__ __forceinline__ uint32_t block_number() {
+  uint32_t number;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
+  return number;
+}
+
 // --- Barriers -------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {

@@ -244,7 +244,7 @@ struct Auxiliary {
       barrier_wait(block.value_full(at.index()), at.parity());
     }
     add_rows(at.index());
-    if constexpr (!Plan::kConverted) {
+    if constexpr (Plan::kSlots == 0) {  // the next copy lands where it has read
       finish_reads();
     }
     arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);

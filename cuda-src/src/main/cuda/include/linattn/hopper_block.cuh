@@ -439,17 +439,10 @@ struct StateAddress {
   // Among those of its task.
   __device__ __forceinline__ static uint32_t block_number(const Block<Plan>& block) {
     if constexpr (Plan::kWeighsRows) {
-      return number_in_task<Plan>(block.args.gradient, block_number());
+      return number_in_task<Plan>(block.args.gradient, hopper::block_number());
     } else {
-      return block_number();
+      return hopper::block_number();
     }
-  }
-
-  // Anew each time, unlike blockIdx.
-  __device__ __forceinline__ static uint32_t block_number() {
-    uint32_t number;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
-    return number;
   }
 };
 

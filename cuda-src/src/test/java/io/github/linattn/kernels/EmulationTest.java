@@ -1,6 +1,5 @@
 package io.github.linattn.kernels;
 
-import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.linattn.kernelgen.Catalogue;
@@ -10,7 +9,6 @@ import io.github.linattn.kernelgen.ResourcePlan;
 import io.github.linattn.kernelgen.RowPlan;
 import io.github.linattn.kernelgen.ScanPlan;
 import io.github.linattn.kernelgen.TilePlan;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -28,13 +26,7 @@ class EmulationTest {
 
   @BeforeAll
   static void needsCompiler() throws Exception {
-    boolean works;
-    try {
-      works = run(List.of("g++", "--version")).status() == 0;
-    } catch (java.io.IOException absent) {
-      works = false;
-    }
-    assumeTrue(works, "no g++: the device code is not emulated");
+    assumeTrue(HostPrograms.haveCompiler(), "no g++: the device code is not emulated");
   }
 
   @ParameterizedTest
@@ -82,17 +74,7 @@ class EmulationTest {
             "src/test/cpp/emulation.cpp",
             "-o",
             program.toString()));
-    Output built = run(command);
-    assertEquals(0, built.status(), built.text());
-    Output ran = run(List.of(program.toString()));
-    assertEquals(0, ran.status(), ran.text());
-  }
-
-  private record Output(int status, String text) {}
-
-  private static Output run(List<String> command) throws Exception {
-    Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
-    String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
-    return new Output(process.waitFor(), text);
+    HostPrograms.expectSuccess(command);
+    HostPrograms.expectSuccess(List.of(program.toString()));
   }
 }

@@ -1,0 +1,33 @@
+package io.github.linattn.kernels;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+
+/** Programs that a test builds for the host and runs. */
+final class HostPrograms {
+  private HostPrograms() {}
+
+  record Output(int status, String text) {}
+
+  static boolean haveCompiler() throws InterruptedException {
+    try {
+      return run(List.of("g++", "--version")).status() == 0;
+    } catch (IOException absent) {
+      return false;
+    }
+  }
+
+  static void expectSuccess(List<String> command) throws IOException, InterruptedException {
+    Output output = run(command);
+    assertEquals(0, output.status(), output.text());
+  }
+
+  static Output run(List<String> command) throws IOException, InterruptedException {
+    Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
+    String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    return new Output(process.waitFor(), text);
+  }
+}
