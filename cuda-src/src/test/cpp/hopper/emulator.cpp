@@ -468,7 +468,7 @@ void run_cluster(unsigned first_block, int blocks, int threads, unsigned seed, c
     if (drawn(16384) == 0) {
       draw_slowness(block->warps[warp]);
     }
-    if (round > kMostRounds) {
+    if (round > kMostRounds * blocks) {
       fail("no end in sight");
     }
   }

@@ -32,6 +32,7 @@ __device__ __forceinline__ void multiply_rows(const Block<Plan>& block, int stag
   using Half = typename Plan::Half;
   constexpr int kGroups = Plan::kChunk / 4;
   constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
+  constexpr int kTogether = Plan::kMerged ? 1 : kIterations;  // loads that don't wait for one another take registers
   // Past the last one, a row of this lane again.
   const auto row_of = [&](int iteration) {
     const int row = (warp + iteration * kWarps) * 4 + (lane >> 3);
@@ -39,27 +40,30 @@ __device__ __forceinline__ void multiply_rows(const Block<Plan>& block, int stag
   };
   for (int box = 0; box < Plan::kBeside; ++box) {
     const uint32_t tile = block.value(stage_idx, box);
-    uint4 units[kIterations];  // loaded together, so that they don't wait for one another
+#pragma unroll 1
+    for (int first = 0; first < kIterations; first += kTogether) {
+      uint4 units[kTogether];
 #pragma unroll
-    for (int i = 0; i < kIterations; ++i) {
-      units[i] = load_unit(tile + swizzled(row_of(i), lane & 7));
-    }
-#pragma unroll
-    for (int i = 0; i < kIterations; ++i) {
-      const int row = row_of(i);
-      const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
-      const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
-      const float weight = row < 32 ? low : high;
-      const uint32_t pairs[4] = {units[i].x, units[i].y, units[i].z, units[i].w};
-      uint32_t products[4];
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        products[pair] = row < num_rows
-                             ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight)
-                             : 0u;
+      for (int i = 0; i < kTogether; ++i) {
+        units[i] = load_unit(tile + swizzled(row_of(first + i), lane & 7));
       }
-      if (warp + i * kWarps < kGroups) {
-        store_unit(tile + swizzled(row, lane & 7), make_uint4(products[0], products[1], products[2], products[3]));
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int row = row_of(first + i);
+        const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
+        const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
+        const float weight = row < 32 ? low : high;
+        const uint32_t pairs[4] = {units[i].x, units[i].y, units[i].z, units[i].w};
+        uint32_t products[4];
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          products[pair] = row < num_rows
+                               ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight)
+                               : 0u;
+        }
+        if (warp + (first + i) * kWarps < kGroups) {
+          store_unit(tile + swizzled(row, lane & 7), make_uint4(products[0], products[1], products[2], products[3]));
+        }
       }
     }
   }
@@ -83,13 +87,15 @@ struct Auxiliary {
   int warp;  // 0 to kWarps - 1
   int lane;
   RowSum<kLanes> sums[kSumsOfWarp];
-  // Where rows of z are divided here: 1 / |k| of this lane's rows of the chunk to come, asked for a chunk ahead.
+  // Where rows of z are divided here: 1 / |k| of this lane's rows of the chunk, or of the one to come.
   static constexpr bool kScales = Plan::kScalesRows && !Plan::kConverted;
   float key_scales[2];
 
   __device__ __forceinline__ Auxiliary(const Block<Plan>& shared, int aux_warp, int lane_idx)
       : block(shared), warp(aux_warp), lane(lane_idx) {
-    ask_for_scales(0);
+    if constexpr (Plan::kAsksAhead) {
+      ask_for_scales(0);
+    }
   }
 
   __device__ __forceinline__ void ask_for_scales(int chunk) {
@@ -264,9 +270,14 @@ struct Auxiliary {
     }
     const int num_rows = block.rows(chunk);
     if constexpr (kScales) {
+      if constexpr (!Plan::kAsksAhead) {
+        ask_for_scales(chunk);
+      }
       barrier_wait(block.value_full(at.index()), at.parity());
       multiply_rows<Plan, kWarps>(block, at.index(), warp, lane, key_scales, num_rows);
-      ask_for_scales(chunk + 1);
+      if constexpr (Plan::kAsksAhead) {
+        ask_for_scales(chunk + 1);
+      }
     }
     const bool has_tail = num_rows < Plan::kChunk;
     if (has_tail) {

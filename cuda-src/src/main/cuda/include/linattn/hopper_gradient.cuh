@@ -158,11 +158,13 @@ __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];
-    if (!is_even<Plan>(of_task.gradient.chunked, number)) {
-      walk_gradient<WithUnevenSteps<Plan>>(of_task, number);
-    } else {
-      walk_gradient<Plan>(of_task, number);
+    if constexpr (Plan::kReverse) {
+      if (is_even<Plan>(of_task.gradient.chunked, number)) {
+        walk_gradient<Plan>(of_task, number);
+        return;
+      }
     }
+    walk_gradient<WithUnevenSteps<Plan>>(of_task, number);  // of sums too, where little depends on it
   } else {
     if constexpr (Plan::kMayTakeTurns) {
       if (args.tasks[0].gradient.chunked.turns > 1) {

@@ -56,6 +56,8 @@ struct HopperPlan {
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
+  // Whether lengths of rows are asked for a chunk ahead: they hold registers until then.
+  static constexpr bool kAsksAhead = !kMerged;
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
   // registers for a warpgroup of its own.
   static constexpr bool kScoresProduce = kMerged && !kGradient;

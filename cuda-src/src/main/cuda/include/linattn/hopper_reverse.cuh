@@ -19,11 +19,13 @@ struct Weigher {
   const Block<Plan>& block;
   int warp;
   int lane;
-  float query_scales[2];  // of this lane's rows of the chunk to come: asked for a chunk ahead
+  float query_scales[2];  // of this lane's rows of the chunk, or of the one to come
 
   __device__ __forceinline__ Weigher(const Block<Plan>& shared, int weigher_warp, int lane_idx)
       : block(shared), warp(weigher_warp), lane(lane_idx) {
-    ask_for_scales(0);
+    if constexpr (Plan::kAsksAhead) {
+      ask_for_scales(0);
+    }
   }
 
   __device__ __forceinline__ void ask_for_scales(int chunk) {
@@ -45,6 +47,9 @@ struct Weigher {
 
   __device__ __forceinline__ void weigh(int chunk, const RingPosition<Plan::kStages>& at,
                                         const RingPosition<Plan::kRowPlaces>& rows_at) {
+    if constexpr (!Plan::kAsksAhead) {
+      ask_for_scales(chunk);
+    }
     // In the units of the products: W and u of the operands.
     const float constant_scale = block.scale(kWeightScale) / block.scale(kScoreScale);
     const bool is_key = block.args.gradient.task == kKeyGradient;
@@ -102,7 +107,9 @@ struct Weigher {
       barrier_arrive(block.barrier(Plan::kReady, at.index()));
     }
     arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
-    ask_for_scales(chunk + 1);
+    if constexpr (Plan::kAsksAhead) {
+      ask_for_scales(chunk + 1);
+    }
   }
 
   // Until all have read what stood there, and the tiles are there if they are to be changed.
@@ -158,11 +165,13 @@ struct ReverseScore : Scores<Plan> {
   // A constant in parts of 16 bits, each a row behind the weights: the products add up constant times z there.
   static constexpr int kConstantParts = Plan::kSplit || Plan::kScaled ? 3 : 2;
 
-  float key_scales[2];  // of rows row() and row() + 8 of the chunk to come
+  float key_scales[2];  // of rows row() and row() + 8 of the chunk, or of the one to come
 
   __device__ __forceinline__ ReverseScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
       : Base(shared, warp_in_group, lane_idx) {
-    ask_for_scales(0);
+    if constexpr (Plan::kAsksAhead) {
+      ask_for_scales(0);
+    }
   }
 
   __device__ __forceinline__ void ask_for_scales(int chunk) {
@@ -190,6 +199,9 @@ struct ReverseScore : Scores<Plan> {
   __device__ __forceinline__ void weigh(int chunk) {
     const int t = lane & 3;
     const int row = this->row();
+    if constexpr (!Plan::kAsksAhead) {
+      ask_for_scales(chunk);
+    }
     float scores_frag[Plan::Products::kScoreRegisters];
     this->start_products(scores_frag);
     float slope = block.scale(kWeightScale);
@@ -243,7 +255,9 @@ struct ReverseScore : Scores<Plan> {
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
-    ask_for_scales(chunk + 1);
+    if constexpr (Plan::kAsksAhead) {
+      ask_for_scales(chunk + 1);
+    }
   }
 
   // Four lanes read for all.

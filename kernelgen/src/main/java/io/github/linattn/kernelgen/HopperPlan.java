@@ -79,9 +79,6 @@ public record HopperPlan(
   /** Beyond, registers for the sum of S over a chunk, and for its halves, are of a part of it. */
   private static final int MAX_SPLIT_AS_WHOLE = 128;
 
-  /** Above, gradients have no registers for the lengths of rows. */
-  private static final int MAX_SCALED_HEAD_DIM = 128;
-
   /** Two doubles of each of at most 16 warps. */
   private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
 
@@ -166,14 +163,6 @@ public record HopperPlan(
     boolean sums = isSums(operation);
     boolean converted = element == ElementType.F32;
     int products = precision.products();
-    if (scalesRows(operation) && headDim > MAX_SCALED_HEAD_DIM) {
-      throw new IllegalArgumentException(
-          String.format(
-              Locale.ROOT,
-              "gradients of divided rows have no registers for a head dimension above %d, such as %d",
-              MAX_SCALED_HEAD_DIM,
-              headDim));
-    }
     boolean rows = converted || findsLengths(operation);
     boolean reverse = isReverse(operation);
     boolean compact = isCompact(operation, headDim, element);

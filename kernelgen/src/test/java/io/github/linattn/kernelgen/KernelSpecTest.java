@@ -12,7 +12,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 class KernelSpecTest {
-  private static final int WGMMA = 7 * 6 * 5 + 3 * 4 * 5; // gradients of divided rows
+  private static final int WGMMA = 10 * 6 * 5;
   private static final int MMA = (4 * 6 - 2) + 2 * (4 * 6 - 3); // the forward, two gradients
   private static final int STATES = 4 * 4 + 5 * 3 + 1;
 
