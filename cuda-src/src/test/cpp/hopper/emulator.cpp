@@ -649,12 +649,17 @@ void wait_for_stores(int pending) {
 }
 
 float to_float(Operand16 type, uint16_t bits) {
-  if (type == Operand16::kBf16) {
-    return __uint_as_float(static_cast<uint32_t>(bits) << 16);
-  }
-  _Float16 half;
-  std::memcpy(&half, &bits, sizeof half);
-  return static_cast<float>(half);
+  static const std::vector<float> halves = [] {  // the conversion may be a call
+    std::vector<float> all(1 << 16);
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      const auto word = static_cast<uint16_t>(i);
+      _Float16 half;
+      std::memcpy(&half, &word, sizeof half);
+      all[i] = static_cast<float>(half);
+    }
+    return all;
+  }();
+  return type == Operand16::kF16 ? halves[bits] : __uint_as_float(static_cast<uint32_t>(bits) << 16);
 }
 
 uint16_t from_float(Operand16 type, float x) {
