@@ -1,5 +1,6 @@
 package io.github.linattn;
 
+import java.util.Objects;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
@@ -109,5 +110,21 @@ public final class AttentionInput {
   /** The state to continue from, or empty. */
   public Optional<AttentionState> initialState() {
     return Optional.ofNullable(initialState);
+  }
+
+  /** Whether the other reads the very same tensors and state, as the same sequences. */
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof AttentionInput that
+        && q.equals(that.q)
+        && k.equals(that.k)
+        && v.equals(that.v)
+        && Objects.equals(packing, that.packing)
+        && Objects.equals(initialState, that.initialState);
+  }
+
+  @Override
+  public int hashCode() {
+    return Objects.hash(q, k, v, packing, initialState);
   }
 }

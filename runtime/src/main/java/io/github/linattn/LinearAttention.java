@@ -234,8 +234,12 @@ public final class LinearAttention {
       Tensor dO,
       @Nullable StateGradient finalState,
       Gradients gradients) {
-    Checks.input(operator, Checks.present("input", input), backend);
+    Checks.present("input", input);
     Checks.present("gradients", gradients);
+    if (backend.engine().repeatBackward(operator, input, o, g, dO, finalState, gradients, stream)) {
+      return;
+    }
+    Checks.input(operator, input, backend);
     AttentionShape shape = input.shape();
     DType dtype = input.q().dtype();
     List<Checks.Named> read = new ArrayList<>();

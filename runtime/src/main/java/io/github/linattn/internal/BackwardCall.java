@@ -5,6 +5,9 @@ import io.github.linattn.Gradients;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -22,4 +25,25 @@ public record BackwardCall(
     Tensor outputGradient,
     @Nullable StateGradient finalStateGradient,
     Gradients gradients,
-    Stream stream) {}
+    Stream stream) {
+
+  /** All that it reads or writes. */
+  public List<Tensor> tensors() {
+    List<Tensor> tensors = new ArrayList<>();
+    Collections.addAll(tensors, input.q(), input.k(), input.v(), output, normalizer);
+    Collections.addAll(tensors, outputGradient, gradients.dq(), gradients.dk(), gradients.dv());
+    Collections.addAll(tensors, gradients.da(), gradients.db());
+    input
+        .initialState()
+        .ifPresent(state -> Collections.addAll(tensors, state.s(), state.z(), state.u()));
+    addTo(tensors, finalStateGradient);
+    addTo(tensors, gradients.initialState().orElse(null));
+    return List.copyOf(tensors);
+  }
+
+  private static void addTo(List<Tensor> tensors, @Nullable StateGradient gradient) {
+    if (gradient != null) {
+      Collections.addAll(tensors, gradient.ds(), gradient.dz(), gradient.du());
+    }
+  }
+}

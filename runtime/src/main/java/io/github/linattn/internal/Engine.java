@@ -1,11 +1,14 @@
 package io.github.linattn.internal;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
+import io.github.linattn.Gradients;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.Plan;
 import io.github.linattn.Sequences;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import java.lang.foreign.MemorySegment;
@@ -76,6 +79,24 @@ public interface Engine extends AutoCloseable {
 
   /** Queues a backward pass. */
   void backward(BackwardCall call);
+
+  /**
+   * Queues a backward once more, as {@link #repeat} does a forward. An equal input serves as well
+   * as the same.
+   *
+   * @return whether it did; if not, {@link #backward} does it
+   */
+  default boolean repeatBackward(
+      Operator operator,
+      AttentionInput input,
+      Tensor output,
+      Tensor normalizer,
+      Tensor outputGradient,
+      @Nullable StateGradient finalStateGradient,
+      Gradients gradients,
+      Stream stream) {
+    return false;
+  }
 
   /** What {@link #forward} would do. */
   Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype);

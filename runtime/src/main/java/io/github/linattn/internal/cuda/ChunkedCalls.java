@@ -1,7 +1,10 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionState;
+import io.github.linattn.Gradients;
 import io.github.linattn.Sequences;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.DeviceMemory;
@@ -77,14 +80,28 @@ final class ChunkedCalls {
     next = (next + 1) % MOST;
   }
 
-  /** Runs a backward, filled in in place of the oldest unless it is one of the last. */
-  void run(BackwardCall backward, GradientPlan plan, Kernels kernels) {
-    for (GradientCall known : backwards) {
-      if (known.isFor(backward, plan)) {
+  /** Runs this very backward again if it is one of the last; takes no memory. */
+  boolean repeatBackward(
+      Operator operator,
+      AttentionInput input,
+      Tensor output,
+      Tensor normalizer,
+      Tensor outputGradient,
+      @Nullable StateGradient finalStateGradient,
+      Gradients gradients) {
+    for (int i = 0; i < backwards.size(); i++) {
+      GradientCall known = backwards.get(i);
+      if (known.isFor(
+          operator, input, output, normalizer, outputGradient, finalStateGradient, gradients)) {
         known.run();
-        return;
+        return true;
       }
     }
+    return false;
+  }
+
+  /** Fills in a backward in place of the oldest and runs it. */
+  void run(BackwardCall backward, GradientPlan plan, Kernels kernels) {
     makeRoomForConstants();
     long address = workspace(plan.workspaceBytes());
     GradientCall call =

@@ -4,10 +4,12 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
+import io.github.linattn.Gradients;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.NoGpuException;
 import io.github.linattn.Plan;
 import io.github.linattn.Sequences;
+import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.CudaLibrary;
@@ -329,8 +331,12 @@ public final class CudaEngine implements Engine {
       Stream stream) {
     CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
     synchronized (queue) {
-      return queue.isOpen()
-          && queue.calls().repeat(operator, q, k, v, packing, initial, o, g, finalState);
+      try {
+        return queue.isOpen()
+            && queue.calls().repeat(operator, q, k, v, packing, initial, o, g, finalState);
+      } catch (CudaException e) {
+        throw e.withContext("forward of " + AttentionInput.of(q, k, v).shape());
+      }
     }
   }
 
@@ -368,6 +374,36 @@ public final class CudaEngine implements Engine {
     } else {
       requirePaper(question, Operation.QUERY_GRADIENT, () -> PaperSupport.require(call));
       run("backward", call.operator(), call.input(), call.stream(), pass -> pass.backward(call));
+    }
+  }
+
+  @Override
+  public boolean repeatBackward(
+      Operator operator,
+      AttentionInput input,
+      Tensor output,
+      Tensor normalizer,
+      Tensor outputGradient,
+      @Nullable StateGradient finalStateGradient,
+      Gradients gradients,
+      Stream stream) {
+    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
+    synchronized (queue) {
+      try {
+        return queue.isOpen()
+            && queue
+                .calls()
+                .repeatBackward(
+                    operator,
+                    input,
+                    output,
+                    normalizer,
+                    outputGradient,
+                    finalStateGradient,
+                    gradients);
+      } catch (CudaException e) {
+        throw e.withContext("backward of " + input.shape());
+      }
     }
   }
 

@@ -1,11 +1,16 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionState;
+import io.github.linattn.Gradients;
+import io.github.linattn.StateGradient;
+import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
@@ -17,8 +22,8 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * A backward of the family {@code chunked} with everything filled in: launches and their arguments.
- * Its memory serves one call after the other, because CUDA reads arguments before a launch returns.
- * The caller holds the queue's lock.
+ * Running it again takes no memory and looks nothing up. Its memory serves one call after the
+ * other, because CUDA reads arguments before a launch returns. The caller holds the queue's lock.
  */
 final class GradientCall {
   private final CudaQueue queue;
@@ -26,7 +31,8 @@ final class GradientCall {
   private final LaunchScratch[] scratch = new LaunchScratch[Role.values().length];
   private final List<PreparedLaunch> launches = new ArrayList<>();
   private @Nullable BackwardCall call;
-  private @Nullable GradientPlan plan;
+  private @Nullable AttentionState initial;
+  private List<Tensor> tensors = List.of();
   private long[] counts = {};
 
   GradientCall(CudaQueue queue, Arena owner) {
@@ -40,23 +46,54 @@ final class GradientCall {
   /** Forgets what it was filled with. */
   void clear() {
     call = null;
-    plan = null;
+    initial = null;
+    tensors = List.of();
     launches.clear();
   }
 
-  /** Whether it is filled with this very call, of the same objects. */
-  boolean isFor(BackwardCall asked, GradientPlan by) {
-    return asked.equals(call) && by.equals(plan) && Arrays.equals(counts, counts(asked));
+  /** Whether it is this very call, with tensors that are still open and lists that still fit. */
+  boolean isFor(
+      Operator operator,
+      AttentionInput input,
+      Tensor output,
+      Tensor normalizer,
+      Tensor outputGradient,
+      @Nullable StateGradient finalStateGradient,
+      Gradients gradients) {
+    BackwardCall filled = call;
+    return filled != null
+        && filled.operator() == operator
+        && filled.output() == output
+        && filled.normalizer() == normalizer
+        && filled.outputGradient() == outputGradient
+        && filled.finalStateGradient() == finalStateGradient
+        && filled.gradients() == gradients
+        && filled.input().equals(input)
+        && areOpen()
+        && (!input.isPacked() || hasCounts());
   }
 
-  /** Tokens in the initial state of each sequence. */
-  private static long[] counts(BackwardCall call) {
-    AttentionState initial = call.input().initialState().orElse(null);
-    long[] counts = new long[call.input().sequences().count()];
-    for (int i = 0; i < counts.length; i++) {
-      counts[i] = initial == null ? 0 : initial.count(i);
+  private boolean areOpen() {
+    for (int i = 0; i < tensors.size(); i++) {
+      if (!tensors.get(i).isOpen()) {
+        return false;
+      }
     }
-    return counts;
+    return true;
+  }
+
+  private boolean hasCounts() {
+    for (int i = 0; i < counts.length; i++) {
+      if (counts[i] != count(i)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /** Tokens in the initial state of a sequence. */
+  private long count(int sequence) {
+    return initial == null ? 0 : initial.count(sequence);
   }
 
   /**
@@ -66,20 +103,27 @@ final class GradientCall {
    */
   void fill(BackwardCall backward, GradientPlan by, Kernels kernels, long workspace) {
     clear();
-    counts = counts(backward);
+    initial = backward.input().initialState().orElse(null);
+    counts = new long[backward.input().sequences().count()];
+    Arrays.setAll(counts, this::count);
     GradientFill fill = new GradientFill(queue, structs, backward, by, counts, workspace);
     for (Launch launch : by.launches()) {
       LoadedKernel kernel = kernels.load(launch.step().kernel());
       launches.add(prepare(launch, kernel, fill.fill(launch)));
     }
+    tensors = backward.tensors();
     call = backward;
-    plan = by;
   }
 
   /** Gives the launches to the stream. */
   void run() {
     Cuda cuda = queue.device().enter();
-    launches.forEach(cuda::launch);
+    if (initial != null) {
+      structs.setInitialCount(initial.count(0));
+    }
+    for (int i = 0; i < launches.size(); i++) {
+      cuda.launch(launches.get(i));
+    }
   }
 
   private PreparedLaunch prepare(Launch launch, LoadedKernel kernel, Arguments arguments) {

@@ -445,13 +445,8 @@ final class GradientFill {
       default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
     }
     MemorySegment task = structs.of(role).memory();
-    long at = offset(index, "gradient");
+    long at = GradientStructs.hopperOffset(index, "gradient");
     MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
-  }
-
-  private static long offset(int task, String member) {
-    return task * GradientStructs.HOPPER_GRADIENT.byteSize()
-        + ChunkedStructs.offset(GradientStructs.HOPPER_GRADIENT, member);
   }
 
   private Tensor dq() {
@@ -476,7 +471,7 @@ final class GradientFill {
 
   private void setMap(
       Arguments struct, String member, int task, Tensor tensor, ElementType element) {
-    write(struct, offset(task, member), tensor, element);
+    write(struct, GradientStructs.hopperOffset(task, member), tensor, element);
   }
 
   private void write(Arguments struct, long at, Tensor tensor, ElementType element) {

@@ -8,7 +8,10 @@ import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * The arguments of the gradients of the family {@code chunked}, laid out as in {@code
@@ -101,24 +104,57 @@ public final class GradientStructs {
       MemoryLayout.structLayout(
           MemoryLayout.sequenceLayout(HOPPER_TASKS, HOPPER_GRADIENT).withName("tasks"));
 
+  private static final long TASK_CHUNKED = ChunkedStructs.offset(GRADIENT, "chunked");
+
   private GradientStructs() {}
+
+  /** Offset of a member of a task in {@link #HOPPER_GRADIENTS}. */
+  static long hopperOffset(int task, String member) {
+    return task * HOPPER_GRADIENT.byteSize() + ChunkedStructs.offset(HOPPER_GRADIENT, member);
+  }
 
   /** One struct for each role of a launch, filled in again for every call. */
   static final class OfRoles {
     private final Arguments[] plain = new Arguments[Role.values().length];
     private final Arguments[] withMaps = new Arguments[Role.values().length];
+    private final List<MemorySegment> initialCounts = new ArrayList<>();
 
     OfRoles(Arena owner) {
       for (Role role : Role.values()) {
-        plain[role.ordinal()] = Arguments.allocate(owner, layout(role));
+        plain[role.ordinal()] = allocate(owner, layout(role));
         withMaps[role.ordinal()] =
             switch (role) {
-              case STATE_SUMS -> Arguments.allocate(owner, ChunkedStructs.HOPPER);
+              case STATE_SUMS -> allocate(owner, ChunkedStructs.HOPPER);
               case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE ->
-                  Arguments.allocate(owner, HOPPER_GRADIENTS);
+                  allocate(owner, HOPPER_GRADIENTS);
               default -> plain[role.ordinal()];
             };
       }
+    }
+
+    private Arguments allocate(Arena owner, StructLayout layout) {
+      Arguments struct = Arguments.allocate(owner, layout);
+      if (layout.equals(ChunkedStructs.CHUNKED)) {
+        addInitialCount(struct, 0);
+      } else if (layout.equals(ChunkedStructs.HOPPER)) {
+        addInitialCount(struct, struct.offset("chunked"));
+      } else if (layout.equals(GRADIENT)) {
+        addInitialCount(struct, TASK_CHUNKED);
+      } else if (layout.equals(GRADIENT_RECURRENCE)) {
+        for (int i = 0; i < REPAIR_TASKS; i++) {
+          addInitialCount(struct, i * GRADIENT.byteSize() + TASK_CHUNKED);
+        }
+      } else if (layout.equals(HOPPER_GRADIENTS)) {
+        for (int i = 0; i < HOPPER_TASKS; i++) {
+          addInitialCount(struct, hopperOffset(i, "gradient") + TASK_CHUNKED);
+        }
+      }
+      return struct;
+    }
+
+    private void addInitialCount(Arguments struct, long chunked) {
+      long at = chunked + ChunkedStructs.offset(ChunkedStructs.CHUNKED, "initial_count");
+      initialCounts.add(struct.memory().asSlice(at, JAVA_LONG));
     }
 
     private static StructLayout layout(Role role) {
@@ -135,6 +171,13 @@ public final class GradientStructs {
     /** What a kernel of this role takes. */
     Arguments of(Role role) {
       return plain[role.ordinal()];
+    }
+
+    /** Tells all that takes an initial state how many tokens it holds. */
+    void setInitialCount(long count) {
+      for (int i = 0; i < initialCounts.size(); i++) {
+        initialCounts.get(i).set(JAVA_LONG, 0, count);
+      }
     }
 
     /** What a kernel by wgmma of this role takes. */

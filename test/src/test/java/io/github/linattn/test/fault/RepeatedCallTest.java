@@ -1,0 +1,165 @@
+package io.github.linattn.test.fault;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import com.sun.management.ThreadMXBean;
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.DType;
+import io.github.linattn.Gradients;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Sequences;
+import io.github.linattn.StateGradient;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Path;
+import java.util.function.Function;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * Breaks when a repeated call takes memory of the heap, or asks CUDA for more than its launches.
+ */
+final class RepeatedCallTest {
+  private static final int D = FakeKernels.HEAD_DIM;
+  private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
+  private static final AttentionShape LONG = AttentionShape.of(1, 2, 20_000, D);
+  private static final AttentionShape GROUPED = new AttentionShape(1, 8, 2, 100, D, D);
+
+  @TempDir private static Path folder;
+  private static CudartDouble cudart;
+
+  @BeforeAll
+  static void load() {
+    cudart = CudartDouble.load();
+    FakeKernels.install(folder);
+  }
+
+  @AfterAll
+  static void remove() {
+    FakeKernels.remove();
+  }
+
+  @BeforeEach
+  void reset() {
+    cudart.reset();
+  }
+
+  private static LinearAttention.Builder linear() {
+    return LinearAttention.builder();
+  }
+
+  private static Runnable forward(BackwardFixture f) {
+    LinearAttention attention = linear().on(f.gpu);
+    AttentionInput in = f.input;
+    return () -> attention.forwardInto(in.q(), in.k(), in.v(), f.o, f.g);
+  }
+
+  private static Runnable forwardOfAState(BackwardFixture f) {
+    LinearAttention attention = linear().on(f.gpu);
+    AttentionState state = f.state(1);
+    AttentionInput continued = f.input.from(state);
+    return () -> attention.forwardInto(continued, f.o, f.g, state);
+  }
+
+  private static Runnable backward(BackwardFixture f, LinearAttention.Builder operator) {
+    LinearAttention attention = operator.on(f.gpu);
+    return () -> attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+  }
+
+  private static Runnable backwardOfStates(BackwardFixture f) {
+    LinearAttention attention = linear().on(f.gpu);
+    AttentionState state = f.state(1);
+    AttentionInput continued = f.input.from(state);
+    StateGradient last = f.stateGradient(1);
+    Gradients into = f.with(f.stateGradient(1));
+    return () -> {
+      attention.forwardInto(continued, f.o, f.g, state); // which moves the state on
+      attention.backwardInto(continued, f.o, f.g, f.dO, last, into);
+    };
+  }
+
+  private static Runnable backwardOfPackedStates(BackwardFixture f) {
+    LinearAttention attention = linear().on(f.gpu);
+    AttentionInput packed = f.input.packed(Sequences.ofLengths(0, 1, 99)).from(f.state(3));
+    StateGradient last = f.stateGradient(3);
+    Gradients into = f.with(f.stateGradient(3));
+    return () -> attention.backwardInto(packed, f.o, f.g, f.dO, last, into);
+  }
+
+  /** Two calls in turn. */
+  private static Runnable backwardsOfTwoOperators(BackwardFixture f) {
+    Runnable plain = backward(f, linear());
+    Runnable perHead = backward(f, linear().coefficients(new float[8], new float[8]));
+    return () -> {
+      plain.run();
+      perHead.run();
+    };
+  }
+
+  static Stream<Arguments> calls() {
+    return Stream.of(
+        call("forward", SHORT, RepeatedCallTest::forward),
+        call("forward of segments", LONG, RepeatedCallTest::forward),
+        call("forward that moves its state", SHORT, RepeatedCallTest::forwardOfAState),
+        call("backward", SHORT, f -> backward(f, linear())),
+        call("backward of segments", LONG, f -> backward(f, linear())),
+        call("backward of groups of heads", GROUPED, f -> backward(f, linear())),
+        call("normalised", SHORT, f -> backward(f, linear().normalizeQueriesAndKeys(true))),
+        call("without causality", SHORT, f -> backward(f, linear().causal(false))),
+        call("states that move", SHORT, RepeatedCallTest::backwardOfStates),
+        call("segments and states that move", LONG, RepeatedCallTest::backwardOfStates),
+        call("packed, with states", SHORT, RepeatedCallTest::backwardOfPackedStates),
+        call("in turn", SHORT, RepeatedCallTest::backwardsOfTwoOperators));
+  }
+
+  private static Arguments call(
+      String name, AttentionShape shape, Function<BackwardFixture, Runnable> made) {
+    return Arguments.of(name, shape, made);
+  }
+
+  @ParameterizedTest(name = "{0}")
+  @MethodSource("calls")
+  void takesNoHeap(String name, AttentionShape shape, Function<BackwardFixture, Runnable> made) {
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      assertThat(allocatedBytes(made.apply(f))).as(name).isZero();
+    }
+  }
+
+  /** Of 1000 calls by this thread, once the JVM has compiled what they run. */
+  private static long allocatedBytes(Runnable call) {
+    ThreadMXBean threads = (ThreadMXBean) ManagementFactory.getThreadMXBean();
+    long allocated = Long.MAX_VALUE;
+    for (int round = 0; round < 60 && allocated > 0; round++) {
+      long before = threads.getCurrentThreadAllocatedBytes();
+      for (int i = 0; i < 1000; i++) {
+        call.run();
+      }
+      allocated = threads.getCurrentThreadAllocatedBytes() - before;
+    }
+    return allocated;
+  }
+
+  @Test
+  void asksCudaForTheDeviceAndTheLaunchesAlone() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.F32)) {
+      Runnable forward = forward(f);
+      Runnable backward = backward(f, linear());
+      backward.run(); // the larger workspace of the two
+      for (Runnable call : new Runnable[] {forward, backward}) {
+        call.run();
+        long launches = cudart.launches();
+        long calls = cudart.calls();
+        call.run();
+        assertThat(cudart.calls() - calls).isEqualTo(1 + cudart.launches() - launches);
+      }
+    }
+  }
+}
