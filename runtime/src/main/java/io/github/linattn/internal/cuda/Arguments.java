@@ -6,7 +6,6 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import io.github.linattn.Tensor;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
 
@@ -67,6 +66,6 @@ record Arguments(StructLayout layout, MemorySegment memory) {
   }
 
   long offset(String member) {
-    return layout.byteOffset(PathElement.groupElement(member));
+    return ChunkedStructs.offset(layout, member);
   }
 }

@@ -21,12 +21,14 @@ import org.jspecify.annotations.Nullable;
  * in turn. The caller holds the queue's lock.
  */
 final class ChunkedCalls {
-  private static final int MOST = 16;
+  /** Of each pass: a model of so many layers repeats every one of its calls. */
+  private static final int MOST = 64;
+
   private static final long TICKET_BYTES = 128;
 
   private final CudaQueue queue;
   private final Arena owner;
-  private final ChunkedCall[] calls = new ChunkedCall[MOST];
+  private final List<ChunkedCall> forwards = new ArrayList<>();
   private final List<GradientCall> backwards = new ArrayList<>();
 
   /** Of memory that stays until the end, because graphs may use it: old workspaces and tickets. */
@@ -35,14 +37,10 @@ final class ChunkedCalls {
   private Arena workspaceOwner = Arena.ofShared();
   private @Nullable DeviceMemory workspace;
   private @Nullable DeviceMemory tickets;
-  private int next;
 
   ChunkedCalls(CudaQueue queue, Arena owner) {
     this.queue = queue;
     this.owner = owner;
-    for (int i = 0; i < MOST; i++) {
-      calls[i] = new ChunkedCall(queue, owner);
-    }
   }
 
   /** Runs this very call again if it is one of the last; takes no memory. */
@@ -56,9 +54,10 @@ final class ChunkedCalls {
       Tensor o,
       Tensor g,
       @Nullable AttentionState finalState) {
-    for (int i = 0; i < MOST; i++) {
-      if (calls[i].isFor(operator, q, k, v, packing, initial, o, g, finalState)) {
-        calls[i].run();
+    for (int i = 0; i < forwards.size(); i++) {
+      ChunkedCall known = forwards.get(i);
+      if (known.isFor(operator, q, k, v, packing, initial, o, g, finalState)) {
+        known.run();
         return true;
       }
     }
@@ -69,7 +68,9 @@ final class ChunkedCalls {
   void run(ForwardCall forward, ForwardPlan plan, Kernels kernels) {
     makeRoomForConstants();
     long address = workspace(plan.workspaceBytes() + 2 * ChunkedCall.alignedBytes(1));
-    ChunkedCall call = calls[next];
+    ChunkedCall call =
+        forwards.size() < MOST ? new ChunkedCall(queue, owner) : forwards.removeFirst();
+    forwards.addLast(call);
     try {
       call.fill(forward, plan, kernels, address, tickets(plan));
       call.run();
@@ -77,7 +78,6 @@ final class ChunkedCalls {
       call.clear();
       throw e;
     }
-    next = (next + 1) % MOST;
   }
 
   /** Runs this very backward again if it is one of the last; takes no memory. */
@@ -168,9 +168,7 @@ final class ChunkedCalls {
   }
 
   private void clear() {
-    for (ChunkedCall call : calls) {
-      call.clear();
-    }
+    forwards.forEach(ChunkedCall::clear);
     backwards.forEach(GradientCall::clear);
   }
 

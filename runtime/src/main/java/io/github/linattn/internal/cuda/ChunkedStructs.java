@@ -9,6 +9,10 @@ import io.github.linattn.bindings.TensorMapWriter;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.StructLayout;
+import java.util.Collections;
+import java.util.IdentityHashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * The arguments of the kernels of the family {@code chunked}, laid out as in {@code
@@ -107,10 +111,16 @@ public final class ChunkedStructs {
               MemoryLayout.paddingLayout(8))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
+  /** By the very layouts: comparing them member by member would be slow as well. */
+  private static final Map<StructLayout, Map<String, Long>> OFFSETS =
+      Collections.synchronizedMap(new IdentityHashMap<>());
+
   private ChunkedStructs() {}
 
-  /** Offset of a member that the struct has. */
+  /** Offset of a member that the struct has; kept, because a layout is slow to tell it. */
   static long offset(StructLayout struct, String member) {
-    return struct.byteOffset(PathElement.groupElement(member));
+    return OFFSETS
+        .computeIfAbsent(struct, key -> new ConcurrentHashMap<>())
+        .computeIfAbsent(member, name -> struct.byteOffset(PathElement.groupElement(name)));
   }
 }

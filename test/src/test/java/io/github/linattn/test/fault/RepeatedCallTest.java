@@ -1,18 +1,26 @@
 package io.github.linattn.test.fault;
 
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.sun.management.ThreadMXBean;
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
+import io.github.linattn.internal.cuda.ChunkedStructs;
+import io.github.linattn.internal.cuda.GradientStructs;
+import java.lang.foreign.StructLayout;
 import java.lang.management.ManagementFactory;
+import java.nio.ByteBuffer;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.function.Function;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
@@ -29,6 +37,7 @@ import org.junit.jupiter.params.provider.MethodSource;
  */
 final class RepeatedCallTest {
   private static final int D = FakeKernels.HEAD_DIM;
+  private static final int LAYERS = 64;
   private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
   private static final AttentionShape LONG = AttentionShape.of(1, 2, 20_000, D);
   private static final AttentionShape GROUPED = new AttentionShape(1, 8, 2, 100, D, D);
@@ -161,5 +170,81 @@ final class RepeatedCallTest {
         assertThat(cudart.calls() - calls).isEqualTo(1 + cudart.launches() - launches);
       }
     }
+  }
+
+  @Test
+  void everyLayerOfAModelIsRepeated() {
+    AttentionShape shape = AttentionShape.of(1, 2, 100, D);
+    List<BackwardFixture> layers = new ArrayList<>();
+    try (Backend gpu = Backend.cuda(0)) {
+      LinearAttention attention = linear().on(gpu);
+      for (int i = 0; i < LAYERS; i++) {
+        layers.add(new BackwardFixture(shape, DType.BF16));
+      }
+      runAll(attention, layers);
+      runAll(attention, layers); // the first backward has moved the workspace
+      long launches = cudart.launches();
+      long calls = cudart.calls();
+      runAll(attention, layers);
+      launches = cudart.launches() - launches;
+      assertThat(cudart.calls() - calls).isEqualTo(2 * LAYERS + launches);
+    }
+    layers.forEach(BackwardFixture::close);
+  }
+
+  private static void runAll(LinearAttention attention, List<BackwardFixture> layers) {
+    for (BackwardFixture f : layers) {
+      attention.forwardInto(f.input, f.o, f.g, null);
+    }
+    for (BackwardFixture f : layers.reversed()) {
+      attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+    }
+  }
+
+  @Test
+  void everyLaunchIsToldThatAStateMovedOn() {
+    for (AttentionShape shape : List.of(SHORT, LONG)) {
+      reset();
+      try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+        AttentionState state = f.state(1);
+        AttentionInput continued = f.input.from(state);
+        LinearAttention attention = linear().on(f.gpu);
+        LinearAttention again = linear().on(f.gpu);
+        attention.backwardInto(continued, f.o, f.g, f.dO, f.gradients);
+        List<ByteBuffer> before = launched(0);
+        attention.forwardInto(continued, f.o, f.g, state);
+        int repeated = Math.toIntExact(cudart.launches());
+        attention.backwardInto(continued, f.o, f.g, f.dO, f.gradients);
+        List<ByteBuffer> after = launched(repeated);
+        int fresh = Math.toIntExact(cudart.launches());
+        again.backwardInto(continued, f.o, f.g, f.dO, f.gradients);
+        assertThat(after)
+            .as("as if it were filled in now, and not as before")
+            .containsExactlyElementsOf(launched(fresh))
+            .isNotEqualTo(before);
+      }
+    }
+  }
+
+  /** The arguments of all launches from this one on. */
+  private static List<ByteBuffer> launched(int first) {
+    List<ByteBuffer> arguments = new ArrayList<>();
+    for (int i = first; i < cudart.launches(); i++) {
+      long bytes = structOf(cudart.launchKernel(i)).byteSize();
+      arguments.add(ByteBuffer.wrap(cudart.launchArguments(i, bytes).toArray(JAVA_BYTE)));
+    }
+    return arguments;
+  }
+
+  private static StructLayout structOf(String kernel) {
+    return switch (kernel.replaceAll("la_chunked_|_(bf16|f32).*|_d128", "")) {
+      case "gradient_rows_simt" -> GradientStructs.GRADIENT_ROWS;
+      case "state_sums_wgmma" -> ChunkedStructs.HOPPER;
+      case "state_scan_simt" -> ChunkedStructs.STATE_SCAN;
+      case "query_gradient_wgmma", "gradient_sums_wgmma", "key_value_gradient_wgmma" ->
+          GradientStructs.HOPPER_GRADIENTS;
+      case "gradient_recurrence_simt" -> GradientStructs.GRADIENT_RECURRENCE;
+      default -> throw new AssertionError("no struct is known here of " + kernel);
+    };
   }
 }
