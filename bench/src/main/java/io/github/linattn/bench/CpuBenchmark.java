@@ -17,13 +17,16 @@ import org.openjdk.jmh.annotations.State;
 import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
-/** Forward and backward of 4 heads on all processors. */
+/**
+ * Forward and backward of 4 heads on all processors, in calls and in GFLOP per second; the rate of
+ * {@link GemmBenchmark} is what the machine can do.
+ */
 @State(Scope.Benchmark)
 @Fork(1)
 @Warmup(iterations = 3, time = 2)
 @Measurement(iterations = 5, time = 2)
-@BenchmarkMode(Mode.AverageTime)
-@OutputTimeUnit(TimeUnit.MILLISECONDS)
+@BenchmarkMode(Mode.Throughput)
+@OutputTimeUnit(TimeUnit.SECONDS)
 @SuppressWarnings("NullAway.Init") // JMH calls setUp first
 public class CpuBenchmark {
   /** D. */
@@ -39,21 +42,23 @@ public class CpuBenchmark {
   /** Makes operands and a first forward, which the backward reads. */
   @Setup
   public void setUp() {
-    session = new Session(Backend.cpu(), AttentionShape.of(1, 4, tokens, headDim));
+    session = Session.of(Backend.cpu(), AttentionShape.of(1, 4, tokens, headDim));
     session.forward();
   }
 
   /** One forward. */
   @Benchmark
-  public Tensor forward() {
+  public Tensor forward(Flops flops) {
     session.forward();
+    flops.addForward(session.shape());
     return session.output();
   }
 
   /** One backward. */
   @Benchmark
-  public Tensor backward() {
+  public Tensor backward(Flops flops) {
     session.backward();
+    flops.addBackward(session.shape());
     return session.gradients().dq();
   }
 

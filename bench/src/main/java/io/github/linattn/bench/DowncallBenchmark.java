@@ -19,7 +19,7 @@ import org.openjdk.jmh.annotations.Setup;
 import org.openjdk.jmh.annotations.State;
 import org.openjdk.jmh.annotations.Warmup;
 
-/** Cost of one call into native code. */
+/** Cost of one call into native code, by a method handle and by JNI. */
 @Fork(1)
 @Warmup(iterations = 3, time = 1)
 @Measurement(iterations = 5, time = 1)
@@ -48,10 +48,26 @@ public class DowncallBenchmark {
     }
   }
 
+  /** The C side of JNI; the exception of a machine without gcc says why there is no figure. */
+  @State(Scope.Benchmark)
+  public static class Jni {
+    /** Compiles and loads it. */
+    @Setup
+    public void setUp() {
+      JniFunction.load();
+    }
+  }
+
   /** A C function that does next to nothing: the call itself. */
   @Benchmark
   public int emptyCall() throws Throwable {
     return (int) ABS.invokeExact(-1);
+  }
+
+  /** The same function behind JNI. */
+  @Benchmark
+  public int emptyCallByJni(Jni loaded) {
+    return JniFunction.abs(-1);
   }
 
   /** The call with which every entry into the GPU backend begins, status check included. */

@@ -4,8 +4,10 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.Event;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import java.util.ArrayList;
@@ -15,6 +17,8 @@ import java.util.Random;
 /** Operands and results of one shape on one backend, so that a benchmark measures calls alone. */
 final class Session implements AutoCloseable {
   private final Backend backend;
+  private final boolean ownsBackend;
+  private final Stream stream;
   private final AttentionShape shape;
   private final LinearAttention attention;
   private final AttentionInput input;
@@ -25,10 +29,12 @@ final class Session implements AutoCloseable {
   private final List<Tensor> tensors = new ArrayList<>();
   private final Random random = new Random(20251);
 
-  Session(Backend backend, AttentionShape shape) {
+  private Session(Backend backend, boolean ownsBackend, AttentionShape shape) {
     this.backend = backend;
+    this.ownsBackend = ownsBackend;
+    this.stream = backend.newStream();
     this.shape = shape;
-    this.attention = LinearAttention.builder().normalizeQueriesAndKeys(true).on(backend);
+    this.attention = LinearAttention.builder().normalizeQueriesAndKeys(true).on(backend, stream);
     this.input = AttentionInput.of(filled(shape.q()), filled(shape.k()), filled(shape.v()));
     this.dO = filled(shape.output());
     this.o = empty(shape.output());
@@ -40,6 +46,16 @@ final class Session implements AutoCloseable {
             empty(shape.v()),
             empty(shape.coefficients()),
             empty(shape.coefficients()));
+  }
+
+  /** Takes over the backend. */
+  static Session of(Backend backend, AttentionShape shape) {
+    return new Session(backend, true, shape);
+  }
+
+  /** On a stream of its own beside others. */
+  static Session onStreamOf(Backend shared, AttentionShape shape) {
+    return new Session(shared, false, shape);
   }
 
   private Tensor empty(TensorShape extents) {
@@ -92,9 +108,17 @@ final class Session implements AutoCloseable {
     attention.synchronize();
   }
 
+  /** Marks the stream. */
+  Event record() {
+    return stream.record();
+  }
+
   @Override
   public void close() {
     tensors.forEach(Tensor::close);
-    backend.close();
+    stream.close();
+    if (ownsBackend) {
+      backend.close();
+    }
   }
 }

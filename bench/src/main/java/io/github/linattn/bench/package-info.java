@@ -1,6 +1,6 @@
 /**
- * Benchmarks: JMH for host time, device events for kernels. Run by hand, one thread; every number
- * is printed with what it was measured on.
+ * Benchmarks: JMH for host time, device events for kernels. Run by hand; every number is printed
+ * with what it was measured on.
  */
 @NullMarked
 package io.github.linattn.bench;
