@@ -119,8 +119,12 @@ public final class ChunkedStructs {
 
   /** Offset of a member that the struct has; kept, because a layout is slow to tell it. */
   static long offset(StructLayout struct, String member) {
-    return OFFSETS
-        .computeIfAbsent(struct, key -> new ConcurrentHashMap<>())
-        .computeIfAbsent(member, name -> struct.byteOffset(PathElement.groupElement(name)));
+    Map<String, Long> known = OFFSETS.computeIfAbsent(struct, key -> new ConcurrentHashMap<>());
+    Long offset = known.get(member);
+    if (offset == null) {
+      offset = struct.byteOffset(PathElement.groupElement(member));
+      known.put(member, offset);
+    }
+    return offset;
   }
 }

@@ -34,10 +34,10 @@ final class ChunkedSupport {
     requireRows("dq", gradients.dq());
     requireRows("dk", gradients.dk());
     requireRows("dv", gradients.dv());
-    requireWithoutGaps("da", gradients.da());
-    requireWithoutGaps("db", gradients.db());
-    requireGradient("final", call.finalStateGradient());
-    requireGradient("initial", gradients.initialState().orElse(null));
+    requireWithoutGaps("da", "", gradients.da());
+    requireWithoutGaps("db", "", gradients.db());
+    requireGradient(" of the final state", call.finalStateGradient());
+    requireGradient(" of the initial state", gradients.initialState().orElse(null));
   }
 
   private static void requireInput(AttentionInput input) {
@@ -49,44 +49,49 @@ final class ChunkedSupport {
 
   private static void requireRows(String name, Tensor tensor) {
     int bytes = tensor.dtype().bytes();
-    refuseIf(
-        tensor.segment().address() % ALIGNMENT != 0,
-        "not built for the GPU: %s that does not start at a multiple of %d bytes"
-            .formatted(name, ALIGNMENT));
+    requireAligned(name, "", tensor);
     for (int axis = 0; axis < tensor.shape().rank() - 1; axis++) {
-      refuseIf(
-          tensor.shape().extent(axis) > 1 && tensor.stride(axis) * bytes % ALIGNMENT != 0,
-          "not built for the GPU: %s with a stride along axis %d that is no multiple of %d bytes"
-              .formatted(name, axis, ALIGNMENT));
+      if (tensor.shape().extent(axis) > 1 && tensor.stride(axis) * bytes % ALIGNMENT != 0) {
+        throw refused(
+            "%s with a stride along axis %d that is no multiple of %d bytes"
+                .formatted(name, axis, ALIGNMENT));
+      }
     }
   }
 
   private static void requireState(String role, @Nullable AttentionState state) {
     if (state != null) {
-      requireWhole(role + " state S", state.s());
-      requireWhole(role + " state z", state.z());
-      requireWhole(role + " state u", state.u());
+      requireWhole(role, " state S", state.s());
+      requireWhole(role, " state z", state.z());
+      requireWhole(role, " state u", state.u());
     }
   }
 
-  private static void requireGradient(String role, @Nullable StateGradient gradient) {
+  private static void requireGradient(String of, @Nullable StateGradient gradient) {
     if (gradient != null) {
-      requireWhole("dS of the " + role + " state", gradient.ds());
-      requireWhole("dz of the " + role + " state", gradient.dz());
-      requireWhole("du of the " + role + " state", gradient.du());
+      requireWhole("dS", of, gradient.ds());
+      requireWhole("dz", of, gradient.dz());
+      requireWhole("du", of, gradient.du());
     }
   }
 
-  private static void requireWithoutGaps(String name, Tensor tensor) {
-    refuseIf(!tensor.isContiguous(), "not built for the GPU: %s with gaps".formatted(name));
+  /** A name comes in two parts, which are joined for a message alone. */
+  private static void requireWithoutGaps(String name, String suffix, Tensor tensor) {
+    if (!tensor.isContiguous()) {
+      throw refused("%s%s with gaps".formatted(name, suffix));
+    }
   }
 
-  private static void requireWhole(String name, Tensor tensor) {
-    requireWithoutGaps(name, tensor);
-    refuseIf(
-        tensor.segment().address() % ALIGNMENT != 0,
-        "not built for the GPU: %s that does not start at a multiple of %d bytes"
-            .formatted(name, ALIGNMENT));
+  private static void requireAligned(String name, String suffix, Tensor tensor) {
+    if (tensor.segment().address() % ALIGNMENT != 0) {
+      throw refused(
+          "%s%s that does not start at a multiple of %d bytes".formatted(name, suffix, ALIGNMENT));
+    }
+  }
+
+  private static void requireWhole(String name, String suffix, Tensor tensor) {
+    requireWithoutGaps(name, suffix, tensor);
+    requireAligned(name, suffix, tensor);
   }
 
   /** Whether the copy engine can read and write the tensors. */
@@ -122,9 +127,7 @@ final class ChunkedSupport {
     return true;
   }
 
-  private static void refuseIf(boolean condition, String what) {
-    if (condition) {
-      throw new UnsupportedOperationException(what + SCOPE);
-    }
+  private static UnsupportedOperationException refused(String what) {
+    return new UnsupportedOperationException("not built for the GPU: " + what + SCOPE);
   }
 }
