@@ -7,9 +7,12 @@ module io.github.linattn.cli {
   requires io.github.linattn.kernels;
   requires io.github.linattn.runtime;
   requires me.tongfei.progressbar;
+  requires tools.jackson.jr.ob;
 
   exports io.github.linattn.cli;
 
   opens io.github.linattn.cli to
       info.picocli;
+  opens io.github.linattn.cli.points to
+      tools.jackson.jr.ob;
 }

@@ -4,11 +4,12 @@ import static io.github.linattn.cli.BenchData.Kind.NORMAL;
 import static io.github.linattn.cli.BenchPass.FORWARD;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.cli.points.Problem;
 
 /**
  * One call to time.
  *
- * @param decode whether it is a decode step from and to a state, in place; forward only
+ * @param context tokens in the state from which a decode step goes, in place; 0 where it is none
  * @param data what the inputs are
  * @param pass forward, backward or both
  */
@@ -17,29 +18,35 @@ record BenchCase(
     Precision precision,
     boolean causal,
     boolean normalize,
-    boolean decode,
+    long context,
     BenchData.Kind data,
     BenchPass pass) {
 
   static BenchCase of(AttentionShape shape, Precision precision) {
-    return new BenchCase(shape, precision, true, false, false, NORMAL, FORWARD);
+    return new BenchCase(shape, precision, true, false, 0, NORMAL, FORWARD);
   }
 
-  static BenchCase decode(AttentionShape shape, Precision precision) {
-    return new BenchCase(shape, precision, true, false, true, NORMAL, FORWARD);
+  /** A decode step: a forward of one token from and to a state. */
+  static BenchCase decode(AttentionShape shape, Precision precision, long context) {
+    return new BenchCase(shape, precision, true, false, context, NORMAL, FORWARD);
+  }
+
+  boolean decode() {
+    return context > 0;
   }
 
   /** With these switches; a decode step stays causal. */
   BenchCase with(boolean newCausal, boolean newNormalize) {
-    return new BenchCase(shape, precision, newCausal || decode, newNormalize, decode, data, pass);
+    return new BenchCase(
+        shape, precision, newCausal || decode(), newNormalize, context, data, pass);
   }
 
   BenchCase with(BenchData.Kind newData) {
-    return new BenchCase(shape, precision, causal, normalize, decode, newData, pass);
+    return new BenchCase(shape, precision, causal, normalize, context, newData, pass);
   }
 
   BenchCase with(BenchPass newPass) {
-    return new BenchCase(shape, precision, causal, normalize, decode, data, newPass);
+    return new BenchCase(shape, precision, causal, normalize, context, data, newPass);
   }
 
   /** The extents, those that follow from others left out. */
@@ -58,6 +65,27 @@ record BenchCase(
         + (normalize ? " unit" : "")
         + (data == NORMAL ? "" : " " + Text.id(data))
         + (pass == BenchPass.BOTH ? " and forward" : "");
+  }
+
+  /** What a point of ours says it is about. */
+  Problem problem(String sweep, String method) {
+    return new Problem(
+        sweep,
+        method,
+        "",
+        Text.id(pass),
+        shape.batch(),
+        shape.heads(),
+        shape.keyValueHeads(),
+        shape.tokens(),
+        shape.keyDim(),
+        shape.valueDim(),
+        context,
+        Text.id(precision.dtype()),
+        Text.id(precision.mode()),
+        causal,
+        normalize,
+        Text.id(data));
   }
 
   /** Of q, k, v and o. */
@@ -83,7 +111,20 @@ record BenchCase(
   long stateBytes() {
     long heads = (long) shape.batch() * shape.keyValueHeads();
     long sums = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
-    return decode ? heads * sums * Float.BYTES : 0;
+    return decode() ? heads * sums * Float.BYTES : 0;
+  }
+
+  /**
+   * Memory above q, k, v and dO: the results, and o and g that a backward goes back through.
+   *
+   * @param workspaceBytes as planned
+   */
+  long memoryBytes(long workspaceBytes) {
+    int size = precision.dtype().bytes();
+    long inputs = shape.q().elements() + shape.k().elements() + shape.v().elements();
+    long outputs = shape.output().elements() * size + shape.normalizer().elements() * Float.BYTES;
+    long gradients = inputs * size + 2 * shape.coefficients().elements() * Float.BYTES;
+    return outputs + (pass.hasBackward() ? gradients : 0) + workspaceBytes;
   }
 
   /** Memory that a call touches. */

@@ -25,9 +25,6 @@ final class BenchData {
   /** Rows until they repeat. */
   static final int PERIOD = 1021;
 
-  /** Tokens that a decode step finds in its state. */
-  static final long STATE_COUNT = 1000;
-
   private static final double PRODUCT_DEVIATION = 0.2;
   private static final int POISON_BYTES = 1 << 22;
 

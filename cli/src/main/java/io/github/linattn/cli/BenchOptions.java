@@ -97,11 +97,13 @@ final class BenchOptions {
 
   @Option(
       names = "--beside-paper",
-      description =
-          "time the family paper in the same process, too, where it can do a case in a second")
+      description = "time the family paper in the same process, too, where it can do a case")
   boolean besidePaper;
 
-  @Option(names = "--json", paramLabel = "FILE", description = "write all samples there")
+  @Option(
+      names = "--json",
+      paramLabel = "FILE",
+      description = "merge every point with its samples into this file, as it comes")
   @Nullable Path json;
 
   /** What the options ask for, in the order of the table. */

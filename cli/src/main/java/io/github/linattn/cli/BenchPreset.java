@@ -25,6 +25,7 @@ enum BenchPreset {
   ACCURACY;
 
   private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
+  private static final long DECODE_CONTEXT = 1000;
   private static final int[] SHIPPED = {32, 64, 96, 128, 192, 256};
 
   /** The order of the targets. */
@@ -110,7 +111,8 @@ enum BenchPreset {
         (shape, precision) -> {
           if (asked.isEmpty() || asked.contains(precision)) {
             BenchCase added = BenchCase.of(shape, precision);
-            cases.add(shape.tokens() == 1 ? BenchCase.decode(shape, precision) : added);
+            cases.add(
+                shape.tokens() == 1 ? BenchCase.decode(shape, precision, DECODE_CONTEXT) : added);
           }
         };
     ALL.forEach(precision -> add.accept(AttentionShape.of(4, 16, 10_000, 128), precision));

@@ -1,5 +1,6 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.cli.points.Run;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Function;
@@ -11,18 +12,18 @@ final class BenchReport {
 
   private BenchReport() {}
 
-  static List<String> head(BenchMachine machine, BenchPass pass) {
+  static List<String> head(Run run, String family, BenchPass pass) {
     return List.of(
         Text.format(
-            "%s %s, driver %s, CUDA Runtime %s, Java %s, %s, family %s, %s",
-            machine.gpu(),
-            machine.architecture(),
-            machine.driver(),
-            machine.runtime(),
-            machine.java(),
-            machine.linattn(),
-            machine.family(),
-            machine.time()),
+            "%s %s, driver %s, clocks %s, %s, commit %s, family %s, %s",
+            run.machine(),
+            run.architecture(),
+            run.driver(),
+            run.clocks(),
+            run.versions(),
+            run.commit(),
+            family,
+            run.started()),
         Text.format(
             "Device time of a %s, median of 11 samples (least to most); floor: a copy within the"
                 + " GPU that moves as many bytes, from a graph or queued plainly, whichever is"

@@ -11,6 +11,7 @@ import org.jspecify.annotations.Nullable;
  * @param estimatedMicros what the planner expected
  * @param sets of tensors that the calls took in turn
  * @param exceedsCache whether the sets together are larger than any L2 cache
+ * @param memoryBytes above q, k, v and dO: results, what a backward goes back through, workspace
  * @param times of the pass
  * @param errors relative, of each output; NaN if one was not written
  * @param bound largest error allowed; da and db have a bound of their own
@@ -23,6 +24,7 @@ record BenchResult(
     double estimatedMicros,
     int sets,
     boolean exceedsCache,
+    long memoryBytes,
     DeviceTimes times,
     DeviceTimes floor,
     Errors errors,
@@ -48,10 +50,14 @@ record BenchResult(
     return times.median() / floor.median();
   }
 
-  /** Whether every result is within the bound; a NaN is not. */
+  /** Whether what was timed gave every result within the bound; a NaN is not. */
+  boolean chosenIsRight() {
+    return errors.within(problem.precision());
+  }
+
+  /** Whether every plan did. */
   boolean right() {
-    return errors.within(problem.precision())
-        && others.stream().allMatch(other -> other.times != null);
+    return chosenIsRight() && others.stream().allMatch(other -> other.times != null);
   }
 
   /** The planner's choice over the best plan. */

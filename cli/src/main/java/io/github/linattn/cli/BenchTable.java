@@ -2,9 +2,11 @@ package io.github.linattn.cli;
 
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.PointFile;
+import io.github.linattn.cli.points.Run;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -18,7 +20,9 @@ final class BenchTable {
   private static final String FAMILY = "linattn.family";
 
   private static final String PAPER = "paper";
-  private static final double MOST_MILLIS_OF_PAPER = 1000;
+
+  /** The figure that these points belong to: none. */
+  private static final String NO_SWEEP = "";
 
   private final Console console;
   private final BenchOptions options;
@@ -64,26 +68,23 @@ final class BenchTable {
   }
 
   private int run(Backend gpu, @Nullable Backend paper, List<BenchCase> cases) throws IOException {
-    BenchMachine machine = BenchMachine.here(options.family);
+    Run here = Machine.gpu();
+    var output = options.json == null ? null : new Output(PointFile.open(options.json), here);
     List<BenchResult> results = new ArrayList<>();
-    List<HostTime> hosts = new ArrayList<>();
-    BenchReport.head(machine, pass).forEach(line -> console.result("%s", line));
+    BenchReport.head(here, options.family, pass).forEach(line -> console.result("%s", line));
     try (var progress = new Progress(console.err(), "timing")) {
       progress.expect(cases.size());
-      var run = BenchRun.onGpu(gpu, allPlans, Double.POSITIVE_INFINITY);
-      var beside = paper == null ? null : BenchRun.onGpu(paper, false, MOST_MILLIS_OF_PAPER);
+      var run = BenchRun.onGpu(gpu, allPlans);
+      var beside = paper == null ? null : BenchRun.onGpu(paper, false);
+      String method = options.family.equals(PAPER) ? BenchPoints.PAPER : BenchPoints.OURS;
       for (BenchCase each : cases) {
-        time(run, each, results);
+        time(run, each, method, results, output);
         if (beside != null && beside.does(each)) {
-          time(beside, each, results);
+          time(beside, each, BenchPoints.PAPER, results, output);
         }
         progress.step(each.name());
       }
-      timeHost(gpu, cases, hosts);
-    } finally {
-      if (options.json != null) {
-        Files.writeString(options.json, BenchJson.text(machine, results, hosts));
-      }
+      timeHost(gpu, cases, output);
     }
     if (allPlans) {
       console.result("%s", BenchReport.planner(results));
@@ -92,25 +93,59 @@ final class BenchTable {
     return right ? ExitCode.DONE : ExitCode.FAILED;
   }
 
-  private void time(BenchRun run, BenchCase each, List<BenchResult> results) {
+  /** Where the points of this run go. */
+  private static final class Output {
+    private final PointFile file;
+    private final int run;
+
+    Output(PointFile file, Run run) {
+      this.file = file;
+      this.run = file.add(run);
+    }
+
+    void put(List<Point> points) throws IOException {
+      for (Point point : points) {
+        file.put(run, point);
+      }
+    }
+  }
+
+  private void time(
+      BenchRun run,
+      BenchCase each,
+      String method,
+      List<BenchResult> results,
+      @Nullable Output output)
+      throws IOException {
+    List<Point> points;
     try {
       BenchResult result = run.run(each);
       results.add(result);
       BenchReport.rows(result).forEach(row -> console.result("%s", row));
-    } catch (UnsupportedOperationException | CudaOutOfMemoryException no) {
+      points = BenchPoints.of(result, NO_SWEEP, method);
+    } catch (UnsupportedOperationException
+        | BenchRun.NoRoomException
+        | CudaOutOfMemoryException no) {
       console.result("%s", BenchReport.leftOut(each, Text.firstClause(no)));
+      points = List.of(BenchPoints.of(each, NO_SWEEP, method, no));
+    }
+    if (output != null) {
+      output.put(points);
     }
   }
 
   /** Once for each type among the cases. */
-  private void timeHost(Backend gpu, List<BenchCase> cases, List<HostTime> hosts) {
+  private void timeHost(Backend gpu, List<BenchCase> cases, @Nullable Output output)
+      throws IOException {
     Set<DType> types = new LinkedHashSet<>();
     cases.forEach(each -> types.add(each.precision().dtype()));
     for (DType dtype : types) {
       try {
         HostTime host = HostTime.measure(gpu, dtype, pass);
-        hosts.add(host);
         console.result("%s", BenchReport.host(host));
+        if (output != null) {
+          output.put(List.of(BenchPoints.of(host)));
+        }
       } catch (UnsupportedOperationException notBuilt) {
         console.note(Text.format("no host time of %s: %s", Text.id(dtype), Text.message(notBuilt)));
       }

@@ -115,7 +115,7 @@ final class BenchTensors implements AutoCloseable {
         next(DType.F32, TensorShape.of(batch, heads, 1, shape.keyDim(), shape.valueDim())),
         next(DType.F32, TensorShape.of(batch, heads, 1, shape.keyDim())),
         next(DType.F32, TensorShape.of(batch, heads, 1, shape.valueDim())),
-        BenchData.STATE_COUNT);
+        problem.context());
   }
 
   /** Queues the copy that takes as many bytes as the call. */

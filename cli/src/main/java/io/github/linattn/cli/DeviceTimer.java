@@ -11,7 +11,7 @@ import java.util.function.IntConsumer;
 /**
  * Times an operation on a GPU by its own clock. The samples are queued without waiting between
  * them, and all but long operations are repeated in a graph, so that the device never waits for the
- * host.
+ * host. What takes over a second is sampled once.
  */
 final class DeviceTimer {
   private static final int WARM_UP = 3;
@@ -20,6 +20,7 @@ final class DeviceTimer {
   /** The host queues the next call long before one of these is done, even before it is compiled. */
   private static final double LONG_MILLIS = 2;
 
+  private static final double MOST_MILLIS = 1000;
   private static final double SAMPLE_MILLIS = 1;
   private static final int MOST_CALLS = 1024;
 
@@ -42,11 +43,19 @@ final class DeviceTimer {
    * @param operation queues one call with the tensors of a set
    */
   DeviceTimes time(IntConsumer operation) {
+    long start = System.nanoTime();
+    operation.accept(0);
+    stream.synchronize();
+    double first = (System.nanoTime() - start) * 1e-6;
+    double second = once(() -> operation.accept(1 % sets));
+    if (second > MOST_MILLIS) {
+      return times(first, 1, false, List.of(second));
+    }
     repeat(operation, Math.max(WARM_UP, sets));
     stream.synchronize();
     if (least(samples(() -> operation.accept(0), WARM_UP)) >= LONG_MILLIS) {
       int[] next = {0};
-      return times(1, false, samples(() -> operation.accept(next[0]++ % sets), SAMPLES));
+      return times(first, 1, false, samples(() -> operation.accept(next[0]++ % sets), SAMPLES));
     }
     int calls = sets;
     while (true) {
@@ -55,11 +64,11 @@ final class DeviceTimer {
         double sample = least(samples(graph::launch, WARM_UP));
         int wanted = (int) Math.min(MOST_CALLS, Math.ceil(SAMPLE_MILLIS / sample * calls));
         if (wanted <= calls) {
-          return times(calls, true, samples(graph::launch, SAMPLES));
+          return times(first, calls, true, samples(graph::launch, SAMPLES));
         }
         calls = Math.ceilDiv(wanted, sets) * sets;
       } catch (CudaException | UnsupportedOperationException notInAGraph) {
-        return times(calls, false, samples(() -> repeat(operation, now), SAMPLES));
+        return times(first, calls, false, samples(() -> repeat(operation, now), SAMPLES));
       }
     }
   }
@@ -76,7 +85,8 @@ final class DeviceTimer {
       return first;
     }
     int calls = first.calls();
-    DeviceTimes plain = times(calls, false, samples(() -> repeat(operation, calls), SAMPLES));
+    DeviceTimes plain =
+        times(first.firstMillis(), calls, false, samples(() -> repeat(operation, calls), SAMPLES));
     return plain.median() < first.median() ? plain : first;
   }
 
@@ -90,8 +100,20 @@ final class DeviceTimer {
     return values.stream().mapToDouble(value -> value).min().orElseThrow();
   }
 
-  private static DeviceTimes times(int calls, boolean graph, List<Double> millis) {
-    return new DeviceTimes(calls, graph, millis.stream().map(sample -> sample / calls).toList());
+  private static DeviceTimes times(
+      double firstMillis, int calls, boolean graph, List<Double> millis) {
+    return new DeviceTimes(
+        firstMillis, calls, graph, millis.stream().map(sample -> sample / calls).toList());
+  }
+
+  private double once(Runnable work) {
+    try (Event before = stream.record()) {
+      work.run();
+      try (Event after = stream.record()) {
+        after.synchronize();
+        return after.millisSince(before);
+      }
+    }
   }
 
   /** Times between marks; one run before the first mark keeps the device busy. */

@@ -5,11 +5,12 @@ import java.util.List;
 /**
  * Device times of one operation.
  *
+ * @param firstMillis host time of the first call of all, from queueing it until it is done
  * @param calls of the operation in each sample
  * @param graph whether the device took them from a graph, without the host
  * @param millis of one call, a mean over those of a sample, in the order they were taken
  */
-record DeviceTimes(int calls, boolean graph, List<Double> millis) {
+record DeviceTimes(double firstMillis, int calls, boolean graph, List<Double> millis) {
   DeviceTimes {
     millis = List.copyOf(millis);
   }

@@ -7,7 +7,6 @@ import picocli.CommandLine.IVersionProvider;
 
 /** What {@code --version} prints. */
 final class Version implements IVersionProvider {
-  private static final String FILE = "version.txt";
 
   @Override
   public String[] getVersion() throws IOException {
@@ -15,9 +14,18 @@ final class Version implements IVersionProvider {
   }
 
   static String text() throws IOException {
-    try (InputStream stream = Version.class.getResourceAsStream(FILE)) {
+    return read("version.txt");
+  }
+
+  /** The commit that was built, with a mark if files had changed since; or unknown. */
+  static String commit() throws IOException {
+    return read("commit.txt");
+  }
+
+  private static String read(String file) throws IOException {
+    try (InputStream stream = Version.class.getResourceAsStream(file)) {
       if (stream == null) {
-        throw new IOException("the build left out " + FILE);
+        throw new IOException("the build left out " + file);
       }
       return new String(stream.readAllBytes(), StandardCharsets.UTF_8).strip();
     }

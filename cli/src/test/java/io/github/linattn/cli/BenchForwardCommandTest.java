@@ -2,6 +2,7 @@ package io.github.linattn.cli;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.linattn.AttentionShape;
@@ -12,12 +13,18 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.Mode;
 import io.github.linattn.Plan;
 import io.github.linattn.Stream;
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.Problem;
+import io.github.linattn.cli.points.Run;
+import io.github.linattn.cli.points.Samples;
+import io.github.linattn.cli.points.Status;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -28,9 +35,8 @@ import picocli.CommandLine;
 /** Breaks when the benchmark reads its options, or tells its results, in another way. */
 class BenchForwardCommandTest {
   private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
-  private static final BenchMachine MACHINE =
-      new BenchMachine(
-          "2026-11-21T00:00:00Z", "GPU \"A\"", "sm_90", "13.0", "12.8", "25", "1", "f");
+  private static final Run HERE =
+      new Run("2026-11-21T00:00:00Z", "GPU A", "sm_90", "580", "1980 MHz", "abc", Map.of());
 
   @TempDir Path folder;
 
@@ -158,7 +164,7 @@ class BenchForwardCommandTest {
     for (double each : millis) {
       samples.add(each);
     }
-    return new DeviceTimes(calls, true, samples);
+    return new DeviceTimes(2.5, calls, true, samples);
   }
 
   private static BenchResult result(double error, BenchResult.Other... others) {
@@ -172,6 +178,7 @@ class BenchForwardCommandTest {
         170,
         2,
         true,
+        1000,
         times(1, 0.19, 0.176, 0.175),
         times(1, 0.16, 0.17, 0.15),
         errors,
@@ -188,7 +195,7 @@ class BenchForwardCommandTest {
     assertThat(BenchReport.rows(result(Double.NaN)).getFirst())
         .endsWith("     NaN 1.0e-07 1.2e-02  FAILED");
     assertThat(result(Double.NaN).right()).isFalse();
-    assertThat(BenchReport.head(MACHINE, BenchPass.FORWARD)).hasSize(3);
+    assertThat(BenchReport.head(HERE, "chunked", BenchPass.FORWARD)).hasSize(3);
   }
 
   @Test
@@ -205,23 +212,75 @@ class BenchForwardCommandTest {
   }
 
   @Test
-  void jsonHasEverySample() {
-    HostTime host = new HostTime(DType.BF16, BenchPass.FORWARD, 6.25, 0);
-    BenchResult result =
-        result(Double.NaN, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3)));
-    assertThat(BenchJson.text(MACHINE, List.of(result), List.of(host)))
-        .startsWith("{\"time\": \"2026-11-21T00:00:00Z\", \"gpu\": \"GPU \\\"A\\\"\"")
-        .contains("\"tokens\": 10000, \"keyDim\": 128", "\"data\": \"normal\"")
-        .contains(
-            "\"forward\": {\"median\": 0.176000, \"calls\": 1, \"graph\": true, \"samples\":"
-                + " [0.190000, 0.176000, 0.175000]}")
-        .contains("\"floor\": {\"median\": 0.160000, \"calls\": 1, \"graph\": true")
-        .contains(
-            "\"ratio\": 1.10000, \"errorOfO\": null, \"errorOfG\": 1.00000e-07,"
-                + " \"bound\": 0.0120000, \"right\": false")
-        .contains("\"plans\": [{\"name\": \"mma\", \"estimatedMicros\": 300.000")
-        .endsWith(
-            "\"host\": [\n  {\"dtype\": \"bf16\", \"pass\": \"forward\", \"micros\": 6.25000, \"heapBytes\": 0.00000}]}\n");
+  void aResultIsAPointOfItsPassOneOfTheCopyAndOneOfEachPlan() {
+    List<Point> points =
+        BenchPoints.of(
+            result(1e-3, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3))), "s", "linattn");
+    assertThat(points)
+        .extracting(each -> each.problem().method() + " " + each.problem().plan())
+        .containsExactly("linattn ", "copy ", "linattn mma");
+    Point chosen = points.getFirst();
+    assertThat(chosen.problem())
+        .isEqualTo(
+            new Problem(
+                "s", "linattn", "", "forward", 4, 16, 16, 10_000, 128, 128, 0, "bf16", "default",
+                true, false, "normal"));
+    assertThat(chosen.millis()).isEqualTo(0.176);
+    assertThat(chosen.samples())
+        .isEqualTo(
+            Samples.of(
+                Samples.Clock.DEVICE, 1, true, 2, true, 2.5, null, List.of(0.19, 0.176, 0.175)));
+    assertThat(chosen.bytes()).isEqualTo(64L * 10_000 * (4 * 128 * 2 + 4));
+    assertThat(chosen.memoryBytes()).isEqualTo(1000);
+    assertThat(chosen.errors()).containsEntry("o", 1e-3).containsEntry("g", 1e-7);
+    assertThat(points.get(1).millis()).isEqualTo(0.16);
+    assertThat(points.get(2).millis()).isEqualTo(0.3);
+  }
+
+  @Test
+  void aWrongResultIsAPointThatFailed() {
+    List<Point> points =
+        BenchPoints.of(
+            result(Double.NaN, new BenchResult.Other("mma", 300, 0.5, null)), "s", "linattn");
+    assertThat(points)
+        .extracting(Point::status)
+        .containsExactly(Status.FAILED, Status.OK, Status.FAILED);
+    assertThat(points.getFirst().millis()).isNaN();
+    assertThat(points.getFirst().errors()).containsEntry("o", null);
+  }
+
+  @Test
+  void whatCouldNotBeTimedIsAPointToo() {
+    BenchCase each = BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16);
+    assertThat(
+            BenchPoints.of(each, "s", "linattn", new UnsupportedOperationException("not built"))
+                .status())
+        .isEqualTo(Status.MISSING);
+    Point large =
+        BenchPoints.of(each, "s", "linattn", new BenchRun.NoRoomException("needs 300 GB"));
+    assertThat(large.status()).isEqualTo(Status.OUT_OF_MEMORY);
+    assertThat(large.why()).isEqualTo("needs 300 GB");
+    assertThatThrownBy(
+            () -> BenchPoints.of(each, "s", "linattn", new IllegalStateException("a fault")))
+        .hasMessage("a fault");
+  }
+
+  @Test
+  void hostTimeIsAPointOfTheHostsClock() {
+    Point host = BenchPoints.of(new HostTime(DType.BF16, BenchPass.FORWARD, 6.25, 16));
+    Samples samples = Objects.requireNonNull(host.samples());
+    assertThat(samples.clock()).isEqualTo(Samples.Clock.HOST);
+    assertThat(samples.heapBytes()).isEqualTo(16);
+    assertThat(host.millis()).isEqualTo(0.00625);
+    assertThat(host.problem().sweep()).isEqualTo("host");
+  }
+
+  @Test
+  void memoryIsWhatComesToTheInputs() {
+    BenchCase forward = BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16);
+    assertThat(forward.memoryBytes(7)).isEqualTo(2 * 100 * (64 * 2 + 4) + 7);
+    assertThat(forward.with(BenchPass.BACKWARD).memoryBytes(7))
+        .isEqualTo(2 * 100 * (4 * 64 * 2 + 4) + 2 * 2 * 4 + 7);
   }
 
   @Test
@@ -258,13 +317,13 @@ class BenchForwardCommandTest {
   void aFloorMovesWhatTheForwardMoves() {
     BenchCase plain = BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16);
     assertThat(plain.traffic()).isEqualTo(2 * 100 * (4 * 64 * 2 + 4));
-    BenchCase decode = BenchCase.decode(AttentionShape.of(1, 2, 1, 64), BF16);
+    BenchCase decode = BenchCase.decode(AttentionShape.of(1, 2, 1, 64), BF16, 1000);
     assertThat(decode.traffic()).isEqualTo(2 * (4 * 64 * 2 + 4) + 2 * 2 * (64 * 64 + 128) * 4);
     for (BenchCase each : List.of(plain, decode)) {
       assertThat(BenchTensors.bytes(each)).isGreaterThanOrEqualTo(each.traffic());
     }
     assertThat(BenchRun.sets(plain, 0, 100_000_000_000L)).isEqualTo(64);
-    BenchCase steps = BenchCase.decode(AttentionShape.of(4, 16, 1, 128), BF16);
+    BenchCase steps = BenchCase.decode(AttentionShape.of(4, 16, 1, 128), BF16, 1000);
     assertThat(BenchRun.sets(steps, 0, 100_000_000_000L)).isEqualTo(42);
     BenchCase large = BenchCase.of(AttentionShape.of(4, 16, 10_000, 128), BF16);
     assertThat(BenchRun.sets(large, 0, 100_000_000_000L)).isEqualTo(2);
@@ -274,7 +333,7 @@ class BenchForwardCommandTest {
 
   private static BenchResult onCpu(BenchCase problem) {
     try (Backend cpu = Backend.cpu(2)) {
-      return new BenchRun(cpu, () -> 8L << 30, false, 1e6).run(problem);
+      return new BenchRun(cpu, () -> 8L << 30, false).run(problem);
     }
   }
 
@@ -291,7 +350,7 @@ class BenchForwardCommandTest {
             BenchCase.of(grouped, exact).with(BenchData.Kind.POSITIVE),
             BenchCase.of(grouped, exact).with(false, false),
             BenchCase.of(grouped, exact).with(true, true),
-            BenchCase.decode(AttentionShape.of(1, 4, 1, 32), exact))) {
+            BenchCase.decode(AttentionShape.of(1, 4, 1, 32), exact, 12_345))) {
       BenchResult result = onCpu(each);
       assertThat(result.errors().largest()).as(each.name()).isBetween(1e-9, 2e-6);
       assertThat(result.right()).isTrue();

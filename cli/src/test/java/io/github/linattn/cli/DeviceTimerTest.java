@@ -7,10 +7,11 @@ import io.github.linattn.Event;
 import io.github.linattn.Graph;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Breaks when the floor is not the faster of the two ways to copy. */
+/** Breaks when the floor is not the faster of two ways, or long calls are repeated. */
 class DeviceTimerTest {
 
   @ParameterizedTest
@@ -20,6 +21,14 @@ class DeviceTimerTest {
     DeviceTimes times = new DeviceTimer(clock, 2).fastest(set -> clock.work());
     assertThat(times.graph()).isEqualTo(graph);
     assertThat(times.median()).isCloseTo(graph ? graphMillis : plainMillis, within(1e-9));
+  }
+
+  @Test
+  void whatTakesOverASecondIsSampledOnce() {
+    var clock = new Clock(1001, 1001);
+    DeviceTimes times = new DeviceTimer(clock, 2).fastest(set -> clock.work());
+    assertThat(times.millis()).containsExactly(1001.0);
+    assertThat(clock.now).isEqualTo(2 * 1001);
   }
 
   /** A device on which a call takes as long as was said, in a graph and out of one. */

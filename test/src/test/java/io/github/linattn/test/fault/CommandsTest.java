@@ -62,7 +62,7 @@ final class CommandsTest {
     assertThat(json)
         .content()
         .contains(
-            "\"graph\": true", "\"errorOfO\": null", "\"right\": false", "\"name\": \"mma:576\"");
+            "\"graph\":true", "\"o\":null", "\"status\":\"FAILED\"", "\"plan\":\"mma:576\"");
   }
 
   @Test

@@ -1,0 +1,123 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.Mode;
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.Problem;
+import io.github.linattn.cli.points.Samples;
+import io.github.linattn.cli.points.Samples.Clock;
+import io.github.linattn.cli.points.Status;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
+
+/** What was measured here, as points. */
+final class BenchPoints {
+  /** The kernels of this project, or its loops on the CPU. */
+  static final String OURS = "linattn";
+
+  /** The paper's Algorithms 1 to 4. */
+  static final String PAPER = "paper";
+
+  /** A copy of as many bytes as the case has to read and write. */
+  static final String COPY = "copy";
+
+  private BenchPoints() {}
+
+  /** The pass, the copy beside it, and every plan that was asked for. */
+  static List<Point> of(BenchResult result, String sweep, String method) {
+    BenchCase each = result.problem();
+    Problem problem = each.problem(sweep, method);
+    List<Point> points = new ArrayList<>();
+    points.add(
+        new Point(
+            problem,
+            0,
+            result.chosenIsRight() ? Status.OK : Status.FAILED,
+            result.chosenIsRight() ? "" : "an error is larger than its bound",
+            samples(result, result.times()),
+            each.traffic(),
+            result.memoryBytes(),
+            errors(result.errors()),
+            result.bound(),
+            new Point.Choice(result.plan(), result.reason(), result.estimatedMicros())));
+    points.add(Point.ok(problem.by(COPY, ""), samples(result, result.floor()), each.traffic()));
+    for (BenchResult.Other other : result.others()) {
+      points.add(of(result, problem.by(method, other.name()), other));
+    }
+    return points;
+  }
+
+  private static Point of(BenchResult result, Problem problem, BenchResult.Other other) {
+    DeviceTimes times = other.times();
+    return new Point(
+        problem,
+        0,
+        times == null ? Status.FAILED : Status.OK,
+        times == null ? "an error is larger than its bound" : "",
+        times == null ? null : samples(result, times),
+        result.problem().traffic(),
+        null,
+        Map.of(),
+        result.bound(),
+        new Point.Choice(other.name(), "", other.estimatedMicros()));
+  }
+
+  private static Samples samples(BenchResult result, DeviceTimes times) {
+    return Samples.of(
+        Clock.DEVICE,
+        times.calls(),
+        times.graph(),
+        result.sets(),
+        result.exceedsCache(),
+        times.firstMillis(),
+        null,
+        times.millis());
+  }
+
+  private static Map<String, @Nullable Double> errors(Errors errors) {
+    Map<String, @Nullable Double> finite = new TreeMap<>();
+    errors
+        .values()
+        .forEach(
+            (quantity, error) -> finite.put(quantity.title(), Double.isFinite(error) ? error : null));
+    return finite;
+  }
+
+  /** Host time of a call. */
+  static Point of(HostTime host) {
+    BenchCase each =
+        BenchCase.of(HostTime.SHAPE, new Precision(host.dtype(), Mode.DEFAULT)).with(host.pass());
+    return Point.ok(
+        each.problem("host", OURS),
+        Samples.of(
+            Clock.HOST,
+            HostTime.CALLS,
+            false,
+            1,
+            false,
+            null,
+            host.heapBytes(),
+            List.of(host.micros() * 1e-3)),
+        each.traffic());
+  }
+
+  /**
+   * A case that could not be timed.
+   *
+   * @throws RuntimeException {@code failure} itself, if it is none of the ways in which that
+   *     happens
+   */
+  static Point of(BenchCase each, String sweep, String method, RuntimeException failure) {
+    Status status =
+        switch (failure) {
+          case BenchRun.NoRoomException noRoom -> Status.OUT_OF_MEMORY;
+          case CudaOutOfMemoryException memory -> Status.OUT_OF_MEMORY;
+          case UnsupportedOperationException notBuilt -> Status.MISSING;
+          default -> throw failure;
+        };
+    return Point.without(each.problem(sweep, method), status, Text.message(failure));
+  }
+}

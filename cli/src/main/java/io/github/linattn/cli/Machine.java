@@ -1,0 +1,94 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.Diagnostics;
+import io.github.linattn.cli.points.Run;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
+import java.util.Map;
+import java.util.TreeMap;
+
+/** Where and with what a benchmark runs. */
+final class Machine {
+  private static final String UNKNOWN = "";
+  private static final String VISIBLE = "CUDA_VISIBLE_DEVICES";
+
+  private Machine() {}
+
+  /** A run on GPU 0 that begins now. */
+  static Run gpu() throws IOException {
+    Diagnostics.CudaRuntime cuda = Diagnostics.cuda().orElseThrow();
+    Diagnostics.Gpu gpu = cuda.gpus().getFirst();
+    Map<String, String> versions = versions();
+    versions.put("cuda runtime", cuda.runtimeVersion());
+    versions.put("cuda of the driver", cuda.driverVersion());
+    return new Run(
+        now(),
+        gpu.name(),
+        gpu.architecture(),
+        ask("driver_version"),
+        ask("clocks.sm,clocks.mem,clocks.max.sm,power.draw,power.limit,temperature.gpu"),
+        Version.commit(),
+        versions);
+  }
+
+  /** A run on this machine's processors that begins now. */
+  static Run cpu() throws IOException {
+    int processors = Runtime.getRuntime().availableProcessors();
+    return new Run(
+        now(),
+        Text.format("%s, %d processors", processor("model name"), processors),
+        UNKNOWN,
+        UNKNOWN,
+        Text.format("%s MHz", processor("cpu MHz")),
+        Version.commit(),
+        versions());
+  }
+
+  private static Map<String, String> versions() throws IOException {
+    Map<String, String> versions = new TreeMap<>();
+    versions.put("java", Runtime.version().toString());
+    versions.put("linattn", Version.text());
+    return versions;
+  }
+
+  private static String now() {
+    return Instant.now().truncatedTo(ChronoUnit.SECONDS).toString();
+  }
+
+  /** What nvidia-smi says about the GPU; empty where it is not installed. */
+  private static String ask(String properties) {
+    String visible = System.getenv().getOrDefault(VISIBLE, "0").split(",", 2)[0];
+    var query =
+        new ProcessBuilder(
+            "nvidia-smi", "--id=" + visible, "--query-gpu=" + properties, "--format=csv,noheader");
+    try {
+      Process process = query.redirectErrorStream(true).start();
+      process.getOutputStream().close();
+      String answer =
+          new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8).strip();
+      return process.waitFor() == 0 ? answer : UNKNOWN;
+    } catch (IOException notInstalled) {
+      return UNKNOWN;
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      return UNKNOWN;
+    }
+  }
+
+  /** What Linux says about its first processor; else the architecture. */
+  private static String processor(String property) throws IOException {
+    Path file = Path.of("/proc/cpuinfo");
+    if (!Files.isReadable(file)) {
+      return System.getProperty("os.arch", UNKNOWN);
+    }
+    return Files.readAllLines(file).stream()
+        .filter(line -> line.startsWith(property))
+        .map(line -> line.substring(line.indexOf(':') + 1).strip())
+        .findFirst()
+        .orElse(System.getProperty("os.arch", UNKNOWN));
+  }
+}

@@ -1,0 +1,146 @@
+package io.github.linattn.cli.points;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+import tools.jackson.core.JacksonException;
+import tools.jackson.jr.ob.JSON;
+
+/**
+ * A JSON file of points, one in a line. Each point that is put replaces the one of the same problem
+ * and is on disk when {@link #put} returns; whoever reads sees the file before or after it.
+ */
+public final class PointFile {
+  private static final int SCHEMA = 1;
+
+  private final Path path;
+  private final List<Run> runs = new ArrayList<>();
+  private final Map<Problem, Point> points = new LinkedHashMap<>();
+
+  /** What the file holds. */
+  record Content(int schema, List<Run> runs, List<Point> points) {}
+
+  private PointFile(Path path) {
+    this.path = path;
+  }
+
+  /**
+   * The points of a file, none where there is no file yet.
+   *
+   * @throws IllegalArgumentException if the file holds something else
+   */
+  public static PointFile open(Path path) throws IOException {
+    var file = new PointFile(path);
+    if (Files.exists(path)) {
+      file.read(Files.readString(path));
+    }
+    return file;
+  }
+
+  private void read(String text) {
+    Content content;
+    try {
+      content = json().beanFrom(Content.class, text);
+    } catch (JacksonException | IllegalArgumentException | NullPointerException wrong) {
+      throw notPoints(Objects.requireNonNullElse(wrong.getMessage(), "empty"), wrong);
+    }
+    if (content.schema != SCHEMA) {
+      throw notPoints("its schema is " + content.schema + ", this is " + SCHEMA, null);
+    }
+    runs.addAll(content.runs);
+    for (Point point : content.points) {
+      Objects.checkIndex(point.run(), runs.size());
+      points.put(point.problem(), point);
+    }
+  }
+
+  private IllegalArgumentException notPoints(String reason, @Nullable Exception cause) {
+    String first = reason.lines().findFirst().orElse("");
+    return new IllegalArgumentException(path + " holds no points: " + first, cause);
+  }
+
+  private static JSON json() {
+    return JSON.builder()
+        .enable(JSON.Feature.FAIL_ON_UNKNOWN_BEAN_PROPERTY)
+        .enable(JSON.Feature.WRITE_NULL_PROPERTIES)
+        .build();
+  }
+
+  /** A point as one line of JSON, as a line of a file has it. */
+  public static String line(Object recordOfPoints) {
+    return json().asString(recordOfPoints);
+  }
+
+  /**
+   * A point from such a line.
+   *
+   * @throws IllegalArgumentException if it is none
+   */
+  public static Point point(String line) {
+    try {
+      return json().beanFrom(Point.class, line);
+    } catch (JacksonException | NullPointerException wrong) {
+      throw new IllegalArgumentException("no point: " + line, wrong);
+    }
+  }
+
+  /** Adds a run, to which points may then belong. */
+  public int add(Run run) {
+    runs.add(run);
+    return runs.size() - 1;
+  }
+
+  /** Merges a point of a run that was added. */
+  public void put(int run, Point point) throws IOException {
+    Objects.checkIndex(run, runs.size());
+    points.put(point.problem(), point.with(run));
+    write();
+  }
+
+  private void write() throws IOException {
+    Path folder = path.toAbsolutePath().getParent();
+    Files.createDirectories(Objects.requireNonNull(folder));
+    Path next = path.resolveSibling(path.getFileName() + ".part");
+    Files.writeString(next, text());
+    Files.move(next, path, StandardCopyOption.ATOMIC_MOVE);
+  }
+
+  private String text() {
+    return "{\"schema\": "
+        + SCHEMA
+        + ",\n\"runs\": [\n"
+        + runs.stream().map(PointFile::line).collect(Collectors.joining(",\n"))
+        + "],\n\"points\": [\n"
+        + points.values().stream().map(PointFile::line).collect(Collectors.joining(",\n"))
+        + "]}\n";
+  }
+
+  /** The point of a problem, if there is one. */
+  public Optional<Point> find(Problem problem) {
+    return Optional.ofNullable(points.get(problem));
+  }
+
+  /** All points, in the order they were first put. */
+  public List<Point> points() {
+    return List.copyOf(points.values());
+  }
+
+  /** The run of a point of this file. */
+  public Run run(Point point) {
+    return runs.get(point.run());
+  }
+
+  /** All runs. */
+  public List<Run> runs() {
+    return List.copyOf(runs);
+  }
+}

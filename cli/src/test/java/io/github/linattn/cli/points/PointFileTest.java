@@ -1,0 +1,126 @@
+package io.github.linattn.cli.points;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Breaks when a point is lost, doubled or changed on its way through the file. */
+class PointFileTest {
+  private static final Run RUN =
+      new Run("2026-11-22T00:00:00Z", "GPU \"A\"", "sm_90", "580", "", "abc", Map.of("java", "25"));
+
+  @TempDir Path folder;
+
+  private static Problem problem(String method) {
+    return new Problem(
+        "tokens", method, "", "forward", 4, 16, 16, 1000, 128, 128, 0, "f32", "tf32", true, false,
+        "normal");
+  }
+
+  private static Samples samples(Double... millis) {
+    return Samples.of(Samples.Clock.DEVICE, 3, true, 2, true, 12.5, null, List.of(millis));
+  }
+
+  private static Point full() {
+    Map<String, @Nullable Double> errors = new HashMap<>();
+    errors.put("o", 1e-3);
+    errors.put("g", null);
+    return new Point(
+        problem("linattn"),
+        0,
+        Status.OK,
+        "",
+        samples(3.0, 1.0, 2.0),
+        1L << 40,
+        77L,
+        errors,
+        5e-3,
+        new Point.Choice("one pass", "why: µs", 170));
+  }
+
+  @Test
+  void whatIsPutIsReadAgain() throws IOException {
+    Path path = folder.resolve("new/points.json");
+    PointFile file = PointFile.open(path);
+    int run = file.add(RUN);
+    Point missing = Point.without(problem("softmax"), Status.MISSING, "torch is not importable");
+    file.put(run, full());
+    file.put(run, missing);
+
+    PointFile again = PointFile.open(path);
+    assertThat(again.points()).containsExactly(full(), missing);
+    assertThat(again.runs()).containsExactly(RUN);
+    assertThat(again.run(full())).isEqualTo(RUN);
+    assertThat(Files.list(path.getParent())).containsExactly(path);
+    assertThat(Files.readAllLines(path)).hasSize(6);
+  }
+
+  @Test
+  void aPointReplacesTheOneOfTheSameProblem() throws IOException {
+    Path path = folder.resolve("points.json");
+    PointFile first = PointFile.open(path);
+    first.put(first.add(RUN), full());
+    PointFile second = PointFile.open(path);
+    Point better = Point.ok(full().problem(), samples(0.5), 8);
+    second.put(second.add(RUN), better);
+
+    PointFile again = PointFile.open(path);
+    assertThat(again.points()).hasSize(1);
+    assertThat(again.find(better.problem()).orElseThrow().millis()).isEqualTo(0.5);
+    assertThat(again.points().getFirst().run()).isEqualTo(1);
+    assertThat(again.find(problem("copy"))).isEmpty();
+  }
+
+  @Test
+  void otherFilesAreRefused() throws IOException {
+    for (String text :
+        new String[] {
+          "",
+          "[]",
+          "{\"schema\": 2, \"runs\": [], \"points\": []}",
+          "{\"schema\": 1, \"cases\": []}",
+          "{\"schema\": 1, \"runs\": [], \"points\": [{\"problem\": {}}]}"
+        }) {
+      Path path = Files.writeString(folder.resolve("other.json"), text);
+      assertThatThrownBy(() -> PointFile.open(path))
+          .as(text)
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("other.json holds no points");
+    }
+  }
+
+  @Test
+  void aLineIsAPoint() {
+    assertThat(PointFile.point(PointFile.line(full()))).isEqualTo(full());
+    assertThatThrownBy(() -> PointFile.point("Warning: no GPU"))
+        .hasMessage("no point: Warning: no GPU");
+  }
+
+  @Test
+  void samplesHaveMedianAndSpread() {
+    Samples samples = samples(3.0, 1.0, 2.0, 9.0);
+    assertThat(samples.median()).isEqualTo(3);
+    assertThat(samples.least()).isEqualTo(1);
+    assertThat(samples.most()).isEqualTo(9);
+  }
+
+  @Test
+  void aPointWithoutTimesSaysWhy() {
+    assertThatThrownBy(() -> Point.without(problem("x"), Status.FAILED, ""))
+        .hasMessageContaining("without a sentence");
+    assertThatThrownBy(() -> Point.without(problem("x"), Status.OK, "why"))
+        .hasMessageContaining("without samples");
+    assertThat(Point.without(problem("x"), Status.MISSING, "why").millis()).isNaN();
+    assertThat(Status.OUT_OF_MEMORY.stands()).isTrue();
+    assertThat(Status.MISSING.stands()).isFalse();
+  }
+}
