@@ -35,7 +35,7 @@ final class BenchForwardCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     List<BenchCase> cases = cases();
-    if (options.family.equals("paper") && isAllPlans()) {
+    if (options.family.equals(KernelFamily.PAPER) && isAllPlans()) {
       throw CommandFailure.misuse("the family paper has one plan only; leave out the other plans");
     }
     return new BenchTable(console, options, BenchPass.FORWARD, isAllPlans()).run(cases);

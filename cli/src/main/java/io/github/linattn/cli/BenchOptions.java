@@ -93,7 +93,7 @@ final class BenchOptions {
       names = "--family",
       paramLabel = "FAMILY",
       description = "kernels: chunked (if left out) or paper")
-  String family = "chunked";
+  String family = KernelFamily.CHUNKED;
 
   @Option(
       names = "--beside-paper",
@@ -129,10 +129,10 @@ final class BenchOptions {
   }
 
   private void requireFamily() {
-    if (!family.equals("chunked") && !family.equals("paper")) {
+    if (!family.equals(KernelFamily.CHUNKED) && !family.equals(KernelFamily.PAPER)) {
       throw CommandFailure.misuse("--family is chunked or paper, not '%s'", family);
     }
-    if (besidePaper && family.equals("paper")) {
+    if (besidePaper && family.equals(KernelFamily.PAPER)) {
       throw CommandFailure.misuse("--beside-paper is for another family than paper");
     }
   }

@@ -15,21 +15,12 @@ import org.jspecify.annotations.Nullable;
 
 /** What was measured here, as points. */
 final class BenchPoints {
-  /** The kernels of this project, or its loops on the CPU. */
-  static final String OURS = "linattn";
-
-  /** The paper's Algorithms 1 to 4. */
-  static final String PAPER = "paper";
-
-  /** A copy of as many bytes as the case has to read and write. */
-  static final String COPY = "copy";
-
   private BenchPoints() {}
 
   /** The pass, the copy beside it, and every plan that was asked for. */
-  static List<Point> of(BenchResult result, String sweep, String method) {
+  static List<Point> of(BenchResult result, String sweep, Method method) {
     BenchCase each = result.problem();
-    Problem problem = each.problem(sweep, method);
+    Problem problem = each.problem(sweep, method.title());
     List<Point> points = new ArrayList<>();
     points.add(
         new Point(
@@ -43,9 +34,9 @@ final class BenchPoints {
             errors(result.errors()),
             result.bound(),
             new Point.Choice(result.plan(), result.reason(), result.estimatedMicros())));
-    points.add(Point.ok(problem.by(COPY, ""), samples(result, result.floor()), each.traffic()));
+    points.add(Point.ok(problem.by(method.copy(), ""), samples(result, result.floor()), each.traffic()));
     for (BenchResult.Other other : result.others()) {
-      points.add(of(result, problem.by(method, other.name()), other));
+      points.add(of(result, problem.by(method.title(), other.name()), other));
     }
     return points;
   }
@@ -91,7 +82,7 @@ final class BenchPoints {
     BenchCase each =
         BenchCase.of(HostTime.SHAPE, new Precision(host.dtype(), Mode.DEFAULT)).with(host.pass());
     return Point.ok(
-        each.problem("host", OURS),
+        each.problem("host", Method.LINATTN.title()),
         Samples.of(
             Clock.HOST,
             HostTime.CALLS,
@@ -110,7 +101,7 @@ final class BenchPoints {
    * @throws RuntimeException {@code failure} itself, if it is none of the ways in which that
    *     happens
    */
-  static Point of(BenchCase each, String sweep, String method, RuntimeException failure) {
+  static Point of(BenchCase each, String sweep, Method method, RuntimeException failure) {
     Status status =
         switch (failure) {
           case BenchRun.NoRoomException noRoom -> Status.OUT_OF_MEMORY;
@@ -118,6 +109,6 @@ final class BenchPoints {
           case UnsupportedOperationException notBuilt -> Status.MISSING;
           default -> throw failure;
         };
-    return Point.without(each.problem(sweep, method), status, Text.message(failure));
+    return Point.without(each.problem(sweep, method.title()), status, Text.message(failure));
   }
 }

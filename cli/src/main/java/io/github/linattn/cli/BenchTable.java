@@ -11,16 +11,10 @@ import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
-import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /** Times cases on GPU 0 one after the other, shows a row of each and writes the file. */
 final class BenchTable {
-  /** The runtime reads it when it opens a GPU. */
-  private static final String FAMILY = "linattn.family";
-
-  private static final String PAPER = "paper";
-
   /** The figure that these points belong to: none. */
   private static final String NO_SWEEP = "";
 
@@ -45,46 +39,36 @@ final class BenchTable {
   /** Gives the exit code. */
   int run(List<BenchCase> cases) throws IOException {
     try (Backend gpu = open(options.family);
-        Backend paper = options.besidePaper ? open(PAPER) : null) {
+        Backend paper = options.besidePaper ? open(KernelFamily.PAPER) : null) {
       return run(gpu, paper, cases);
     }
   }
 
   private Backend open(String family) {
-    return withFamily(family, () -> BackendChoice.CUDA.open(console));
-  }
-
-  private static <T> T withFamily(String family, Supplier<T> work) {
-    String before = System.setProperty(FAMILY, family);
-    try {
-      return work.get();
-    } finally {
-      if (before == null) {
-        System.clearProperty(FAMILY);
-      } else {
-        System.setProperty(FAMILY, before);
-      }
-    }
+    return KernelFamily.open(family, BackendChoice.CUDA, console);
   }
 
   private int run(Backend gpu, @Nullable Backend paper, List<BenchCase> cases) throws IOException {
     Run here = Machine.gpu();
-    var output = options.json == null ? null : new Output(PointFile.open(options.json), here);
+    PointFile file = options.json == null ? null : PointFile.open(options.json);
     List<BenchResult> results = new ArrayList<>();
     BenchReport.head(here, options.family, pass).forEach(line -> console.result("%s", line));
     try (var progress = new Progress(console.err(), "timing")) {
       progress.expect(cases.size());
       var run = BenchRun.onGpu(gpu, allPlans);
       var beside = paper == null ? null : BenchRun.onGpu(paper, false);
-      String method = options.family.equals(PAPER) ? BenchPoints.PAPER : BenchPoints.OURS;
+      boolean isPaper = options.family.equals(KernelFamily.PAPER);
+      Method method = isPaper ? Method.PAPER : Method.LINATTN;
       for (BenchCase each : cases) {
-        time(run, each, method, results, output);
+        put(file, here, time(run, each, method, results));
         if (beside != null && beside.does(each)) {
-          time(beside, each, BenchPoints.PAPER, results, output);
+          put(file, here, time(beside, each, Method.PAPER, results));
         }
         progress.step(each.name());
       }
-      timeHost(gpu, cases, output);
+      for (HostTime host : timeHost(gpu, cases)) {
+        put(file, here, List.of(BenchPoints.of(host)));
+      }
     }
     if (allPlans) {
       console.result("%s", BenchReport.planner(results));
@@ -93,62 +77,44 @@ final class BenchTable {
     return right ? ExitCode.DONE : ExitCode.FAILED;
   }
 
-  /** Where the points of this run go. */
-  private static final class Output {
-    private final PointFile file;
-    private final int run;
-
-    Output(PointFile file, Run run) {
-      this.file = file;
-      this.run = file.add(run);
-    }
-
-    void put(List<Point> points) throws IOException {
+  private static void put(@Nullable PointFile file, Run run, List<Point> points)
+      throws IOException {
+    if (file != null) {
       for (Point point : points) {
         file.put(run, point);
       }
     }
   }
 
-  private void time(
-      BenchRun run,
-      BenchCase each,
-      String method,
-      List<BenchResult> results,
-      @Nullable Output output)
-      throws IOException {
-    List<Point> points;
+  private List<Point> time(
+      BenchRun run, BenchCase each, Method method, List<BenchResult> results) {
     try {
       BenchResult result = run.run(each);
       results.add(result);
       BenchReport.rows(result).forEach(row -> console.result("%s", row));
-      points = BenchPoints.of(result, NO_SWEEP, method);
+      return BenchPoints.of(result, NO_SWEEP, method);
     } catch (UnsupportedOperationException
         | BenchRun.NoRoomException
         | CudaOutOfMemoryException no) {
       console.result("%s", BenchReport.leftOut(each, Text.firstClause(no)));
-      points = List.of(BenchPoints.of(each, NO_SWEEP, method, no));
-    }
-    if (output != null) {
-      output.put(points);
+      return List.of(BenchPoints.of(each, NO_SWEEP, method, no));
     }
   }
 
   /** Once for each type among the cases. */
-  private void timeHost(Backend gpu, List<BenchCase> cases, @Nullable Output output)
-      throws IOException {
+  private List<HostTime> timeHost(Backend gpu, List<BenchCase> cases) {
     Set<DType> types = new LinkedHashSet<>();
     cases.forEach(each -> types.add(each.precision().dtype()));
+    List<HostTime> hosts = new ArrayList<>();
     for (DType dtype : types) {
       try {
         HostTime host = HostTime.measure(gpu, dtype, pass);
         console.result("%s", BenchReport.host(host));
-        if (output != null) {
-          output.put(List.of(BenchPoints.of(host)));
-        }
+        hosts.add(host);
       } catch (UnsupportedOperationException notBuilt) {
         console.note(Text.format("no host time of %s: %s", Text.id(dtype), Text.message(notBuilt)));
       }
     }
+    return hosts;
   }
 }

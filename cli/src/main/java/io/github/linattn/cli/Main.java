@@ -51,7 +51,8 @@ public final class Main {
             .addSubcommand(
                 new CommandLine(new BenchCommand(console))
                     .addSubcommand(new BenchForwardCommand(console))
-                    .addSubcommand(new BenchBackwardCommand(console)))
+                    .addSubcommand(new BenchBackwardCommand(console))
+                    .addSubcommand(new BenchPaperCommand(console)))
             .addSubcommand(new InfoCommand(console))
             .addSubcommand(new KernelsCommand(console))
             .addSubcommand(new GenerateCommand(console))

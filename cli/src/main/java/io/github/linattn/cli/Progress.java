@@ -22,7 +22,8 @@ final class Progress implements AutoCloseable {
   private final @Nullable ProgressBar bar;
   private int total;
   private int done;
-  private long lastLine = System.nanoTime();
+  private final long start = System.nanoTime();
+  private long lastLine = start;
 
   Progress(PrintStream err, String task) {
     this.err = err;
@@ -37,7 +38,6 @@ final class Progress implements AutoCloseable {
         .setStyle(plain ? ProgressBarStyle.ASCII : ProgressBarStyle.COLORFUL_UNICODE_BLOCK)
         .setConsumer(new ConsoleProgressBarConsumer(err, WIDTH))
         .clearDisplayOnFinish()
-        .hideEta()
         .setUpdateIntervalMillis(200)
         .build();
   }
@@ -57,9 +57,15 @@ final class Progress implements AutoCloseable {
       bar.setExtraMessage(" " + what);
       bar.step();
     } else if (System.nanoTime() - lastLine > LINE_NANOS) {
-      err.printf(Locale.ROOT, "%s: %d of %d, %s%n", task, done, total, what);
+      err.printf(Locale.ROOT, "%s: %d of %d, %s left, %s%n", task, done, total, left(), what);
       lastLine = System.nanoTime();
     }
+  }
+
+  /** The time left if the rest goes as it went so far. */
+  private String left() {
+    long seconds = (System.nanoTime() - start) / 1_000_000_000 * (total - done) / done;
+    return String.format(Locale.ROOT, "%d:%02d", seconds / 60, seconds % 60);
   }
 
   @Override

@@ -13,15 +13,27 @@ final class Spelling {
 
   private static <E extends Enum<E>> E parse(Class<E> type, String text) {
     return Arrays.stream(type.getEnumConstants())
-        .filter(value -> Text.id(value).equals(text))
+        .filter(value -> word(value).equals(text))
         .findFirst()
         .orElseThrow(() -> unknown(type, text));
   }
 
   private static <E extends Enum<E>> TypeConversionException unknown(Class<E> type, String text) {
     String known =
-        Arrays.stream(type.getEnumConstants()).map(Text::id).collect(Collectors.joining(", "));
+        Arrays.stream(type.getEnumConstants()).map(Spelling::word).collect(Collectors.joining(", "));
     return new TypeConversionException("it is one of " + known + ", not '" + text + "'");
+  }
+
+  private static String word(Enum<?> value) {
+    return Text.id(value).replace('_', '-');
+  }
+
+  /** tokens, head-dims, ... */
+  static final class OfSweep implements ITypeConverter<PaperSweep> {
+    @Override
+    public PaperSweep convert(String text) {
+      return parse(PaperSweep.class, text);
+    }
   }
 
   /** f32, bf16, f16. */

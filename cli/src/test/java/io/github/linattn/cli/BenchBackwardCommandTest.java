@@ -211,7 +211,7 @@ class BenchBackwardCommandTest {
       host = HostTime.measure(cpu, DType.F32, BenchPass.BACKWARD, 1);
     }
     assertThat(BenchReport.host(host)).startsWith("host, f32, backwardInto of B=1 H=4 N=64 D=64");
-    Point point = BenchPoints.of(result, "", "linattn").getFirst();
+    Point point = BenchPoints.of(result, "", Method.LINATTN).getFirst();
     assertThat(point.problem().pass()).isEqualTo("backward");
     assertThat(point.errors()).containsOnlyKeys("dq", "dk", "dv", "da", "db");
   }

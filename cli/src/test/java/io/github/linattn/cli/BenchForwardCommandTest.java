@@ -215,7 +215,7 @@ class BenchForwardCommandTest {
   void aResultIsAPointOfItsPassOneOfTheCopyAndOneOfEachPlan() {
     List<Point> points =
         BenchPoints.of(
-            result(1e-3, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3))), "s", "linattn");
+            result(1e-3, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3))), "s", Method.LINATTN);
     assertThat(points)
         .extracting(each -> each.problem().method() + " " + each.problem().plan())
         .containsExactly("linattn ", "copy ", "linattn mma");
@@ -241,7 +241,7 @@ class BenchForwardCommandTest {
   void aWrongResultIsAPointThatFailed() {
     List<Point> points =
         BenchPoints.of(
-            result(Double.NaN, new BenchResult.Other("mma", 300, 0.5, null)), "s", "linattn");
+            result(Double.NaN, new BenchResult.Other("mma", 300, 0.5, null)), "s", Method.LINATTN);
     assertThat(points)
         .extracting(Point::status)
         .containsExactly(Status.FAILED, Status.OK, Status.FAILED);
@@ -253,15 +253,15 @@ class BenchForwardCommandTest {
   void whatCouldNotBeTimedIsAPointToo() {
     BenchCase each = BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16);
     assertThat(
-            BenchPoints.of(each, "s", "linattn", new UnsupportedOperationException("not built"))
+            BenchPoints.of(each, "s", Method.LINATTN, new UnsupportedOperationException("not built"))
                 .status())
         .isEqualTo(Status.MISSING);
     Point large =
-        BenchPoints.of(each, "s", "linattn", new BenchRun.NoRoomException("needs 300 GB"));
+        BenchPoints.of(each, "s", Method.LINATTN, new BenchRun.NoRoomException("needs 300 GB"));
     assertThat(large.status()).isEqualTo(Status.OUT_OF_MEMORY);
     assertThat(large.why()).isEqualTo("needs 300 GB");
     assertThatThrownBy(
-            () -> BenchPoints.of(each, "s", "linattn", new IllegalStateException("a fault")))
+            () -> BenchPoints.of(each, "s", Method.LINATTN, new IllegalStateException("a fault")))
         .hasMessage("a fault");
   }
 

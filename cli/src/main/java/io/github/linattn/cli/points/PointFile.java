@@ -9,7 +9,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.Optional;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import tools.jackson.core.JacksonException;
@@ -17,7 +16,7 @@ import tools.jackson.jr.ob.JSON;
 
 /**
  * A JSON file of points, one in a line. Each point that is put replaces the one of the same problem
- * and is on disk when {@link #put} returns; whoever reads sees the file before or after it.
+ * and is on disk when {@link #put} returns: whoever reads sees the file before or after it.
  */
 public final class PointFile {
   private static final int SCHEMA = 1;
@@ -93,16 +92,12 @@ public final class PointFile {
     }
   }
 
-  /** Adds a run, to which points may then belong. */
-  public int add(Run run) {
-    runs.add(run);
-    return runs.size() - 1;
-  }
-
-  /** Merges a point of a run that was added. */
-  public void put(int run, Point point) throws IOException {
-    Objects.checkIndex(run, runs.size());
-    points.put(point.problem(), point.with(run));
+  /** Merges a point that a run has found out. */
+  public void put(Run run, Point point) throws IOException {
+    if (!runs.contains(run)) {
+      runs.add(run);
+    }
+    points.put(point.problem(), point.with(runs.indexOf(run)));
     write();
   }
 
@@ -124,9 +119,10 @@ public final class PointFile {
         + "]}\n";
   }
 
-  /** The point of a problem, if there is one. */
-  public Optional<Point> find(Problem problem) {
-    return Optional.ofNullable(points.get(problem));
+  /** Whether a problem has a point that need not be measured again. */
+  public boolean stands(Problem problem) {
+    Point point = points.get(problem);
+    return point != null && point.status().stands();
   }
 
   /** All points, in the order they were first put. */
@@ -134,12 +130,7 @@ public final class PointFile {
     return List.copyOf(points.values());
   }
 
-  /** The run of a point of this file. */
-  public Run run(Point point) {
-    return runs.get(point.run());
-  }
-
-  /** All runs. */
+  /** All runs; a point has the index of its own. */
   public List<Run> runs() {
     return List.copyOf(runs);
   }

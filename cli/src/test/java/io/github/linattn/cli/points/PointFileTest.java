@@ -18,6 +18,9 @@ class PointFileTest {
   private static final Run RUN =
       new Run("2026-11-22T00:00:00Z", "GPU \"A\"", "sm_90", "580", "", "abc", Map.of("java", "25"));
 
+  private static final Run LATER =
+      new Run("2026-11-23T00:00:00Z", "GPU", "sm_90", "580", "", "abd", Map.of());
+
   @TempDir Path folder;
 
   private static Problem problem(String method) {
@@ -51,15 +54,14 @@ class PointFileTest {
   void whatIsPutIsReadAgain() throws IOException {
     Path path = folder.resolve("new/points.json");
     PointFile file = PointFile.open(path);
-    int run = file.add(RUN);
     Point missing = Point.without(problem("softmax"), Status.MISSING, "torch is not importable");
-    file.put(run, full());
-    file.put(run, missing);
+    file.put(RUN, full());
+    file.put(RUN, missing);
 
     PointFile again = PointFile.open(path);
     assertThat(again.points()).containsExactly(full(), missing);
     assertThat(again.runs()).containsExactly(RUN);
-    assertThat(again.run(full())).isEqualTo(RUN);
+    assertThat(again.stands(missing.problem())).isFalse();
     assertThat(Files.list(path.getParent())).containsExactly(path);
     assertThat(Files.readAllLines(path)).hasSize(6);
   }
@@ -68,16 +70,18 @@ class PointFileTest {
   void aPointReplacesTheOneOfTheSameProblem() throws IOException {
     Path path = folder.resolve("points.json");
     PointFile first = PointFile.open(path);
-    first.put(first.add(RUN), full());
+    first.put(RUN, full());
     PointFile second = PointFile.open(path);
     Point better = Point.ok(full().problem(), samples(0.5), 8);
-    second.put(second.add(RUN), better);
+    second.put(LATER, better);
 
     PointFile again = PointFile.open(path);
     assertThat(again.points()).hasSize(1);
-    assertThat(again.find(better.problem()).orElseThrow().millis()).isEqualTo(0.5);
+    assertThat(again.points().getFirst().millis()).isEqualTo(0.5);
     assertThat(again.points().getFirst().run()).isEqualTo(1);
-    assertThat(again.find(problem("copy"))).isEmpty();
+    assertThat(again.runs()).containsExactly(RUN, LATER);
+    assertThat(again.stands(better.problem())).isTrue();
+    assertThat(again.stands(problem("copy"))).isFalse();
   }
 
   @Test

@@ -1,0 +1,173 @@
+package io.github.linattn.cli;
+
+import com.sun.management.OperatingSystemMXBean;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.MemoryKind;
+import io.github.linattn.Mode;
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.PointFile;
+import io.github.linattn.cli.points.Problem;
+import io.github.linattn.cli.points.Run;
+import io.github.linattn.cli.points.Status;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
+
+/** {@code linattn bench paper}: the paper's evaluation on the machine at hand. */
+@Command(
+    name = "paper",
+    mixinStandardHelpOptions = true,
+    versionProvider = Version.class,
+    sortOptions = false,
+    description = {
+      "Measure what the paper's figures 2 and 3 and its table 1 show: time and memory of forward and"
+          + " backward against tokens and head dimension, beside the paper's kernels and a copy of"
+          + " as many bytes; and errors, short sequences and decode steps.",
+      "Each point goes to DIR/points.json as it comes. A run that was broken off goes on where it"
+          + " was: points that stand are not measured again.",
+      "Exit code 1 if a result is wrong."
+    })
+final class BenchPaperCommand implements Callable<Integer> {
+  static final String FILE = "points.json";
+
+  private static final Precision EXACT = new Precision(DType.F32, Mode.ACCURATE);
+
+  private final Console console;
+
+  @Option(
+      names = "--out",
+      paramLabel = "DIR",
+      description = "folder of points.json; bench-results if left out")
+  private Path out = Path.of("bench-results");
+
+  @Option(names = "--quick", description = "few small shapes, which a CPU does in seconds, too")
+  private boolean quick;
+
+  @Option(
+      names = "--backend",
+      paramLabel = "BACKEND",
+      converter = BackendChoice.Converter.class,
+      description = "auto (if left out), cpu or cuda")
+  private BackendChoice backend = BackendChoice.AUTO;
+
+  @Option(
+      names = "--sweep",
+      paramLabel = "NAME",
+      split = ",",
+      converter = Spelling.OfSweep.class,
+      description = "tokens, head-dims, crossover, accuracy, decode; all if left out")
+  private List<PaperSweep> sweeps = List.of(PaperSweep.values());
+
+  BenchPaperCommand(Console console) {
+    this.console = console;
+  }
+
+  /** A case to time here. */
+  private record Task(Method method, PaperSweep sweep, BenchCase each) {
+    Problem problem() {
+      return each.problem(sweep.title(), method.title());
+    }
+  }
+
+  @Override
+  public Integer call() throws IOException {
+    PointFile file = open();
+    try (var progress = new Progress(console.err(), "timing")) {
+      try (Backend here = KernelFamily.open(KernelFamily.CHUNKED, backend, console)) {
+        boolean gpu = here.memoryKind() == MemoryKind.DEVICE;
+        Run run = gpu ? Machine.gpu() : Machine.cpu();
+        requireSameMachine(file, run);
+        List<Task> tasks = missing(file, gpu ? Method.LINATTN : Method.CPU);
+        List<Task> ofPaper = gpu ? missing(file, Method.PAPER) : List.of();
+        progress.expect(tasks.size() + ofPaper.size());
+        time(here, tasks, run, file, progress);
+        if (!ofPaper.isEmpty()) {
+          try (Backend paper =
+              KernelFamily.open(KernelFamily.PAPER, BackendChoice.CUDA, console)) {
+            time(paper, ofPaper, run, file, progress);
+          }
+        }
+      }
+    }
+    PaperTable.lines(file.points()).forEach(line -> console.result("%s", line));
+    boolean wrong = file.points().stream().anyMatch(BenchPaperCommand::isWrong);
+    return wrong ? ExitCode.FAILED : ExitCode.DONE;
+  }
+
+  /** One of ours that failed; a peer may. */
+  private static boolean isWrong(Point point) {
+    return point.status() == Status.FAILED && Method.isOurs(point.problem().method());
+  }
+
+  private PointFile open() throws IOException {
+    try {
+      return PointFile.open(out.resolve(FILE));
+    } catch (IllegalArgumentException other) {
+      throw CommandFailure.misuse(other);
+    }
+  }
+
+  /** Points of two GPUs in one figure would be compared. */
+  private void requireSameMachine(PointFile file, Run here) {
+    for (Run run : file.runs()) {
+      boolean sameKind = run.architecture().isEmpty() == here.architecture().isEmpty();
+      if (sameKind && !run.machine().equals(here.machine())) {
+        throw CommandFailure.misuse(
+            "%s was measured on %s, this is %s; name another folder with --out",
+            out.resolve(FILE), run.machine(), here.machine());
+      }
+    }
+  }
+
+  /** What does not stand in the file yet. */
+  private List<Task> missing(PointFile file, Method method) {
+    List<Task> tasks = new ArrayList<>();
+    for (PaperSweep sweep : sweeps) {
+      for (BenchCase each : sweep.ours(quick)) {
+        var task = new Task(method, sweep, each);
+        boolean wanted = method != Method.PAPER || each.precision().equals(EXACT);
+        if (wanted && !file.stands(task.problem())) {
+          tasks.add(task);
+        }
+      }
+    }
+    return tasks;
+  }
+
+  private static void time(
+      Backend backend, List<Task> tasks, Run run, PointFile file, Progress progress)
+      throws IOException {
+    BenchRun bench =
+        backend.memoryKind() == MemoryKind.DEVICE
+            ? BenchRun.onGpu(backend, false)
+            : new BenchRun(backend, BenchPaperCommand::freeMemory, false);
+    for (Task task : tasks) {
+      for (Point point : points(bench, task)) {
+        file.put(run, point);
+      }
+      progress.step(task.problem().title());
+    }
+  }
+
+  private static long freeMemory() {
+    return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
+        .getFreeMemorySize();
+  }
+
+  private static List<Point> points(BenchRun bench, Task task) {
+    try {
+      return BenchPoints.of(bench.run(task.each), task.sweep.title(), task.method);
+    } catch (UnsupportedOperationException
+        | BenchRun.NoRoomException
+        | CudaOutOfMemoryException no) {
+      return List.of(BenchPoints.of(task.each, task.sweep.title(), task.method, no));
+    }
+  }
+}

@@ -1,0 +1,138 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
+
+/** One axis of the paper's evaluation, or of what users ask beside it. */
+enum PaperSweep {
+  /** Figures 2 and 3, the upper halves, and table 1: time and memory against tokens. */
+  TOKENS {
+    @Override
+    List<BenchCase> ours(boolean quick) {
+      return passes(Precision.ALL, shapes(quick));
+    }
+
+    @Override
+    List<BenchCase> peers(boolean quick) {
+      return passes(OF_PEERS, shapes(quick));
+    }
+
+    private Stream<AttentionShape> shapes(boolean quick) {
+      return quick
+          ? IntStream.of(256, 1024).mapToObj(PaperSweep::small)
+          : IntStream.of(1000, 3000, 10_000, 30_000, 100_000, 300_000).mapToObj(PaperSweep::usual);
+    }
+  },
+  /** Figures 2 and 3, the lower halves: time and memory against the head dimension. */
+  HEAD_DIMS {
+    @Override
+    List<BenchCase> ours(boolean quick) {
+      return passes(Precision.ALL, shapes(quick));
+    }
+
+    @Override
+    List<BenchCase> peers(boolean quick) {
+      return passes(OF_PEERS, shapes(quick));
+    }
+
+    private Stream<AttentionShape> shapes(boolean quick) {
+      return quick
+          ? IntStream.of(16, 64).mapToObj(dim -> AttentionShape.of(1, 2, 256, dim))
+          : IntStream.of(32, 64, 96, 128, 192, 256)
+              .mapToObj(dim -> AttentionShape.of(4, 16, 4096, dim));
+    }
+  },
+  /** Short sequences, where softmax attention may be faster. */
+  CROSSOVER {
+    @Override
+    List<BenchCase> ours(boolean quick) {
+      return passes(List.of(BF16), shapes(quick));
+    }
+
+    @Override
+    List<BenchCase> peers(boolean quick) {
+      return ours(quick);
+    }
+
+    private Stream<AttentionShape> shapes(boolean quick) {
+      return quick
+          ? IntStream.of(64, 256).mapToObj(PaperSweep::small)
+          : IntStream.of(128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+              .mapToObj(PaperSweep::usual);
+    }
+  },
+  /** Errors of a forward against tokens, of sums that cancel and of sums that grow. */
+  ACCURACY {
+    @Override
+    List<BenchCase> ours(boolean quick) {
+      int[] tokens =
+          quick ? new int[] {512, 1024} : new int[] {1024, 8192, 65_536, 262_144, 1_048_576};
+      return Arrays.stream(tokens)
+          .mapToObj(count -> AttentionShape.of(1, 2, count, quick ? 32 : 128))
+          .flatMap(shape -> Precision.ALL.stream().map(each -> BenchCase.of(shape, each)))
+          .flatMap(each -> Arrays.stream(BenchData.Kind.values()).map(each::with))
+          .toList();
+    }
+  },
+  /** One token against the tokens before it. */
+  DECODE {
+    @Override
+    List<BenchCase> ours(boolean quick) {
+      AttentionShape step = quick ? small(1) : usual(1);
+      return IntStream.of(quick ? new int[] {100, 1000} : new int[] {1000, 10_000, 100_000})
+          .mapToObj(context -> BenchCase.decode(step, BF16, context))
+          .toList();
+    }
+
+    @Override
+    List<BenchCase> peers(boolean quick) {
+      return ours(quick);
+    }
+  };
+
+  private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
+  private static final List<Precision> OF_PEERS =
+      List.of(BF16, new Precision(DType.F32, Mode.DEFAULT));
+
+  /** What is timed here; {@code quick} for what a CPU does in seconds. */
+  abstract List<BenchCase> ours(boolean quick);
+
+  /** What peers are asked for; nothing if not said. */
+  List<BenchCase> peers(boolean quick) {
+    return List.of();
+  }
+
+  /** As points call it. */
+  String title() {
+    return Text.id(this).replace('_', '-');
+  }
+
+  private static AttentionShape usual(int tokens) {
+    return AttentionShape.of(4, 16, tokens, 128);
+  }
+
+  private static AttentionShape small(int tokens) {
+    return AttentionShape.of(1, 2, tokens, 32);
+  }
+
+  /** Forwards and backwards, short sequences first. */
+  private static List<BenchCase> passes(
+      List<Precision> precisions, Stream<AttentionShape> shapes) {
+    List<BenchCase> cases = new ArrayList<>();
+    shapes.forEach(
+        shape ->
+            precisions.forEach(
+                precision -> {
+                  BenchCase forward = BenchCase.of(shape, precision);
+                  cases.add(forward);
+                  cases.add(forward.with(BenchPass.BACKWARD));
+                }));
+    return cases;
+  }
+}

@@ -1,0 +1,137 @@
+package io.github.linattn.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.PointFile;
+import io.github.linattn.cli.points.Problem;
+import io.github.linattn.cli.points.Run;
+import io.github.linattn.cli.points.Samples;
+import io.github.linattn.cli.points.Status;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Breaks when the paper's evaluation leaves out points, or measures what stands. */
+class BenchPaperCommandTest {
+  @TempDir Path folder;
+
+  private Cli paper(String... options) {
+    Object[] args = new Object[options.length + 5];
+    System.arraycopy(
+        new Object[] {"bench", "paper", "--quick", "--backend=cpu", "--out=" + folder},
+        0, args, 0, 5);
+    System.arraycopy(options, 0, args, 5, options.length);
+    return Cli.run(args);
+  }
+
+  private List<Point> points() throws IOException {
+    return PointFile.open(folder.resolve(BenchPaperCommand.FILE)).points();
+  }
+
+  @Test
+  void theQuickEvaluationHasEveryPoint() throws IOException {
+    Cli cli = paper("--sweep=tokens,decode");
+    assertThat(cli.exitCode()).as(cli.err()).isZero();
+    List<Point> points = points();
+    assertThat(points).hasSize(2 * (2 * 2 * 5 + 2));
+    assertThat(points).allMatch(point -> point.status() == Status.OK && point.millis() > 0);
+    assertThat(points)
+        .extracting(point -> point.problem().method())
+        .containsOnly("linattn cpu", "copy cpu");
+    assertThat(points)
+        .filteredOn(point -> point.problem().method().equals("linattn cpu"))
+        .allMatch(point -> Objects.requireNonNull(point.memoryBytes()) > 0)
+        .allMatch(point -> Objects.requireNonNull(point.samples()).firstMillis() != null);
+    assertThat(cli.out())
+        .contains("| B=1 H=2 N=1024 D=32 | type |")
+        .containsPattern("\\| linattn cpu \\| f32 tf32 \\| [0-9.]+ \\| [0-9.]+ \\| 0.5 \\| 1.6 \\| ");
+  }
+
+  @Test
+  void whatStandsIsNotMeasuredAgain() throws IOException {
+    assertThat(paper("--sweep=decode").exitCode()).isZero();
+    List<Point> first = points();
+    Path path = folder.resolve(BenchPaperCommand.FILE);
+    PointFile file = PointFile.open(path);
+    Problem lost = first.getFirst().problem();
+    file.put(file.runs().getFirst(), Point.without(lost, Status.MISSING, "was not here"));
+    assertThat(paper("--sweep=decode").exitCode()).isZero();
+
+    List<Point> second = points();
+    assertThat(second.getFirst().status()).isEqualTo(Status.OK);
+    assertThat(second.subList(2, second.size())).isEqualTo(first.subList(2, first.size()));
+  }
+
+  @Test
+  void pointsOfAnotherMachineAreNotMixed() throws IOException {
+    PointFile file = PointFile.open(folder.resolve(BenchPaperCommand.FILE));
+    Problem problem =
+        BenchCase.of(HostTime.SHAPE, Precision.ALL.getFirst()).problem("tokens", "linattn cpu");
+    file.put(
+        new Run("t", "Another CPU", "", "", "", "abc", Map.of()),
+        Point.without(problem, Status.FAILED, "why"));
+    Cli cli = paper();
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("was measured on Another CPU, this is ", "--out");
+  }
+
+  @Test
+  void anotherFileIsNotOverwritten() throws IOException {
+    Path path = Files.writeString(folder.resolve(BenchPaperCommand.FILE), "{\"cases\": []}");
+    Cli cli = paper();
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("points.json holds no points");
+    assertThat(path).content().isEqualTo("{\"cases\": []}");
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void noPointIsAskedForTwice(PaperSweep sweep) {
+    for (boolean quick : new boolean[] {true, false}) {
+      assertThat(sweep.ours(quick)).doesNotHaveDuplicates().isNotEmpty();
+      assertThat(sweep.peers(quick)).doesNotHaveDuplicates();
+    }
+  }
+
+  @Test
+  void theFiguresHaveThePapersShapes() {
+    assertThat(PaperSweep.TOKENS.ours(false))
+        .hasSize(6 * 2 * 5)
+        .allMatch(each -> each.name().matches("B=4 H=16 N=\\d+ D=128"));
+    assertThat(PaperSweep.HEAD_DIMS.ours(false))
+        .hasSize(6 * 2 * 5)
+        .allMatch(each -> each.name().matches("B=4 H=16 N=4096 D=\\d+"));
+  }
+
+  @Test
+  void theTableTellsWhatHasNoTime() {
+    Problem problem =
+        BenchCase.of(HostTime.SHAPE, new Precision(DType.BF16, Mode.DEFAULT)).problem("tokens", "softmax");
+    Point timed =
+        Point.ok(
+            problem,
+            Samples.of(Samples.Clock.DEVICE, 1, false, 2, true, 99.5, null, List.of(1.5)),
+            8);
+    Problem other = problem.by("naive", "");
+    assertThat(
+            PaperTable.lines(
+                List.of(timed, Point.without(other, Status.OUT_OF_MEMORY, "needs 300 GB"))))
+        .containsExactly(
+            "| B=1 H=4 N=64 D=64 | type | forward, ms | backward, ms | forward, MB | backward, MB"
+                + " | first call, ms |",
+            "|---|---|---|---|---|---|---|",
+            "| softmax | bf16 | 1.500 | - | - | - | 99.5 |",
+            "| naive | bf16 | out of memory | - | - | - | - |");
+    assertThat(PaperTable.lines(List.of())).isEmpty();
+  }
+}
