@@ -47,6 +47,7 @@ final class BuildImage {
     build.copyJars(Path.of(args[1]), "lib");
     build.copyJars(Path.of(args[2]), "suite");
     build.copyLauncher();
+    build.copyPeers();
     build.copyCudaRuntime();
     build.pack(work.resolve(NAME + ".tar.xz"));
   }
@@ -82,6 +83,16 @@ final class BuildImage {
     launcher.toFile().setExecutable(true, false);
     Files.copy(root.resolve("README.md"), image.resolve("README.md"));
     Files.copy(root.resolve("LICENSE"), image.resolve("LICENSE"));
+  }
+
+  private void copyPeers() throws IOException {
+    Path target = Files.createDirectories(image.resolve("bench/peers"));
+    try (DirectoryStream<Path> programs =
+        Files.newDirectoryStream(root.resolve("bench/peers"), "*.py")) {
+      for (Path program : programs) {
+        Files.copy(program, target.resolve(program.getFileName()));
+      }
+    }
   }
 
   private void copyCudaRuntime() throws IOException {

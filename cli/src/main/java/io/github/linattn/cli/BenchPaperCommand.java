@@ -13,6 +13,7 @@ import io.github.linattn.cli.points.Status;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -29,7 +30,8 @@ import picocli.CommandLine.Option;
     description = {
       "Measure what the paper's figures 2 and 3 and its table 1 show: time and memory of forward and"
           + " backward against tokens and head dimension, beside the paper's kernels and a copy of"
-          + " as many bytes; and errors, short sequences and decode steps.",
+          + " as many bytes; and errors, short sequences and decode steps. Attention of PyTorch and"
+          + " flash-linear-attention is timed beside it where Python can import them.",
       "Each point goes to DIR/points.json as it comes. A run that was broken off goes on where it"
           + " was: points that stand are not measured again.",
       "Exit code 1 if a result is wrong."
@@ -65,6 +67,17 @@ final class BenchPaperCommand implements Callable<Integer> {
       description = "tokens, head-dims, crossover, accuracy, decode; all if left out")
   private List<PaperSweep> sweeps = List.of(PaperSweep.values());
 
+  @Option(
+      names = "--no-peers",
+      description = "leave out what PyTorch and flash-linear-attention do")
+  private boolean withoutPeers;
+
+  @Option(
+      names = "--python",
+      paramLabel = "FILE",
+      description = "the Python that may import torch and fla; python3 if left out")
+  private String python = "python3";
+
   BenchPaperCommand(Console console) {
     this.console = console;
   }
@@ -80,13 +93,17 @@ final class BenchPaperCommand implements Callable<Integer> {
   public Integer call() throws IOException {
     PointFile file = open();
     try (var progress = new Progress(console.err(), "timing")) {
+      boolean gpu;
+      Run run;
+      List<Problem> ofPeers;
       try (Backend here = KernelFamily.open(KernelFamily.CHUNKED, backend, console)) {
-        boolean gpu = here.memoryKind() == MemoryKind.DEVICE;
-        Run run = gpu ? Machine.gpu() : Machine.cpu();
+        gpu = here.memoryKind() == MemoryKind.DEVICE;
+        run = gpu ? Machine.gpu() : Machine.cpu();
         requireSameMachine(file, run);
         List<Task> tasks = missing(file, gpu ? Method.LINATTN : Method.CPU);
         List<Task> ofPaper = gpu ? missing(file, Method.PAPER) : List.of();
-        progress.expect(tasks.size() + ofPaper.size());
+        ofPeers = withoutPeers ? List.of() : missingOfPeers(file, gpu);
+        progress.expect(tasks.size() + ofPaper.size() + ofPeers.size());
         time(here, tasks, run, file, progress);
         if (!ofPaper.isEmpty()) {
           try (Backend paper =
@@ -95,6 +112,8 @@ final class BenchPaperCommand implements Callable<Integer> {
           }
         }
       }
+      // by now nothing of ours is left on the GPU
+      timePeers(ofPeers, gpu, run, file, progress);
     }
     PaperTable.lines(file.points()).forEach(line -> console.result("%s", line));
     boolean wrong = file.points().stream().anyMatch(BenchPaperCommand::isWrong);
@@ -139,6 +158,36 @@ final class BenchPaperCommand implements Callable<Integer> {
       }
     }
     return tasks;
+  }
+
+  private List<Problem> missingOfPeers(PointFile file, boolean gpu) {
+    List<Problem> problems = new ArrayList<>();
+    for (PaperSweep sweep : sweeps) {
+      for (BenchCase each : sweep.peers(quick)) {
+        for (String method : Peers.METHODS) {
+          Problem problem = each.problem(sweep.title(), gpu ? method : method + " cpu");
+          if (!file.stands(problem)) {
+            problems.add(problem);
+          }
+        }
+      }
+    }
+    return problems;
+  }
+
+  private void timePeers(
+      List<Problem> problems, boolean gpu, Run run, PointFile file, Progress progress)
+      throws IOException {
+    Files.createDirectories(out);
+    Path home = Path.of(System.getProperty("linattn.home", ""));
+    new Peers(python, home, out.resolve("peers.log"))
+        .time(
+            problems,
+            gpu ? "cuda" : "cpu",
+            (point, versions) -> {
+              file.put(run.with(versions), point);
+              progress.step(point.problem().title());
+            });
   }
 
   private static void time(

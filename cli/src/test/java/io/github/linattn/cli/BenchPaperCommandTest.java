@@ -13,6 +13,7 @@ import io.github.linattn.cli.points.Status;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -26,12 +27,10 @@ class BenchPaperCommandTest {
   @TempDir Path folder;
 
   private Cli paper(String... options) {
-    Object[] args = new Object[options.length + 5];
-    System.arraycopy(
-        new Object[] {"bench", "paper", "--quick", "--backend=cpu", "--out=" + folder},
-        0, args, 0, 5);
-    System.arraycopy(options, 0, args, 5, options.length);
-    return Cli.run(args);
+    List<Object> args = new ArrayList<>(List.of("bench", "paper", "--quick", "--backend=cpu"));
+    args.add("--out=" + folder);
+    args.addAll(List.of(options));
+    return Cli.run(args.toArray());
   }
 
   private List<Point> points() throws IOException {
@@ -40,7 +39,7 @@ class BenchPaperCommandTest {
 
   @Test
   void theQuickEvaluationHasEveryPoint() throws IOException {
-    Cli cli = paper("--sweep=tokens,decode");
+    Cli cli = paper("--sweep=tokens,decode", "--no-peers");
     assertThat(cli.exitCode()).as(cli.err()).isZero();
     List<Point> points = points();
     assertThat(points).hasSize(2 * (2 * 2 * 5 + 2));
@@ -59,17 +58,28 @@ class BenchPaperCommandTest {
 
   @Test
   void whatStandsIsNotMeasuredAgain() throws IOException {
-    assertThat(paper("--sweep=decode").exitCode()).isZero();
+    assertThat(paper("--sweep=decode", "--no-peers").exitCode()).isZero();
     List<Point> first = points();
     Path path = folder.resolve(BenchPaperCommand.FILE);
     PointFile file = PointFile.open(path);
     Problem lost = first.getFirst().problem();
     file.put(file.runs().getFirst(), Point.without(lost, Status.MISSING, "was not here"));
-    assertThat(paper("--sweep=decode").exitCode()).isZero();
+    assertThat(paper("--sweep=decode", "--no-peers").exitCode()).isZero();
 
     List<Point> second = points();
     assertThat(second.getFirst().status()).isEqualTo(Status.OK);
     assertThat(second.subList(2, second.size())).isEqualTo(first.subList(2, first.size()));
+  }
+
+  @Test
+  void peersThatAreNotHereAreMissingAndNeverZero() throws IOException {
+    Cli cli = paper("--sweep=decode", "--python=/no/such/python");
+    assertThat(cli.exitCode()).as(cli.err()).isZero();
+    assertThat(points())
+        .filteredOn(point -> point.status() == Status.MISSING)
+        .hasSize(2 * Peers.METHODS.size())
+        .allMatch(point -> point.problem().method().endsWith(" cpu"))
+        .allMatch(point -> Double.isNaN(point.millis()));
   }
 
   @Test

@@ -11,7 +11,7 @@ import org.jspecify.annotations.Nullable;
  * @param run index of the run in the file
  * @param why the sentence behind a status other than OK; else empty
  * @param samples null where nothing was timed
- * @param bytes that have to be read and written once, by whatever method; 0 where unknown
+ * @param bytes that have to be read and written once, whoever computes; 0 where unknown
  * @param memoryBytes device memory above q, k, v and dO at the peak of the pass: results, what a
  *     forward saved for its backward, workspace; null where unknown
  * @param errors relative to the double reference, by quantity; null for one that is not finite

@@ -92,6 +92,19 @@ public final class PointFile {
     }
   }
 
+  /**
+   * Versions by name, from a line that a program tells about itself.
+   *
+   * @throws IllegalArgumentException if it is none
+   */
+  public static Map<String, String> versions(String line) {
+    try {
+      return json().mapOfFrom(String.class, line);
+    } catch (JacksonException wrong) {
+      throw new IllegalArgumentException("no versions: " + line, wrong);
+    }
+  }
+
   /** Merges a point that a run has found out. */
   public void put(Run run, Point point) throws IOException {
     if (!runs.contains(run)) {

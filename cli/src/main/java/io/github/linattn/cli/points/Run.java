@@ -2,6 +2,7 @@ package io.github.linattn.cli.points;
 
 import java.util.Map;
 import java.util.Objects;
+import java.util.TreeMap;
 
 /**
  * Where, when and with what points were measured.
@@ -32,5 +33,12 @@ public record Run(
     Objects.requireNonNull(clocks, "clocks");
     Objects.requireNonNull(commit, "commit");
     versions = Map.copyOf(Objects.requireNonNull(versions, "versions"));
+  }
+
+  /** The same run, and what else was used for some of its points. */
+  public Run with(Map<String, String> moreVersions) {
+    Map<String, String> all = new TreeMap<>(versions);
+    all.putAll(moreVersions);
+    return new Run(started, machine, architecture, driver, clocks, commit, all);
   }
 }

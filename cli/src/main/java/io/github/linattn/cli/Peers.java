@@ -1,0 +1,152 @@
+package io.github.linattn.cli;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.PointFile;
+import io.github.linattn.cli.points.Problem;
+import io.github.linattn.cli.points.Status;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Attention of others, timed by the Python program {@code bench/peers/peers.py}. A peer that takes
+ * its process down has failed; the others go on in a new one.
+ */
+final class Peers {
+  /** As that program calls them. */
+  static final List<String> METHODS =
+      List.of(
+          "copy torch",
+          "softmax naive",
+          "softmax flash",
+          "softmax cudnn",
+          "linear plain",
+          "linear cumulative",
+          "fla linear",
+          "fla gla");
+
+  private static final int LIMIT_SECONDS = 300;
+
+  /** How a process ends by SIGALRM. */
+  private static final int ALARM = 128 + 14;
+
+  /** The program's status where the GPU does not answer any more after the last point. */
+  private static final int NO_ANSWER = 75;
+
+  private final String python;
+  private final Path program;
+  private final Path log;
+
+  /**
+   * Starts nothing yet.
+   *
+   * @param python the interpreter
+   * @param home of linattn
+   * @param log where everything goes that the program says beside its points
+   */
+  Peers(String python, Path home, Path log) {
+    this.python = python;
+    this.program = home.resolve("bench/peers/peers.py");
+    this.log = log;
+  }
+
+  /** Takes the points as they come. */
+  interface Sink {
+    /** A point, and the versions of what measured it. */
+    void put(Point point, Map<String, String> versions) throws IOException;
+  }
+
+  /**
+   * Times problems, each of which gets a point.
+   *
+   * @param device of torch: cuda or cpu
+   */
+  void time(List<Problem> problems, String device, Sink sink) throws IOException {
+    Deque<Problem> left = new ArrayDeque<>(problems);
+    if (!Files.isRegularFile(program)) {
+      giveUp(left, "there is no " + program, sink);
+    }
+    while (!left.isEmpty()) {
+      int before = left.size();
+      int status;
+      try {
+        status = run(left, device, sink);
+      } catch (CantStartException cantStart) {
+        giveUp(left, Text.message(cantStart), sink);
+        return;
+      }
+      boolean blameless = status == NO_ANSWER && left.size() < before;
+      if (!left.isEmpty() && !blameless) {
+        sink.put(Point.without(left.remove(), Status.FAILED, reason(status)), Map.of());
+      }
+    }
+  }
+
+  private static void giveUp(Deque<Problem> left, String why, Sink sink) throws IOException {
+    while (!left.isEmpty()) {
+      sink.put(Point.without(left.remove(), Status.MISSING, why), Map.of());
+    }
+  }
+
+  private String reason(int status) {
+    return status == ALARM
+        ? Text.format("took longer than %d s", LIMIT_SECONDS)
+        : Text.format("the process ended with status %d; %s says more", status, log);
+  }
+
+  private static final class CantStartException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    CantStartException(IOException cause) {
+      super(Text.message(cause), cause);
+    }
+  }
+
+  /** One process; takes from {@code left} what it answered, and gives its exit status. */
+  private int run(Deque<Problem> left, String device, Sink sink) throws IOException {
+    Path input = Files.createTempFile("linattn", ".problems");
+    try {
+      Files.write(input, left.stream().map(PointFile::line).toList());
+      Process process = start(input, device);
+      try (BufferedReader lines = process.inputReader(UTF_8)) {
+        String first = lines.readLine();
+        Map<String, String> versions = first == null ? Map.of() : PointFile.versions(first);
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+          Point point = PointFile.point(line);
+          if (!point.problem().equals(left.peek())) {
+            throw new IllegalArgumentException("not the point of " + left.peek() + ": " + line);
+          }
+          left.remove();
+          sink.put(point, versions);
+        }
+        return process.waitFor();
+      } catch (InterruptedException interrupted) {
+        Thread.currentThread().interrupt();
+        throw new IOException("interrupted", interrupted);
+      } finally {
+        process.destroyForcibly();
+      }
+    } finally {
+      Files.delete(input);
+    }
+  }
+
+  private Process start(Path input, String device) throws CantStartException {
+    try {
+      return new ProcessBuilder(
+              python, program.toString(), "--device=" + device, "--limit=" + LIMIT_SECONDS)
+          .redirectInput(input.toFile())
+          .redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
+          .start();
+    } catch (IOException cantStart) {
+      throw new CantStartException(cantStart);
+    }
+  }
+}
