@@ -2,12 +2,14 @@
 module io.github.linattn.cli {
   requires static org.jspecify;
   requires info.picocli;
+  requires java.desktop;
   requires jdk.management;
   requires io.github.linattn.bindings;
   requires io.github.linattn.kernels;
   requires io.github.linattn.runtime;
   requires me.tongfei.progressbar;
   requires tools.jackson.jr.ob;
+  requires xchart;
 
   exports io.github.linattn.cli;
 

@@ -4,6 +4,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.cli.points.Slope;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;

@@ -143,6 +143,13 @@ public final class PointFile {
     return List.copyOf(points.values());
   }
 
+  /** All points with their runs, in the same order. */
+  public List<Measured> measured() {
+    return points.values().stream()
+        .map(point -> new Measured(point, runs.get(point.run())))
+        .toList();
+  }
+
   /** All runs; a point has the index of its own. */
   public List<Run> runs() {
     return List.copyOf(runs);

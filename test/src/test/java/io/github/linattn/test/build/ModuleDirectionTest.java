@@ -26,6 +26,8 @@ final class ModuleDirectionTest {
   private static final String KERNELGEN = "io.github.linattn.kernelgen..";
   private static final String KERNELS = "io.github.linattn.kernels..";
   private static final String CLI = "io.github.linattn.cli..";
+  private static final String POINTS = "io.github.linattn.cli.points..";
+  private static final String FIGURES = "io.github.linattn.cli.figures..";
   private static final String[] RUNTIME = {
     "io.github.linattn",
     "io.github.linattn.io..",
@@ -126,6 +128,12 @@ final class ModuleDirectionTest {
         .dependOnClassesThat()
         .resideInAnyPackage("io.github.linattn.internal..", "..generated..")
         .check(all);
+  }
+
+  @Test
+  void pointsAndFiguresKnowNothingOfMeasuring() {
+    mayUse(new String[] {POINTS});
+    mayUse(new String[] {FIGURES}, POINTS);
   }
 
   @Test

@@ -1,14 +1,14 @@
-package io.github.linattn.cli;
+package io.github.linattn.cli.points;
 
 import java.util.List;
 import java.util.function.ToDoubleFunction;
 
 /** The exponent p of the power law time = c·N^p that fits best. */
-final class Slope {
+public final class Slope {
   private Slope() {}
 
-  /** Least squares over the logarithms. */
-  static <T> double fit(List<T> points, ToDoubleFunction<T> size, ToDoubleFunction<T> time) {
+  /** Least squares over the logarithms of two points or more. */
+  public static <T> double fit(List<T> points, ToDoubleFunction<T> size, ToDoubleFunction<T> time) {
     double n = points.size();
     double x = 0;
     double y = 0;

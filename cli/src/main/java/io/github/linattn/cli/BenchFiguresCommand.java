@@ -1,0 +1,111 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.cli.figures.Figure;
+import io.github.linattn.cli.figures.FigureFiles;
+import io.github.linattn.cli.figures.Figures;
+import io.github.linattn.cli.points.Measured;
+import io.github.linattn.cli.points.PointFile;
+import io.github.linattn.cli.points.Problem;
+import java.io.IOException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.NotDirectoryException;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Parameters;
+
+/** {@code linattn bench figures}: pictures of points that were measured, anywhere. */
+@Command(
+    name = "figures",
+    mixinStandardHelpOptions = true,
+    versionProvider = Version.class,
+    description = {
+      "Draw what the JSON files of a folder hold: each figure as PNG and SVG, its points as CSV,"
+          + " and table 1. Needs no GPU."
+    })
+final class BenchFiguresCommand implements Callable<Integer> {
+  private final Console console;
+
+  @Parameters(paramLabel = "DIR", description = "folder with points, such as points.json")
+  private @Nullable Path folder;
+
+  @Option(
+      names = "--out",
+      paramLabel = "DIR",
+      description = "folder for the figures; the same if left out")
+  private @Nullable Path out;
+
+  BenchFiguresCommand(Console console) {
+    this.console = console;
+  }
+
+  @Override
+  public Integer call() throws IOException {
+    Path source = Objects.requireNonNull(folder);
+    List<Measured> points = read(source);
+    List<Figure> figures = Figures.of(points);
+    if (figures.isEmpty()) {
+      throw CommandFailure.misuse(
+          "the points in %s belong to no figure; linattn bench paper measures them", source);
+    }
+    Path target = Files.createDirectories(out == null ? source : out);
+    System.setProperty("java.awt.headless", "true");
+    for (Figure figure : figures) {
+      FigureFiles.write(figure, target);
+      console.result("%s", target.resolve(figure.name() + ".svg"));
+    }
+    List<String> table = PaperTable.lines(points.stream().map(Measured::point).toList());
+    if (!table.isEmpty()) {
+      console.result("%s", Files.write(target.resolve("table-1.md"), table));
+    }
+    return ExitCode.DONE;
+  }
+
+  private static List<Measured> read(Path folder) throws IOException {
+    List<Measured> points = new ArrayList<>();
+    Map<Problem, Path> origins = new HashMap<>();
+    for (Path file : files(folder)) {
+      for (Measured each : open(file).measured()) {
+        Path other = origins.put(each.point().problem(), file);
+        if (other != null) {
+          throw CommandFailure.misuse(
+              "%s and %s both have %s; leave one in the folder",
+              other, file, each.point().problem().title());
+        }
+        points.add(each);
+      }
+    }
+    return points;
+  }
+
+  private static List<Path> files(Path folder) throws IOException {
+    List<Path> files = new ArrayList<>();
+    try (DirectoryStream<Path> found = Files.newDirectoryStream(folder, "*.json")) {
+      found.forEach(files::add);
+    } catch (NoSuchFileException | NotDirectoryException none) {
+      throw CommandFailure.misuse("there is no folder %s", folder);
+    }
+    if (files.isEmpty()) {
+      throw CommandFailure.misuse("there is no JSON file in %s", folder);
+    }
+    files.sort(null);
+    return files;
+  }
+
+  private static PointFile open(Path file) throws IOException {
+    try {
+      return PointFile.open(file);
+    } catch (IllegalArgumentException other) {
+      throw CommandFailure.misuse(other);
+    }
+  }
+}

@@ -1,0 +1,203 @@
+package io.github.linattn.cli;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.cli.figures.Curve;
+import io.github.linattn.cli.figures.Figure;
+import io.github.linattn.cli.figures.Figures;
+import io.github.linattn.cli.points.Measured;
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.PointFile;
+import io.github.linattn.cli.points.Problem;
+import io.github.linattn.cli.points.Run;
+import io.github.linattn.cli.points.Samples;
+import io.github.linattn.cli.points.Status;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.List;
+import java.util.Map;
+import java.util.function.ToDoubleFunction;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Breaks when a figure leaves out points, draws what was not measured, or is not written. */
+class BenchFiguresCommandTest {
+  private static final Run RUN =
+      new Run("t", "A GPU", "sm_90", "580", "1980 MHz", "abc", Map.of("torch", "2"));
+  private static final List<String> FIGURES =
+      List.of(
+          "forward-time-tokens-half",
+          "forward-memory-tokens-half",
+          "forward-time-head-dims-half",
+          "forward-time-tokens-single",
+          "backward-time-tokens-half",
+          "backward-memory-head-dims-single",
+          "forward-moving-data",
+          "backward-moving-data",
+          "forward-crossover",
+          "roofline",
+          "accuracy",
+          "decode");
+
+  @TempDir private static Path folder;
+  @TempDir private Path empty;
+
+  private static List<Measured> points;
+
+  /** Points of invented machines: linear for us, quadratic for softmax, out of memory if naive. */
+  @BeforeAll
+  static void measure() throws IOException {
+    PointFile file = PointFile.open(folder.resolve("points.json"));
+    for (PaperSweep sweep : PaperSweep.values()) {
+      for (BenchCase each : sweep.ours(false)) {
+        double work = work(each);
+        put(file, each, sweep, "linattn", 1e-10 * work * each.shape().keyDim() + 2e-3);
+        put(file, each, sweep, "copy", 1e-8 * work);
+      }
+      for (BenchCase each : sweep.peers(false)) {
+        put(file, each, sweep, "softmax flash", 1e-12 * work(each) * attended(each) * 10 + 1e-3);
+        naive(file, each, sweep);
+        file.put(
+            RUN,
+            Point.without(
+                each.problem(sweep.title(), "fla gla"), Status.MISSING, "no, \"fla\" is missing"));
+      }
+    }
+    points = file.measured();
+  }
+
+  private static double work(BenchCase each) {
+    return (double) each.shape().output().elements() * (each.pass().hasBackward() ? 2 : 1);
+  }
+
+  private static double attended(BenchCase each) {
+    return Math.max(each.shape().tokens(), each.context());
+  }
+
+  private static void put(PointFile file, BenchCase each, PaperSweep sweep, String method, double millis)
+      throws IOException {
+    file.put(
+        RUN,
+        new Point(
+            each.problem(sweep.title(), method),
+            0,
+            Status.OK,
+            "",
+            Samples.of(
+                Samples.Clock.DEVICE, 1, true, 2, true, 5.0, null,
+                List.of(millis, millis * 1.1, millis * 0.9)),
+            each.traffic(),
+            each.memoryBytes(0),
+            Map.of("o", 1e-7 * Math.sqrt(each.shape().tokens())),
+            1e-2,
+            null));
+  }
+
+  private static void naive(PointFile file, BenchCase each, PaperSweep sweep) throws IOException {
+    if (attended(each) > 10_000) {
+      Problem problem = each.problem(sweep.title(), "softmax naive");
+      file.put(RUN, Point.without(problem, Status.OUT_OF_MEMORY, "needs 300 GB"));
+    } else {
+      put(file, each, sweep, "softmax naive", 1e-11 * work(each) * attended(each) * 10);
+    }
+  }
+
+  @Test
+  void everyFigureIsAPictureADrawingAndItsPoints() throws IOException {
+    Path out = folder.resolve("out");
+    Cli cli = Cli.run("bench", "figures", folder, "--out=" + out);
+    assertThat(cli.exitCode()).as(cli.err()).isZero();
+    for (String figure : FIGURES) {
+      assertThat(out.resolve(figure + ".png")).as(figure).isNotEmptyFile();
+      assertThat(out.resolve(figure + ".svg")).content().contains("<svg", "</svg>");
+      assertThat(cli.out()).contains(figure + ".svg");
+    }
+    assertThat(Files.readAllLines(out.resolve("table-1.md")))
+        .contains("| fla gla | bf16 | missing | missing | - | - | - |")
+        .anyMatch(line -> line.startsWith("| linattn | f32 tf32 | "));
+  }
+
+  private static Figure figure(String name) {
+    return Figures.of(points).stream()
+        .filter(figure -> figure.name().equals(name))
+        .findFirst()
+        .orElseThrow();
+  }
+
+  private static List<String> legend(String name) {
+    return figure(name).curves().stream().map(Curve::name).toList();
+  }
+
+  @Test
+  void legendsHaveSlopesAndCrossovers() {
+    assertThat(legend("forward-time-tokens-half"))
+        .containsExactly(
+            "linattn bf16, N^1.00",
+            "copy bf16, N^1.00",
+            "linattn f16, N^1.00",
+            "copy f16, N^1.00",
+            "softmax flash bf16, N^2.00",
+            "softmax naive bf16, N^2.00");
+    assertThat(legend("backward-time-head-dims-single"))
+        .contains("linattn f32 tf32, D^2.00", "linattn f32 accurate, D^2.00")
+        .containsOnlyOnce("copy f32 default, D^1.00")
+        .noneMatch(name -> name.contains("16") || name.startsWith("copy f32 tf32"));
+    assertThat(legend("forward-crossover")).contains("softmax flash bf16, slower from N = 2048");
+    assertThat(legend("roofline")).first().asString().startsWith("memory, copying at ");
+    assertThat(legend("accuracy")).contains("linattn f32 tf32, positive");
+    assertThat(figure("forward-time-tokens-half").title())
+        .isEqualTo("forward, 16 bits, B=4 H=16 D=128, A GPU");
+  }
+
+  @Test
+  void theTableOfPointsHasWhatASpreadsheetNeeds() throws IOException {
+    assertThat(Cli.run("bench", "figures", folder).exitCode()).isZero();
+    List<String> lines = Files.readAllLines(folder.resolve("forward-time-tokens-half.csv"));
+    int columns = lines.getFirst().split(",").length;
+    assertThat(lines.subList(1, lines.size()))
+        .allMatch(line -> line.replaceAll("\"[^\"]*\"", "x").split(",", -1).length == columns)
+        .allMatch(line -> line.contains("A GPU,580,1980 MHz,abc,torch 2"))
+        .anyMatch(line -> line.contains("OUT_OF_MEMORY,needs 300 GB,tokens,softmax naive"));
+  }
+
+  @Test
+  void onlyMeasuredTimesAreDrawn() throws IOException {
+    ToDoubleFunction<String> largest =
+        line -> line.split(",", -1)[2].isEmpty() ? 0 : Double.parseDouble(line.split(",", -1)[2]);
+    assertThat(Cli.run("bench", "figures", folder).exitCode()).isZero();
+    List<String> naive =
+        Files.readAllLines(folder.resolve("forward-time-tokens-half.csv")).stream()
+            .filter(line -> line.contains("softmax naive"))
+            .map(line -> line.replaceAll("\"[^\"]*\"", "x"))
+            .toList();
+    assertThat(naive).hasSize(6);
+    assertThat(naive).filteredOn(line -> line.contains("OUT_OF_MEMORY")).hasSize(3);
+    assertThat(naive)
+        .filteredOn(line -> line.contains("OUT_OF_MEMORY"))
+        .allMatch(line -> largest.applyAsDouble(line) == 0);
+  }
+
+  @Test
+  void foldersWithoutPointsAreMisuse() throws IOException {
+    assertMisuse(empty, "there is no JSON file");
+    assertMisuse(folder.resolve("nowhere"), "there is no folder");
+    Files.writeString(empty.resolve("a.json"), "[]");
+    assertMisuse(empty, "a.json holds no points");
+    Files.writeString(empty.resolve("a.json"), "{\"schema\":1,\"runs\":[],\"points\":[]}");
+    assertMisuse(empty, "belong to no figure");
+    for (String copy : new String[] {"a.json", "b.json"}) {
+      Files.copy(
+          folder.resolve("points.json"), empty.resolve(copy), StandardCopyOption.REPLACE_EXISTING);
+    }
+    assertMisuse(empty, "both have linattn");
+  }
+
+  private static void assertMisuse(Path folder, String sentence) {
+    Cli cli = Cli.run("bench", "figures", folder);
+    assertThat(cli.exitCode()).as(cli.err()).isEqualTo(2);
+    assertThat(cli.err()).contains(sentence);
+  }
+}
