@@ -4,13 +4,14 @@ import io.github.linattn.cli.figures.Figure;
 import io.github.linattn.cli.figures.FigureFiles;
 import io.github.linattn.cli.figures.Figures;
 import io.github.linattn.cli.points.Measured;
+import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.PointFile;
 import io.github.linattn.cli.points.Problem;
 import java.io.IOException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
-import java.nio.file.NotDirectoryException;
 import java.nio.file.NoSuchFileException;
+import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -30,7 +31,7 @@ import picocli.CommandLine.Parameters;
     versionProvider = Version.class,
     description = {
       "Draw what the JSON files of a folder hold: each figure as PNG and SVG, its points as CSV,"
-          + " and table 1. Needs no GPU."
+          + " and table 1 and its speed-ups as Markdown. Needs no GPU."
     })
 final class BenchFiguresCommand implements Callable<Integer> {
   private final Console console;
@@ -63,11 +64,16 @@ final class BenchFiguresCommand implements Callable<Integer> {
       FigureFiles.write(figure, target);
       console.result("%s", target.resolve(figure.name() + ".svg"));
     }
-    List<String> table = PaperTable.lines(points.stream().map(Measured::point).toList());
-    if (!table.isEmpty()) {
-      console.result("%s", Files.write(target.resolve("table-1.md"), table));
-    }
+    List<Point> all = points.stream().map(Measured::point).toList();
+    write(target.resolve("table-1.md"), PaperTable.lines(all));
+    write(target.resolve("speed-ups.md"), SpeedUpTable.lines(all));
     return ExitCode.DONE;
+  }
+
+  private void write(Path file, List<String> table) throws IOException {
+    if (!table.isEmpty()) {
+      console.result("%s", Files.write(file, table));
+    }
   }
 
   private static List<Measured> read(Path folder) throws IOException {

@@ -106,8 +106,7 @@ final class BenchPaperCommand implements Callable<Integer> {
         progress.expect(tasks.size() + ofPaper.size() + ofPeers.size());
         time(here, tasks, run, file, progress);
         if (!ofPaper.isEmpty()) {
-          try (Backend paper =
-              KernelFamily.open(KernelFamily.PAPER, BackendChoice.CUDA, console)) {
+          try (Backend paper = KernelFamily.open(KernelFamily.PAPER, BackendChoice.CUDA, console)) {
             time(paper, ofPaper, run, file, progress);
           }
         }

@@ -33,8 +33,11 @@ final class BenchPoints {
             result.memoryBytes(),
             errors(result.errors()),
             result.bound(),
-            new Point.Choice(result.plan(), result.reason(), result.estimatedMicros())));
-    points.add(Point.ok(problem.by(method.copy(), ""), samples(result, result.floor()), each.traffic()));
+            method == Method.CPU
+                ? null
+                : new Point.Choice(result.plan(), result.reason(), result.estimatedMicros())));
+    points.add(
+        Point.ok(problem.by(method.copy(), ""), samples(result, result.floor()), each.traffic()));
     for (BenchResult.Other other : result.others()) {
       points.add(of(result, problem.by(method.title(), other.name()), other));
     }
@@ -73,7 +76,8 @@ final class BenchPoints {
     errors
         .values()
         .forEach(
-            (quantity, error) -> finite.put(quantity.title(), Double.isFinite(error) ? error : null));
+            (quantity, error) ->
+                finite.put(quantity.title(), Double.isFinite(error) ? error : null));
     return finite;
   }
 

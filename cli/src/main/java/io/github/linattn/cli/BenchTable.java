@@ -86,8 +86,7 @@ final class BenchTable {
     }
   }
 
-  private List<Point> time(
-      BenchRun run, BenchCase each, Method method, List<BenchResult> results) {
+  private List<Point> time(BenchRun run, BenchCase each, Method method, List<BenchResult> results) {
     try {
       BenchResult result = run.run(each);
       results.add(result);

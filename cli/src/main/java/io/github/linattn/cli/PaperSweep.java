@@ -63,8 +63,7 @@ enum PaperSweep {
     private Stream<AttentionShape> shapes(boolean quick) {
       return quick
           ? IntStream.of(64, 256).mapToObj(PaperSweep::small)
-          : IntStream.of(128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
-              .mapToObj(PaperSweep::usual);
+          : IntStream.of(128, 256, 512, 1024, 2048, 4096, 8192, 16_384).mapToObj(PaperSweep::usual);
     }
   },
   /** Errors of a forward against tokens, of sums that cancel and of sums that grow. */
@@ -122,8 +121,7 @@ enum PaperSweep {
   }
 
   /** Forwards and backwards, short sequences first. */
-  private static List<BenchCase> passes(
-      List<Precision> precisions, Stream<AttentionShape> shapes) {
+  private static List<BenchCase> passes(List<Precision> precisions, Stream<AttentionShape> shapes) {
     List<BenchCase> cases = new ArrayList<>();
     shapes.forEach(
         shape ->

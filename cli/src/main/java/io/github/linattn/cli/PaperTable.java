@@ -39,42 +39,43 @@ final class PaperTable {
 
   /** The lines; none if there are no points of the sweep over tokens. */
   static List<String> lines(List<Point> points) {
+    List<Point> chosen = chosen(points);
+    if (chosen.isEmpty()) {
+      return List.of();
+    }
+    Problem any = chosen.getFirst().problem();
+    List<String> lines = new ArrayList<>();
+    lines.add(
+        Text.format(
+            "| B=%d H=%d N=%d D=%d | type | forward, ms | backward, ms | forward, MB |"
+                + " backward, MB | first call, ms |",
+            any.batch(), any.heads(), any.tokens(), any.keyDim()));
+    lines.add("|---|---|---|---|---|---|---|");
+    rows(chosen).forEach((row, passes) -> lines.add(line(row, passes)));
+    return lines;
+  }
+
+  private static Map<Row, Passes> rows(List<Point> chosen) {
+    Map<Row, Passes> rows = new LinkedHashMap<>();
+    for (Point point : chosen) {
+      Problem problem = point.problem();
+      rows.computeIfAbsent(new Row(problem.method(), problem.precision()), row -> new Passes())
+          .put(point);
+    }
+    return rows;
+  }
+
+  /** The points of the sweep over tokens with the paper's tokens, or the most there are. */
+  static List<Point> chosen(List<Point> points) {
     List<Point> sweep =
         points.stream()
             .filter(point -> point.problem().sweep().equals(SWEEP))
             .filter(point -> point.problem().plan().isEmpty())
             .toList();
-    if (sweep.isEmpty()) {
-      return List.of();
-    }
-    int tokens = tokens(sweep);
-    Map<Row, Passes> rows = new LinkedHashMap<>();
-    for (Point point : sweep) {
-      Problem problem = point.problem();
-      if (problem.tokens() == tokens) {
-        rows.computeIfAbsent(new Row(problem.method(), problem.precision()), row -> new Passes())
-            .put(point);
-      }
-    }
-    List<String> lines = new ArrayList<>();
-    Problem any = sweep.getFirst().problem();
-    lines.add(
-        Text.format(
-            "| B=%d H=%d N=%d D=%d | type | forward, ms | backward, ms | forward, MB |"
-                + " backward, MB | first call, ms |",
-            any.batch(),
-            any.heads(),
-            tokens,
-            any.keyDim()));
-    lines.add("|---|---|---|---|---|---|---|");
-    rows.forEach((row, passes) -> lines.add(line(row, passes)));
-    return lines;
-  }
-
-  /** Those of the paper, or the most there are. */
-  private static int tokens(List<Point> sweep) {
     List<Integer> all = sweep.stream().map(point -> point.problem().tokens()).toList();
-    return all.contains(TOKENS) ? TOKENS : all.stream().max(Comparator.naturalOrder()).orElseThrow();
+    int tokens =
+        all.contains(TOKENS) ? TOKENS : all.stream().max(Comparator.naturalOrder()).orElse(0);
+    return sweep.stream().filter(point -> point.problem().tokens() == tokens).toList();
   }
 
   private static String line(Row row, Passes passes) {
@@ -106,7 +107,8 @@ final class PaperTable {
 
   private static String ofSamples(
       @Nullable Point point, Function<Samples, @Nullable Double> property) {
-    Double value = point == null || point.samples() == null ? null : property.apply(point.samples());
+    Double value =
+        point == null || point.samples() == null ? null : property.apply(point.samples());
     return value == null ? NOTHING : Text.format("%.1f", value);
   }
 }

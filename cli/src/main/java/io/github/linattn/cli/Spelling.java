@@ -20,7 +20,9 @@ final class Spelling {
 
   private static <E extends Enum<E>> TypeConversionException unknown(Class<E> type, String text) {
     String known =
-        Arrays.stream(type.getEnumConstants()).map(Spelling::word).collect(Collectors.joining(", "));
+        Arrays.stream(type.getEnumConstants())
+            .map(Spelling::word)
+            .collect(Collectors.joining(", "));
     return new TypeConversionException("it is one of " + known + ", not '" + text + "'");
   }
 

@@ -77,7 +77,8 @@ class BenchFiguresCommandTest {
     return Math.max(each.shape().tokens(), each.context());
   }
 
-  private static void put(PointFile file, BenchCase each, PaperSweep sweep, String method, double millis)
+  private static void put(
+      PointFile file, BenchCase each, PaperSweep sweep, String method, double millis)
       throws IOException {
     file.put(
         RUN,
@@ -87,7 +88,13 @@ class BenchFiguresCommandTest {
             Status.OK,
             "",
             Samples.of(
-                Samples.Clock.DEVICE, 1, true, 2, true, 5.0, null,
+                Samples.Clock.DEVICE,
+                1,
+                true,
+                2,
+                true,
+                5.0,
+                null,
                 List.of(millis, millis * 1.1, millis * 0.9)),
             each.traffic(),
             each.memoryBytes(0),
@@ -118,6 +125,18 @@ class BenchFiguresCommandTest {
     assertThat(Files.readAllLines(out.resolve("table-1.md")))
         .contains("| fla gla | bf16 | missing | missing | - | - | - |")
         .anyMatch(line -> line.startsWith("| linattn | f32 tf32 | "));
+  }
+
+  @Test
+  void speedUpsCompareTypesOfAsManyBytes() {
+    List<String> lines = SpeedUpTable.lines(points.stream().map(Measured::point).toList());
+    assertThat(lines)
+        .hasSize(2 + 2 * 5)
+        .contains(
+            "| bf16 | forward | - | - | 7.80 (softmax flash) |",
+            "| f32 tf32 | backward | - | - | 7.81 (softmax flash) |",
+            "| f16 | forward | - | - | - |");
+    assertThat(SpeedUpTable.lines(List.of())).isEmpty();
   }
 
   private static Figure figure(String name) {

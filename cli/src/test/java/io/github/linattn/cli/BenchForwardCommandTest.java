@@ -215,7 +215,9 @@ class BenchForwardCommandTest {
   void aResultIsAPointOfItsPassOneOfTheCopyAndOneOfEachPlan() {
     List<Point> points =
         BenchPoints.of(
-            result(1e-3, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3))), "s", Method.LINATTN);
+            result(1e-3, new BenchResult.Other("mma", 300, 1e-3, times(64, 0.3))),
+            "s",
+            Method.LINATTN);
     assertThat(points)
         .extracting(each -> each.problem().method() + " " + each.problem().plan())
         .containsExactly("linattn ", "copy ", "linattn mma");
@@ -253,7 +255,8 @@ class BenchForwardCommandTest {
   void whatCouldNotBeTimedIsAPointToo() {
     BenchCase each = BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16);
     assertThat(
-            BenchPoints.of(each, "s", Method.LINATTN, new UnsupportedOperationException("not built"))
+            BenchPoints.of(
+                    each, "s", Method.LINATTN, new UnsupportedOperationException("not built"))
                 .status())
         .isEqualTo(Status.MISSING);
     Point large =

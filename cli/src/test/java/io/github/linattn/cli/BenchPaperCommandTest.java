@@ -53,7 +53,8 @@ class BenchPaperCommandTest {
         .allMatch(point -> Objects.requireNonNull(point.samples()).firstMillis() != null);
     assertThat(cli.out())
         .contains("| B=1 H=2 N=1024 D=32 | type |")
-        .containsPattern("\\| linattn cpu \\| f32 tf32 \\| [0-9.]+ \\| [0-9.]+ \\| 0.5 \\| 1.6 \\| ");
+        .containsPattern(
+            "\\| linattn cpu \\| f32 tf32 \\| [0-9.]+ \\| [0-9.]+ \\| 0.5 \\| 1.6 \\| ");
   }
 
   @Test
@@ -126,7 +127,8 @@ class BenchPaperCommandTest {
   @Test
   void theTableTellsWhatHasNoTime() {
     Problem problem =
-        BenchCase.of(HostTime.SHAPE, new Precision(DType.BF16, Mode.DEFAULT)).problem("tokens", "softmax");
+        BenchCase.of(HostTime.SHAPE, new Precision(DType.BF16, Mode.DEFAULT))
+            .problem("tokens", "softmax");
     Point timed =
         Point.ok(
             problem,

@@ -82,8 +82,7 @@ class PeersTest {
     BenchCase forward =
         BenchCase.of(AttentionShape.of(2, 4, 100, 64), new Precision(DType.F32, Mode.DEFAULT));
     for (BenchCase each : List.of(forward, forward.with(BenchPass.BACKWARD))) {
-      List<Point> points =
-          time(python(""), HOME, List.of(each.problem("tokens", "linear plain")));
+      List<Point> points = time(python(""), HOME, List.of(each.problem("tokens", "linear plain")));
       assertThat(points.getFirst().bytes()).isEqualTo(each.traffic());
     }
   }

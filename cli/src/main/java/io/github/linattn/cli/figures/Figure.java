@@ -9,7 +9,12 @@ import java.util.List;
  * @param logarithmic whether the y axis is, too
  */
 public record Figure(
-    String name, String title, String xTitle, String yTitle, boolean logarithmic, List<Curve> curves) {
+    String name,
+    String title,
+    String xTitle,
+    String yTitle,
+    boolean logarithmic,
+    List<Curve> curves) {
   /** Leaves out curves without a mark. */
   public Figure {
     curves = curves.stream().filter(curve -> !curve.isEmpty()).toList();

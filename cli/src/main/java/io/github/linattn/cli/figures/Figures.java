@@ -28,8 +28,7 @@ public final class Figures {
   private final List<Measured> points;
 
   private Figures(List<Measured> points) {
-    this.points =
-        points.stream().filter(each -> each.point().problem().plan().isEmpty()).toList();
+    this.points = points.stream().filter(each -> each.point().problem().plan().isEmpty()).toList();
   }
 
   /** Every figure with at least one curve. */
@@ -215,13 +214,14 @@ public final class Figures {
             .toList();
     List<Measured> chosen =
         all.stream().filter(each -> each.point().problem().method().startsWith(OURS)).toList();
-    List<Curve> curves = new ArrayList<>(
-        curves(
-            chosen,
-            problem -> methodAndPrecision(problem) + ", " + problem.pass(),
-            Figures::intensity,
-            Figures::teraflops,
-            Curve.Style.DOTS));
+    List<Curve> curves =
+        new ArrayList<>(
+            curves(
+                chosen,
+                problem -> methodAndPrecision(problem) + ", " + problem.pass(),
+                Figures::intensity,
+                Figures::teraflops,
+                Curve.Style.DOTS));
     roof(all, chosen).ifPresent(curves::addFirst);
     return new Figure(
         "roofline",
@@ -314,7 +314,8 @@ public final class Figures {
       Function<Problem, String> name,
       ToDoubleFunction<Problem> x,
       ToDoubleFunction<Point> y) {
-    return curves(chosen, name, each -> x.applyAsDouble(each.point().problem()), y, Curve.Style.JOINED);
+    return curves(
+        chosen, name, each -> x.applyAsDouble(each.point().problem()), y, Curve.Style.JOINED);
   }
 
   private static List<Curve> curves(
@@ -357,8 +358,7 @@ public final class Figures {
             words.add(String.format(Locale.ROOT, "%s=%.0f", letter, values.getFirst()));
           }
         });
-    List<String> machines =
-        chosen.stream().map(each -> each.run().machine()).distinct().toList();
+    List<String> machines = chosen.stream().map(each -> each.run().machine()).distinct().toList();
     return what + ", " + String.join(" ", words) + ", " + String.join(" and ", machines);
   }
 }

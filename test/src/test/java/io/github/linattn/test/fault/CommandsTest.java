@@ -61,8 +61,24 @@ final class CommandsTest {
         .contains("in 1 of 1 cases");
     assertThat(json)
         .content()
-        .contains(
-            "\"graph\":true", "\"o\":null", "\"status\":\"FAILED\"", "\"plan\":\"mma:576\"");
+        .contains("\"graph\":true", "\"o\":null", "\"status\":\"FAILED\"", "\"plan\":\"mma:576\"");
+  }
+
+  @Test
+  void thePapersEvaluationTellsWhatIsWrongAndWhatIsMissing() {
+    Path out = folder.resolve("paper");
+    failed(
+        "bench",
+        "paper",
+        "--quick",
+        "--backend=cuda",
+        "--sweep=head-dims",
+        "--no-peers",
+        "--out=" + out);
+    assertThat(out.resolve("points.json"))
+        .content()
+        .contains("no CUDA kernel for a forward of BF16 with head dimension 16")
+        .contains("\"method\":\"paper\"", "\"status\":\"FAILED\"", "\"status\":\"MISSING\"");
   }
 
   @Test

@@ -1,0 +1,76 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.Problem;
+import io.github.linattn.cli.points.Status;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.function.Predicate;
+import java.util.stream.Stream;
+
+/**
+ * How many times as long others take as linattn, in Markdown: the points of table 1, types of as
+ * many bytes beside each other. The other of fp32 is fp32 whatever the mode.
+ */
+final class SpeedUpTable {
+  private static final String GATED = "fla gla";
+
+  private SpeedUpTable() {}
+
+  /** The lines; none if linattn has no time there. */
+  static List<String> lines(List<Point> points) {
+    List<Point> chosen =
+        PaperTable.chosen(points).stream().filter(point -> point.status() == Status.OK).toList();
+    List<Point> ours = chosen.stream().filter(point -> isBy(point, Method.LINATTN)).toList();
+    if (ours.isEmpty()) {
+      return List.of();
+    }
+    List<String> lines = new ArrayList<>();
+    lines.add("| linattn | pass | over the paper's kernels | over Gated LA | over the best peer |");
+    lines.add("|---|---|---|---|---|");
+    for (Point each : ours) {
+      List<Point> others = chosen.stream().filter(other -> isComparable(each, other)).toList();
+      lines.add(
+          Text.format(
+              "| %s | %s | %s | %s | %s |",
+              each.problem().precision(),
+              each.problem().pass(),
+              times(each, others.stream().filter(other -> isBy(other, Method.PAPER)), false),
+              times(each, others.stream().filter(other -> isBy(other, GATED)), false),
+              times(each, others.stream().filter(isPeer()), true)));
+    }
+    return lines;
+  }
+
+  private static boolean isBy(Point point, Method method) {
+    return isBy(point, method.title());
+  }
+
+  private static boolean isBy(Point point, String method) {
+    return point.problem().method().equals(method);
+  }
+
+  private static Predicate<Point> isPeer() {
+    return point ->
+        Peers.METHODS.contains(point.problem().method())
+            && !point.problem().method().startsWith(Method.LINATTN.copy());
+  }
+
+  private static boolean isComparable(Point ours, Point other) {
+    Problem one = ours.problem();
+    Problem two = other.problem();
+    return one.pass().equals(two.pass()) && one.dtype().equals(two.dtype());
+  }
+
+  /** The fastest of some over ours. */
+  private static String times(Point ours, Stream<Point> others, boolean named) {
+    return others
+        .min(Comparator.comparingDouble(Point::millis))
+        .map(
+            other ->
+                Text.format("%.2f", other.millis() / ours.millis())
+                    + (named ? " (" + other.problem().method() + ")" : ""))
+        .orElse("-");
+  }
+}
