@@ -5,7 +5,6 @@ import io.github.linattn.cli.figures.FigureFiles;
 import io.github.linattn.cli.figures.Figures;
 import io.github.linattn.cli.points.Measured;
 import io.github.linattn.cli.points.Point;
-import io.github.linattn.cli.points.PointFile;
 import io.github.linattn.cli.points.Problem;
 import java.io.IOException;
 import java.nio.file.DirectoryStream;
@@ -80,7 +79,7 @@ final class BenchFiguresCommand implements Callable<Integer> {
     List<Measured> points = new ArrayList<>();
     Map<Problem, Path> origins = new HashMap<>();
     for (Path file : files(folder)) {
-      for (Measured each : open(file).measured()) {
+      for (Measured each : BenchPoints.open(file).measured()) {
         Path other = origins.put(each.point().problem(), file);
         if (other != null) {
           throw CommandFailure.misuse(
@@ -105,13 +104,5 @@ final class BenchFiguresCommand implements Callable<Integer> {
     }
     files.sort(null);
     return files;
-  }
-
-  private static PointFile open(Path file) throws IOException {
-    try {
-      return PointFile.open(file);
-    } catch (IllegalArgumentException other) {
-      throw CommandFailure.misuse(other);
-    }
   }
 }

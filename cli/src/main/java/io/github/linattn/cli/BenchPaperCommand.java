@@ -10,12 +10,14 @@ import io.github.linattn.cli.points.PointFile;
 import io.github.linattn.cli.points.Problem;
 import io.github.linattn.cli.points.Run;
 import io.github.linattn.cli.points.Status;
+import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
@@ -91,7 +93,7 @@ final class BenchPaperCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
-    PointFile file = open();
+    PointFile file = BenchPoints.open(out.resolve(FILE));
     try (var progress = new Progress(console.err(), "timing")) {
       boolean gpu;
       Run run;
@@ -104,8 +106,8 @@ final class BenchPaperCommand implements Callable<Integer> {
         List<Task> ofPaper = gpu ? missing(file, Method.PAPER) : List.of();
         ofPeers = withoutPeers ? List.of() : missingOfPeers(file, gpu);
         progress.expect(tasks.size() + ofPaper.size() + ofPeers.size());
-        time(here, tasks, run, file, progress);
-        if (!ofPaper.isEmpty()) {
+        boolean answers = time(here, tasks, run, file, progress);
+        if (answers && !ofPaper.isEmpty()) {
           try (Backend paper = KernelFamily.open(KernelFamily.PAPER, BackendChoice.CUDA, console)) {
             time(paper, ofPaper, run, file, progress);
           }
@@ -124,14 +126,6 @@ final class BenchPaperCommand implements Callable<Integer> {
     return point.status() == Status.FAILED && Method.isOurs(point.problem().method());
   }
 
-  private PointFile open() throws IOException {
-    try {
-      return PointFile.open(out.resolve(FILE));
-    } catch (IllegalArgumentException other) {
-      throw CommandFailure.misuse(other);
-    }
-  }
-
   /** Points of two GPUs in one figure would be compared. */
   private void requireSameMachine(PointFile file, Run here) {
     for (Run run : file.runs()) {
@@ -144,7 +138,7 @@ final class BenchPaperCommand implements Callable<Integer> {
     }
   }
 
-  /** What does not stand in the file yet. */
+  /** What does not stand in the file yet; what was tried in vain comes last. */
   private List<Task> missing(PointFile file, Method method) {
     List<Task> tasks = new ArrayList<>();
     for (PaperSweep sweep : sweeps) {
@@ -156,6 +150,7 @@ final class BenchPaperCommand implements Callable<Integer> {
         }
       }
     }
+    tasks.sort(Comparator.comparing(task -> file.has(task.problem())));
     return tasks;
   }
 
@@ -189,7 +184,8 @@ final class BenchPaperCommand implements Callable<Integer> {
             });
   }
 
-  private static void time(
+  /** Whether the device still answers; after a failure of CUDA it does no more in this process. */
+  private boolean time(
       Backend backend, List<Task> tasks, Run run, PointFile file, Progress progress)
       throws IOException {
     BenchRun bench =
@@ -197,11 +193,21 @@ final class BenchPaperCommand implements Callable<Integer> {
             ? BenchRun.onGpu(backend, false)
             : new BenchRun(backend, BenchPaperCommand::freeMemory, false);
     for (Task task : tasks) {
-      for (Point point : points(bench, task)) {
-        file.put(run, point);
+      try {
+        for (Point point : points(bench, task)) {
+          file.put(run, point);
+        }
+      } catch (CudaException failure) {
+        file.put(run, BenchPoints.of(task.each, task.sweep.title(), task.method, failure));
+        console.note(
+            Text.format(
+                "%s: %s; run the command again for the points left",
+                task.problem().title(), Text.message(failure)));
+        return false;
       }
       progress.step(task.problem().title());
     }
+    return true;
   }
 
   private static long freeMemory() {

@@ -2,20 +2,33 @@ package io.github.linattn.cli;
 
 import io.github.linattn.Mode;
 import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.PointFile;
 import io.github.linattn.cli.points.Problem;
 import io.github.linattn.cli.points.Samples;
 import io.github.linattn.cli.points.Samples.Clock;
 import io.github.linattn.cli.points.Status;
+import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
+import java.io.IOException;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.jspecify.annotations.Nullable;
 
-/** What was measured here, as points. */
+/** What was measured here, as points and from their file. */
 final class BenchPoints {
   private BenchPoints() {}
+
+  /** The points of a file; a file that holds something else is misuse. */
+  static PointFile open(Path path) throws IOException {
+    try {
+      return PointFile.open(path);
+    } catch (IllegalArgumentException other) {
+      throw CommandFailure.misuse(other);
+    }
+  }
 
   /** The pass, the copy beside it, and every plan that was asked for. */
   static List<Point> of(BenchResult result, String sweep, Method method) {
@@ -111,6 +124,7 @@ final class BenchPoints {
           case BenchRun.NoRoomException noRoom -> Status.OUT_OF_MEMORY;
           case CudaOutOfMemoryException memory -> Status.OUT_OF_MEMORY;
           case UnsupportedOperationException notBuilt -> Status.MISSING;
+          case CudaException cuda -> Status.FAILED;
           default -> throw failure;
         };
     return Point.without(each.problem(sweep, method.title()), status, Text.message(failure));

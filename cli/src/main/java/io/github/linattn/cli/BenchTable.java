@@ -50,7 +50,7 @@ final class BenchTable {
 
   private int run(Backend gpu, @Nullable Backend paper, List<BenchCase> cases) throws IOException {
     Run here = Machine.gpu();
-    PointFile file = options.json == null ? null : PointFile.open(options.json);
+    PointFile file = options.json == null ? null : BenchPoints.open(options.json);
     List<BenchResult> results = new ArrayList<>();
     BenchReport.head(here, options.family, pass).forEach(line -> console.result("%s", line));
     try (var progress = new Progress(console.err(), "timing")) {

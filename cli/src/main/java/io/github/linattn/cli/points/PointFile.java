@@ -132,6 +132,11 @@ public final class PointFile {
         + "]}\n";
   }
 
+  /** Whether a problem has a point, of whatever status. */
+  public boolean has(Problem problem) {
+    return points.containsKey(problem);
+  }
+
   /** Whether a problem has a point that need not be measured again. */
   public boolean stands(Problem problem) {
     Point point = points.get(problem);

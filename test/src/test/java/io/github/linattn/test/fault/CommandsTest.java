@@ -7,9 +7,12 @@ import io.github.linattn.cli.Main;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -20,6 +23,8 @@ import org.junit.jupiter.api.io.TempDir;
  * Kernels do not compute here.
  */
 final class CommandsTest {
+  private static final int ILLEGAL_ADDRESS = 700;
+
   @TempDir private static Path folder;
 
   @BeforeAll
@@ -79,6 +84,32 @@ final class CommandsTest {
         .content()
         .contains("no CUDA kernel for a forward of BF16 with head dimension 16")
         .contains("\"method\":\"paper\"", "\"status\":\"FAILED\"", "\"status\":\"MISSING\"");
+  }
+
+  @Test
+  void aFailureOfCudaIsAPointAndEndsTheRunsOnTheGpu() throws IOException {
+    CudartDouble cudart = CudartDouble.load();
+    List<String> points = new ArrayList<>();
+    String[] command = {
+      "bench", "paper", "--quick", "--sweep=decode", "--no-peers", "--backend=cuda"
+    };
+    cudart.reset();
+    failed(with(command, "--out=" + folder.resolve("whole")));
+    long calls = cudart.calls();
+    for (int part = 1; part < 8; part++) {
+      Path out = folder.resolve("part" + part);
+      cudart.reset();
+      cudart.failAt(calls * part / 8, ILLEGAL_ADDRESS);
+      failed(with(command, "--out=" + out));
+      points.add(Files.exists(out) ? Files.readString(out.resolve("points.json")) : "");
+    }
+    cudart.reset();
+    assertThat(points)
+        .anyMatch(text -> text.contains("cudaLaunchKernelExC failed: cudaErrorIllegalAddress"));
+  }
+
+  private static String[] with(String[] command, String option) {
+    return Stream.concat(Arrays.stream(command), Stream.of(option)).toArray(String[]::new);
   }
 
   @Test
