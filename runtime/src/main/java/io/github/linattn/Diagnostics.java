@@ -5,6 +5,7 @@ import io.github.linattn.bindings.MemoryInfo;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.cuda.CudaEngine;
 import io.github.linattn.internal.cuda.Device;
+import io.github.linattn.internal.cuda.SupportMatrix;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernels.BuiltKernels;
 import java.util.ArrayList;
@@ -60,6 +61,34 @@ public final class Diagnostics {
       int registers,
       int sharedBytes,
       String origin) {}
+
+  /** What a GPU may be asked to do. */
+  public enum Task {
+    FORWARD,
+    BACKWARD,
+    NON_CAUSAL_FORWARD,
+    NON_CAUSAL_BACKWARD,
+    /** One token from and to a state. */
+    DECODE_STEP
+  }
+
+  /**
+   * The kernels with which a kind of GPU does a task.
+   *
+   * @param architecture such as sm_90
+   * @param normalize whether rows of q and k are divided by their length
+   * @param headDim D, of keys and values
+   * @param kernels what they multiply with: {@code wgmma}, {@code mma} or {@code simt}, or {@code
+   *     paper} for that family; empty if there are none
+   */
+  public record Support(
+      String architecture,
+      Task task,
+      boolean normalize,
+      DType dtype,
+      Mode mode,
+      int headDim,
+      String kernels) {}
 
   /** The CUDA Runtime, or empty; then {@link #cudaProblem} says why. */
   public static Optional<CudaRuntime> cuda() {
@@ -129,5 +158,15 @@ public final class Diagnostics {
       }
     }
     return kernels;
+  }
+
+  /**
+   * What each kind of GPU can do with the kernels that this process would use; asks no GPU.
+   *
+   * @throws IllegalArgumentException if a folder that was named holds no kernels
+   */
+  public static List<Support> support() {
+    return SupportMatrix.of(
+        CudaEngine.kernelSources().stream().map(BuiltKernels::manifest).toList());
   }
 }

@@ -1,9 +1,12 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.Diagnostics;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.function.Supplier;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
 
 /** {@code linattn kernels}: the kernels that were built. */
 @Command(
@@ -14,38 +17,56 @@ import picocli.CommandLine.Command;
 final class KernelsCommand implements Callable<Integer> {
   private final Console console;
 
+  @Option(
+      names = "--matrix",
+      description =
+          "show instead which kernels serve which GPU, task, type and head dimension, as Markdown")
+  private boolean matrix;
+
   KernelsCommand(Console console) {
     this.console = console;
   }
 
   @Override
   public Integer call() {
-    List<Diagnostics.Kernel> kernels = kernels();
-    if (kernels.isEmpty()) {
+    List<String> lines =
+        matrix
+            ? KernelMatrix.lines(known(Diagnostics::support))
+            : lines(known(Diagnostics::kernels));
+    if (lines.isEmpty()) {
       console.result(
           "no CUDA kernels are built; install the CUDA toolkit (nvcc) and build again: mvn -B"
               + " verify");
-      return ExitCode.DONE;
     }
-    String row = "%-54s %4s %3s %-5s %-7s %9s %13s";
-    console.result(row, "symbol", "D", "L", "dtype", "arch", "registers", "shared bytes");
-    for (Diagnostics.Kernel kernel : kernels) {
-      console.result(
-          row,
-          kernel.symbol(),
-          kernel.headDim() == 0 ? "any" : kernel.headDim(),
-          kernel.headDim() == 0 ? "" : kernel.slices(),
-          kernel.dtype(),
-          kernel.architecture(),
-          kernel.registers(),
-          kernel.sharedBytes());
-    }
+    lines.forEach(console::result);
     return ExitCode.DONE;
   }
 
-  private static List<Diagnostics.Kernel> kernels() {
+  private static List<String> lines(List<Diagnostics.Kernel> kernels) {
+    String row = "%-54s %4s %3s %-5s %-7s %9s %13s";
+    List<String> lines = new ArrayList<>();
+    for (Diagnostics.Kernel kernel : kernels) {
+      lines.add(
+          Text.format(
+              row,
+              kernel.symbol(),
+              kernel.headDim() == 0 ? "any" : kernel.headDim(),
+              kernel.headDim() == 0 ? "" : kernel.slices(),
+              kernel.dtype(),
+              kernel.architecture(),
+              kernel.registers(),
+              kernel.sharedBytes()));
+    }
+    if (!lines.isEmpty()) {
+      lines.addFirst(
+          Text.format(row, "symbol", "D", "L", "dtype", "arch", "registers", "shared bytes"));
+    }
+    return lines;
+  }
+
+  private static <T> List<T> known(Supplier<List<T>> question) {
     try {
-      return Diagnostics.kernels();
+      return question.get();
     } catch (IllegalArgumentException wrongFolder) {
       throw CommandFailure.misuse(wrongFolder);
     }

@@ -5,30 +5,32 @@ import java.util.List;
 /** What nvcc compiles a kernel for: machine code of one architecture, or PTX for later ones. */
 public enum Architecture {
   /** A100. */
-  SM_80("sm_80", "arch=compute_80,code=sm_80", 80),
+  SM_80("sm_80", "arch=compute_80,code=sm_80", 80, 163),
   /** GeForce 30, A10. */
-  SM_86("sm_86", "arch=compute_86,code=sm_86", 86),
+  SM_86("sm_86", "arch=compute_86,code=sm_86", 86, 99),
   /** GeForce 40, L4, L40. */
-  SM_89("sm_89", "arch=compute_89,code=sm_89", 89),
+  SM_89("sm_89", "arch=compute_89,code=sm_89", 89, 99),
   /** H100, H200. */
-  SM_90("sm_90", "arch=compute_90,code=sm_90", 90),
+  SM_90("sm_90", "arch=compute_90,code=sm_90", 90, 227),
   /** H100, H200 with what no later architecture kept: warpgroup products. */
-  SM_90A("sm_90a", "arch=compute_90a,code=sm_90a", 90),
+  SM_90A("sm_90a", "arch=compute_90a,code=sm_90a", 90, 227),
   /** B100, B200. */
-  SM_100("sm_100", "arch=compute_100,code=sm_100", 100),
+  SM_100("sm_100", "arch=compute_100,code=sm_100", 100, 227),
   /** GeForce 50. */
-  SM_120("sm_120", "arch=compute_120,code=sm_120", 120),
+  SM_120("sm_120", "arch=compute_120,code=sm_120", 120, 99),
   /** PTX of compute_80: the driver compiles it for any architecture from 8.0 on. */
-  PTX("ptx", "arch=compute_80,code=compute_80", 80);
+  PTX("ptx", "arch=compute_80,code=compute_80", 80, 163);
 
   private final String id;
   private final String gencode;
   private final int capability;
+  private final int sharedKibibytes;
 
-  Architecture(String id, String gencode, int capability) {
+  Architecture(String id, String gencode, int capability, int sharedKibibytes) {
     this.id = id;
     this.gencode = gencode;
     this.capability = capability;
+    this.sharedKibibytes = sharedKibibytes;
   }
 
   /** The name on command lines and in manifests. */
@@ -39,6 +41,16 @@ public enum Architecture {
   /** The arguments that make nvcc compile for it. */
   public List<String> nvccArguments() {
     return List.of("-gencode", gencode);
+  }
+
+  /** Major and minor compute capability of its GPUs, such as 90; of PTX the least. */
+  public int capability() {
+    return capability;
+  }
+
+  /** The most shared memory that a block may ask for on its GPUs, in bytes. */
+  public int sharedBytes() {
+    return sharedKibibytes * 1024;
   }
 
   /** Whether ptxas runs for it at build time, and so reports registers and spills. */

@@ -1,13 +1,20 @@
 package io.github.linattn.test.command;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.linattn.LinearAttention;
+import io.github.linattn.cli.Main;
 import io.github.linattn.cuda.CudaException;
+import io.github.linattn.kernelgen.Catalogue;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.Manifest;
 import io.github.linattn.test.command.Launcher.Ended;
 import io.github.linattn.test.harness.Native;
+import java.io.ByteArrayOutputStream;
 import java.io.File;
 import java.io.IOException;
+import java.io.PrintStream;
 import java.net.URI;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
@@ -15,6 +22,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
@@ -106,6 +114,25 @@ final class ReadmeTest {
         List.of("-d", folder.toString(), "-cp", String.join(File.pathSeparator, classPath()));
     boolean compiled = compiler.getTask(null, null, problems, options, null, sources).call();
     assertThat(compiled).as(() -> problems.getDiagnostics().toString()).isTrue();
+  }
+
+  /**
+   * That of the kernels that a build makes where there is nvcc; built or not, they are asked for.
+   */
+  @Test
+  void showsTheKernelMatrix() throws IOException {
+    List<KernelEntry> entries =
+        Catalogue.defaults().stream().map(spec -> KernelEntry.of(spec, new TreeMap<>())).toList();
+    Files.writeString(folder.resolve(Manifest.FILE), new Manifest(entries).text());
+    var out = new ByteArrayOutputStream();
+    System.setProperty("linattn.kernels", folder.toString());
+    try {
+      String[] command = {"kernels", "--matrix"};
+      assertThat(Main.run(command, new PrintStream(out, true, UTF_8), System.err)).isZero();
+    } finally {
+      System.clearProperty("linattn.kernels");
+    }
+    assertThat(Native.root().resolve("README.md")).content().contains(out.toString(UTF_8));
   }
 
   /** What an application has to have on its class path. */
