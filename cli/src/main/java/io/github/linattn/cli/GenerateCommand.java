@@ -2,8 +2,11 @@ package io.github.linattn.cli;
 
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.Catalogue;
+import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernels.KernelBuild;
 import io.github.linattn.kernels.KernelBuildException;
+import io.github.linattn.kernels.KernelCache;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -23,10 +26,7 @@ import picocli.CommandLine.Option;
     mixinStandardHelpOptions = true,
     versionProvider = Version.class,
     sortOptions = false,
-    description = {
-      "Write CUDA kernels for one head dimension, and compile them where nvcc is found.",
-      "To use them, name the folder in the environment variable LINATTN_KERNELS."
-    })
+    description = {})
 final class GenerateCommand implements Callable<Integer> {
   private final Console console;
 
@@ -55,42 +55,58 @@ final class GenerateCommand implements Callable<Integer> {
 
   @Option(
       names = "--out",
-      required = true,
       paramLabel = "DIR",
-      description = "folder for the kernels; created if it does not exist")
-  private Path out;
+      description = "folder for the kernels and their text; created if it does not exist")
+  private @Nullable Path out;
 
-  @SuppressWarnings("NullAway.Init") // picocli fills in the path
   GenerateCommand(Console console) {
     this.console = console;
   }
 
   @Override
   public Integer call() {
-    if (Files.exists(out) && !Files.isDirectory(out)) {
-      throw CommandFailure.misuse("--out %s is not a folder", out);
-    }
-    KernelBuild.Summary summary = generate();
-    listSources();
-    if (summary.compiled() + summary.upToDate() == 0) {
-      console.note("the text was written, and nothing compiled");
-    } else {
-      console.note("to use the kernels: export LINATTN_KERNELS=" + out.toAbsolutePath());
-    }
-    return ExitCode.DONE;
-  }
-
-  private KernelBuild.Summary generate() {
-    OptionalInt chosen = slices == null ? OptionalInt.empty() : OptionalInt.of(slices);
     try {
-      return KernelBuild.generate(headDim, chosen, targets(), out, console.err());
+      if (out == null) {
+        compile(KernelCache.ofUser());
+      } else {
+        write(out);
+      }
     } catch (IllegalArgumentException refused) {
       throw CommandFailure.misuse(refused);
     } catch (KernelBuildException refused) {
       throw CommandFailure.failed(Text.message(refused), refused);
     } catch (IOException e) {
-      throw CommandFailure.failed("can't write to " + out + ": " + Text.message(e), e);
+      throw CommandFailure.failed("can't write the kernels: " + Text.message(e), e);
     }
+    return ExitCode.DONE;
+  }
+
+  private void compile(KernelCache cache) throws IOException {
+    KernelBuild.Summary summary = KernelBuild.generate(specs(), cache, console.err());
+    List<KernelEntry> entries = summary.manifest().entries();
+    if (entries.isEmpty()) {
+      throw CommandFailure.misuse("nothing was compiled; --out DIR writes the text without nvcc");
+    }
+    entries.forEach(entry -> console.result(entry.symbol()));
+    console.note("the kernels are in " + cache.folder() + ", where linattn finds them");
+  }
+
+  private void write(Path folder) throws IOException {
+    if (Files.exists(folder) && !Files.isDirectory(folder)) {
+      throw CommandFailure.misuse("--out %s is not a folder", folder);
+    }
+    KernelBuild.Summary summary = KernelBuild.generate(specs(), folder, console.err());
+    listSources(folder);
+    if (summary.compiled() + summary.upToDate() == 0) {
+      console.note("the text was written, and nothing compiled");
+    } else {
+      console.note("to use the kernels: export LINATTN_KERNELS=" + folder.toAbsolutePath());
+    }
+  }
+
+  private List<KernelSpec> specs() {
+    OptionalInt chosen = slices == null ? OptionalInt.empty() : OptionalInt.of(slices);
+    return Catalogue.forHeadDim(headDim, chosen, targets());
   }
 
   private Set<Architecture> targets() {
@@ -102,14 +118,12 @@ final class GenerateCommand implements Callable<Integer> {
     return targets;
   }
 
-  private void listSources() {
-    try (Stream<Path> files = Files.list(out)) {
+  private void listSources(Path folder) throws IOException {
+    try (Stream<Path> files = Files.list(folder)) {
       files
           .filter(file -> file.toString().contains("_d" + headDim + "_"))
           .sorted()
           .forEach(file -> console.result(file.toString()));
-    } catch (IOException e) {
-      throw CommandFailure.failed("can't list " + out + ": " + Text.message(e), e);
     }
   }
 }

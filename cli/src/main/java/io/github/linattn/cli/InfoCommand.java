@@ -3,6 +3,7 @@ package io.github.linattn.cli;
 import io.github.linattn.Backend;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.cuda.CudaException;
+import io.github.linattn.kernels.KernelCache;
 import io.github.linattn.kernels.Nvcc;
 import java.io.IOException;
 import java.util.List;
@@ -117,6 +118,7 @@ final class InfoCommand implements Callable<Integer> {
           symbols.add(kernel.symbol());
         });
     line("kernels", Text.format("%d built, for D %s", symbols.size(), dims));
+    line("kernel cache", KernelCache.ofUser().folder().toString());
   }
 
   private void nvcc() {

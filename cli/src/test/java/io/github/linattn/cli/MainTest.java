@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import io.github.linattn.DType;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.cli.points.Slope;
 import java.io.ByteArrayOutputStream;
@@ -13,6 +14,7 @@ import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -116,6 +118,62 @@ class MainTest {
       System.clearProperty("linattn.nvcc");
     }
     assertThat(out.resolve("la_paper_forward_d80_l5_f32.cu")).content().contains("80");
+  }
+
+  @Test
+  void generateKeepsKernelsWhereTheyAreFound() throws IOException {
+    String nvcc = System.getProperty("linattn.nvcc");
+    String cache = System.getProperty("linattn.cache");
+    System.setProperty("linattn.nvcc", compiler().toString());
+    System.setProperty("linattn.cache", folder.resolve("cache").toString());
+    try {
+      Cli cli = Cli.run("generate", "--head-dim", 80, "--slices", 5, "--arch", "sm_90");
+      assertThat(cli.exitCode()).as(cli.err()).isZero();
+      assertThat(cli.out())
+          .contains("la_paper_forward_d80_l5_f32", "la_chunked_forward_mma_d80_bf16");
+      assertThat(cli.err())
+          .contains("21 compiled (sm_90; nvcc 13.0.88)", "where linattn finds them");
+      assertThat(Diagnostics.support())
+          .filteredOn(each -> each.headDim() == 80 && each.architecture().equals("sm_90"))
+          .filteredOn(each -> each.task() == Diagnostics.Task.FORWARD && each.dtype() == DType.F32)
+          .isNotEmpty()
+          .allSatisfy(each -> assertThat(each.kernels()).isNotEmpty());
+      assertThat(Cli.run("generate", "--head-dim", 80, "--slices", 5, "--arch", "sm_90").err())
+          .contains("21 up to date, 0 compiled");
+      System.setProperty("linattn.nvcc", folder.resolve("no-nvcc").toString());
+      assertThat(Cli.run("generate", "--head-dim", 48))
+          .returns(2, Cli::exitCode)
+          .satisfies(none -> assertThat(none.err()).contains("nothing was compiled"));
+    } finally {
+      restore("linattn.nvcc", nvcc);
+      restore("linattn.cache", cache);
+    }
+  }
+
+  private static void restore(String property, @Nullable String value) {
+    if (value == null) {
+      System.clearProperty(property);
+    } else {
+      System.setProperty(property, value);
+    }
+  }
+
+  /** An nvcc whose images are the texts. */
+  private Path compiler() throws IOException {
+    Path script = folder.resolve("nvcc");
+    Files.writeString(
+        script,
+        """
+        #!/bin/sh
+        if [ "$1" = --version ]; then echo "release 13.0, V13.0.88"; exit; fi
+        while [ $# -gt 1 ]; do
+          if [ "$1" = -o ]; then image=$2; fi
+          shift
+        done
+        cat "$1" > "$image"
+        """);
+    assertThat(script.toFile().setExecutable(true)).isTrue();
+    return script;
   }
 
   @Test

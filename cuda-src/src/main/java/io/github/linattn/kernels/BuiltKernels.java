@@ -14,7 +14,7 @@ public final class BuiltKernels {
 
   /** Opens a file beside the manifest. */
   @FunctionalInterface
-  private interface Folder {
+  interface Folder {
     InputStream open(String name) throws IOException;
   }
 
@@ -69,7 +69,7 @@ public final class BuiltKernels {
     return text(files, entry.sourceFile());
   }
 
-  private static BuiltKernels open(String origin, Folder files) throws IOException {
+  static BuiltKernels open(String origin, Folder files) throws IOException {
     return new BuiltKernels(Manifest.parse(text(files, Manifest.FILE)), origin, files);
   }
 

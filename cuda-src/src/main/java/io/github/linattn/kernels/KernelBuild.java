@@ -8,29 +8,20 @@ import io.github.linattn.kernelgen.KernelText;
 import io.github.linattn.kernelgen.Manifest;
 import java.io.IOException;
 import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
-import java.util.OptionalInt;
 import java.util.Set;
 import java.util.SortedMap;
-import java.util.SortedSet;
-import java.util.TreeSet;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /**
@@ -41,7 +32,7 @@ import java.util.stream.Collectors;
 public final class KernelBuild {
   private static final int PROGRESS_STEP = 8;
 
-  private static final Pattern INCLUDE = Pattern.compile("#include \"(linattn/[^\"]+)\"");
+  private static final Summary NOTHING = new Summary(0, 0, new Manifest(List.of()));
 
   private final SortedMap<String, String> headers;
   private final Nvcc.Search search;
@@ -78,24 +69,26 @@ public final class KernelBuild {
   }
 
   /**
-   * Writes the kernels of both families for one head dimension to a folder, and compiles it where
-   * nvcc is found. Kernels that the folder already holds for other head dimensions or slices stay
-   * listed.
+   * Compiles those of the kernels that a cache lacks. Where several processes ask, one compiles and
+   * the others wait for it.
    *
-   * @param headDim D, a multiple of 16 from 16 to 512
-   * @param slices L; {@link KernelSpec#defaultSlices} where empty
-   * @param out created where it does not exist; {@link BuiltKernels#load} reads it
-   * @param log receives one line per few kernels and a summary
-   * @throws IllegalArgumentException if a rule or a budget is broken; nothing is written
-   * @throws KernelBuildException if nvcc refuses a kernel or a kernel spills
+   * @param log receives one line per few kernels, one for each damaged file, and a summary
+   * @throws KernelBuildException if nvcc refuses a kernel or a kernel spills; those that were
+   *     compiled before are kept
    */
-  public static Summary generate(
-      int headDim, OptionalInt slices, Set<Architecture> architectures, Path out, PrintStream log)
+  public static Summary generate(List<KernelSpec> specs, KernelCache cache, PrintStream log)
       throws IOException {
-    return generate(Catalogue.forHeadDim(headDim, slices, architectures), out, log);
+    return new KernelBuild(Headers.shipped(), Nvcc.find(), log).run(specs, cache);
   }
 
-  /** As {@link #generate(int, OptionalInt, Set, Path, PrintStream)}, for any kernels. */
+  /**
+   * Writes kernels to a folder, and compiles them where nvcc is found. Other kernels that the
+   * folder already holds stay listed.
+   *
+   * @param out created where it does not exist; {@link BuiltKernels#load} reads it
+   * @param log receives one line per few kernels and a summary
+   * @throws KernelBuildException if nvcc refuses a kernel or a kernel spills
+   */
   public static Summary generate(List<KernelSpec> specs, Path out, PrintStream log)
       throws IOException {
     List<KernelEntry> entries = new ArrayList<>();
@@ -121,11 +114,28 @@ public final class KernelBuild {
       KernelText.writeIfChanged(out.resolve(spec.symbol() + ".cu"), KernelText.emit(spec));
     }
     Optional<Nvcc> nvcc = search.nvcc();
-    Summary summary =
-        nvcc.isPresent()
-            ? compileAll(nvcc.get(), specs, out, digests)
-            : new Summary(0, 0, new Manifest(List.of()));
+    Summary summary = NOTHING;
+    if (nvcc.isPresent()) {
+      Files.createDirectories(digests);
+      summary = buildAll(specs, (spec, done) -> buildOne(nvcc.get(), spec, out, digests, done));
+    }
     KernelText.writeIfChanged(out.resolve(Manifest.FILE), summary.manifest().text());
+    log.println(describe(nvcc, specs, summary));
+    return summary;
+  }
+
+  /** Builds the kernels that the cache lacks. */
+  Summary run(List<KernelSpec> specs, KernelCache cache) throws IOException {
+    Optional<Nvcc> nvcc = search.nvcc();
+    Summary summary = NOTHING;
+    if (nvcc.isPresent()) {
+      try (KernelCache.Lock held = cache.lock(log)) {
+        Path work = cache.emptyWorkFolder();
+        Headers.write(headers, work);
+        summary = buildAll(specs, (spec, done) -> buildOne(nvcc.get(), spec, cache, work, done));
+        cache.emptyWorkFolder();
+      }
+    }
     log.println(describe(nvcc, specs, summary));
     return summary;
   }
@@ -154,22 +164,32 @@ public final class KernelBuild {
         nvcc.get().version());
   }
 
-  private Summary compileAll(Nvcc nvcc, List<KernelSpec> specs, Path out, Path digests)
-      throws IOException {
-    Files.createDirectories(digests);
+  /** What is done for one kernel: nothing where it is up to date, else {@code compiled} is run. */
+  private interface Builder {
+    KernelEntry build(KernelSpec spec, Runnable compiled) throws IOException;
+  }
+
+  private Summary buildAll(List<KernelSpec> specs, Builder builder) throws IOException {
     AtomicInteger compiled = new AtomicInteger();
     List<KernelEntry> entries = new ArrayList<>();
     int processors = Runtime.getRuntime().availableProcessors();
     try (ExecutorService pool = Executors.newFixedThreadPool(processors)) {
       List<Future<KernelEntry>> pending = new ArrayList<>();
       for (KernelSpec spec : specs) {
-        pending.add(pool.submit(() -> buildOne(nvcc, spec, out, digests, compiled, specs.size())));
+        pending.add(pool.submit(() -> builder.build(spec, () -> tell(compiled, specs.size()))));
       }
       for (Future<KernelEntry> future : pending) {
         entries.add(await(future, pool));
       }
     }
     return new Summary(compiled.get(), specs.size() - compiled.get(), new Manifest(entries));
+  }
+
+  private void tell(AtomicInteger compiled, int total) {
+    int done = compiled.incrementAndGet();
+    if (done % PROGRESS_STEP == 0) {
+      log.println(String.format(Locale.ROOT, "kernels: %d compiled of at most %d", done, total));
+    }
   }
 
   private static KernelEntry await(Future<KernelEntry> future, ExecutorService pool)
@@ -194,8 +214,7 @@ public final class KernelBuild {
   }
 
   private KernelEntry buildOne(
-      Nvcc nvcc, KernelSpec spec, Path out, Path digests, AtomicInteger compiled, int total)
-      throws IOException {
+      Nvcc nvcc, KernelSpec spec, Path out, Path digests, Runnable compiled) throws IOException {
     Path image = out.resolve(spec.symbol() + ".fatbin");
     Path record = digests.resolve(spec.symbol() + ".tsv");
     String digest = digest(spec, nvcc.version());
@@ -208,11 +227,27 @@ public final class KernelBuild {
     }
     KernelEntry entry = compile(nvcc, spec, out, image);
     Files.writeString(record, digest + "\n" + new Manifest(List.of(entry)).text());
-    int done = compiled.incrementAndGet();
-    if (done % PROGRESS_STEP == 0) {
-      log.println(String.format(Locale.ROOT, "kernels: %d compiled of at most %d", done, total));
-    }
+    compiled.run();
     return entry;
+  }
+
+  private KernelEntry buildOne(
+      Nvcc nvcc, KernelSpec spec, KernelCache cache, Path work, Runnable compiled)
+      throws IOException {
+    String digest = digest(spec, nvcc.version());
+    Optional<KernelEntry> kept = cache.find(spec, digest, log);
+    if (kept.isPresent()) {
+      return kept.get();
+    }
+    Files.writeString(work.resolve(spec.symbol() + ".cu"), KernelText.emit(spec));
+    KernelEntry entry = compile(nvcc, spec, work, work.resolve(spec.symbol() + ".fatbin"));
+    cache.put(spec, digest, entry, nvcc, work);
+    compiled.run();
+    return entry;
+  }
+
+  private String digest(KernelSpec spec, String nvccVersion) {
+    return new KernelDigest(headers).of(spec, nvccVersion);
   }
 
   private static KernelEntry compile(Nvcc nvcc, KernelSpec spec, Path out, Path image)
@@ -232,43 +267,5 @@ public final class KernelBuild {
     } finally {
       Files.deleteIfExists(fresh);
     }
-  }
-
-  /** The headers that a text includes, directly or through others. */
-  private SortedSet<String> included(String text) {
-    SortedSet<String> names = new TreeSet<>();
-    List<String> pending = new ArrayList<>(List.of(text));
-    while (!pending.isEmpty()) {
-      Matcher include = INCLUDE.matcher(pending.removeLast());
-      while (include.find()) {
-        if (names.add(include.group(1))) {
-          pending.add(headers.getOrDefault(include.group(1), ""));
-        }
-      }
-    }
-    return names;
-  }
-
-  /** Of everything that an image and its line depend on. */
-  String digest(KernelSpec spec, String nvccVersion) {
-    MessageDigest digest;
-    try {
-      digest = MessageDigest.getInstance("SHA-256");
-    } catch (NoSuchAlgorithmException absent) {
-      throw new AssertionError("every Java platform has SHA-256", absent);
-    }
-    List<String> parts = new ArrayList<>();
-    String source = KernelText.emit(spec);
-    parts.add(source);
-    included(source).forEach(name -> parts.addAll(List.of(name, headers.getOrDefault(name, ""))));
-    parts.add(Manifest.VERSION);
-    parts.add(nvccVersion);
-    parts.addAll(Nvcc.flags());
-    spec.architectures().forEach(architecture -> parts.addAll(architecture.nvccArguments()));
-    for (String part : parts) {
-      digest.update(part.getBytes(StandardCharsets.UTF_8));
-      digest.update((byte) 0);
-    }
-    return HexFormat.of().formatHex(digest.digest());
   }
 }

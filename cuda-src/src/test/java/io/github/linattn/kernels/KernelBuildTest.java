@@ -52,19 +52,18 @@ class KernelBuildTest {
 
   @Test
   void digestCoversHeadersCompilerAndArchitectures() throws IOException {
-    Nvcc.Search none = Nvcc.firstOf(List.of());
     SortedMap<String, String> headers = new TreeMap<>(Headers.shipped());
-    KernelBuild build = new KernelBuild(headers, none, log);
+    KernelDigest digests = new KernelDigest(headers);
     KernelSpec spec = SPECS.getFirst();
-    String digest = build.digest(spec, "13.0.88");
-    assertThat(build.digest(spec, "13.0.88")).isEqualTo(digest);
-    assertThat(build.digest(spec, "13.1.0")).isNotEqualTo(digest);
+    String digest = digests.of(spec, "13.0.88");
+    assertThat(digests.of(spec, "13.0.88")).isEqualTo(digest);
+    assertThat(digests.of(spec, "13.1.0")).isNotEqualTo(digest);
     KernelSpec other =
         KernelSpec.paper(
             spec.operation(), spec.headDim(), spec.slices(), EnumSet.of(Architecture.SM_80));
-    assertThat(build.digest(other, "13.0.88")).isNotEqualTo(digest);
+    assertThat(digests.of(other, "13.0.88")).isNotEqualTo(digest);
     headers.merge("linattn/reduce.cuh", "// changed\n", String::concat);
-    assertThat(new KernelBuild(headers, none, log).digest(spec, "13.0.88")).isNotEqualTo(digest);
+    assertThat(digests.of(spec, "13.0.88")).isNotEqualTo(digest);
   }
 
   @Test
@@ -84,8 +83,8 @@ class KernelBuildTest {
   void generatedFoldersGrowAndLoad() throws IOException {
     nvcc();
     var architectures = EnumSet.of(Architecture.SM_90);
-    KernelBuild.generate(80, OptionalInt.of(5), architectures, folder, log);
-    KernelBuild.generate(16, OptionalInt.empty(), architectures, folder, log);
+    KernelBuild.generate(Catalogue.paper(80, OptionalInt.of(5), architectures), folder, log);
+    KernelBuild.generate(Catalogue.paper(16, OptionalInt.empty(), architectures), folder, log);
     BuiltKernels kernels = BuiltKernels.load(folder);
     assertThat(kernels.manifest().headDims(Family.PAPER, ElementType.F32)).containsExactly(16, 80);
     for (KernelEntry entry : kernels.manifest().entries()) {

@@ -27,6 +27,7 @@ import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernels.BuiltKernels;
+import io.github.linattn.kernels.KernelCache;
 import java.io.File;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -140,7 +141,10 @@ public final class CudaEngine implements Engine {
     return sources.stream().allMatch(source -> source.manifest().entries().isEmpty());
   }
 
-  /** The kernels that this process knows, those of the user's folders first. */
+  /**
+   * The kernels that this process knows: those of the user's folders, those shipped, then those
+   * that were compiled on demand.
+   */
   public static List<BuiltKernels> kernelSources() {
     String folders =
         System.getProperty(
@@ -156,6 +160,15 @@ public final class CudaEngine implements Engine {
       sources.add(BuiltKernels.shipped());
     } catch (IOException e) {
       throw new IllegalStateException("the kernels module is damaged: " + e.getMessage(), e);
+    }
+    KernelCache cache = KernelCache.ofUser();
+    try {
+      sources.addAll(cache.kernels());
+    } catch (IOException e) {
+      throw new IllegalArgumentException(
+          "can't read the kernel cache %s, which %s names otherwise: %s"
+              .formatted(cache.folder(), KernelCache.VARIABLE, e.getMessage()),
+          e);
     }
     return List.copyOf(sources);
   }
@@ -306,10 +319,7 @@ public final class CudaEngine implements Engine {
           headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM
               ? "The cuda backend reaches head dimension %d; the cpu backend does it"
                   .formatted(KernelSpec.MAX_CHUNKED_HEAD_DIM)
-              : "Build it with 'linattn generate --head-dim %d --out DIR' and name DIR in the"
-                      .formatted(headDim)
-                  + " environment variable "
-                  + KERNEL_FOLDERS_VARIABLE;
+              : "'linattn generate --head-dim %d' builds it".formatted(headDim);
       throw new UnsupportedOperationException(
           "no CUDA kernel for a %s of %s with head dimension %d; built: %s. %s"
               .formatted(backward ? "backward" : "forward", question.dtype(), headDim, built, cure),

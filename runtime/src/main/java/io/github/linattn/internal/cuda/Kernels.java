@@ -135,9 +135,8 @@ final class Kernels {
     var built = new TreeSet<Integer>();
     sources.forEach(
         source -> built.addAll(source.manifest().headDims(Family.PAPER, ElementType.F32)));
-    return ("no CUDA kernel for head dimension %d; built: %s. Build it with 'linattn generate"
-            + " --head-dim %d --out DIR' and name DIR in the environment variable %s")
-        .formatted(headDim, built, headDim, CudaEngine.KERNEL_FOLDERS_VARIABLE);
+    return "no CUDA kernel for head dimension %d; built: %s. 'linattn generate --head-dim %d' builds it"
+        .formatted(headDim, built, headDim);
   }
 
   LoadedKernel load(Operation operation, int headDim) {

@@ -102,6 +102,18 @@ final class ModuleDirectionTest {
     mayUse(RUNTIME, BINDINGS, CUDA_EXCEPTIONS, KERNELS, KERNELGEN);
   }
 
+  /** A call never compiles: the runtime finds kernels, and whoever was asked builds them. */
+  @Test
+  void runtimeKnowsNoCompiler() {
+    noClasses()
+        .that()
+        .resideInAnyPackage(RUNTIME)
+        .should()
+        .dependOnClassesThat()
+        .haveNameMatching(".*\\.kernels\\.(KernelBuild|Nvcc).*")
+        .check(all);
+  }
+
   @Test
   void onlyTheCudaEngineAndTheDiagnosticsKnowCuda() {
     noClasses()

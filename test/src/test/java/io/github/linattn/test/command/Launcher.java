@@ -54,13 +54,14 @@ final class Launcher {
     Path out = Files.createTempFile("linattn", ".out");
     Path err = Files.createTempFile("linattn", ".err");
     try {
-      Process process =
+      ProcessBuilder builder =
           new ProcessBuilder(command)
               .directory(folder.toFile())
               .redirectInput(ProcessBuilder.Redirect.from(Path.of("/dev/null").toFile()))
               .redirectOutput(out.toFile())
-              .redirectError(err.toFile())
-              .start();
+              .redirectError(err.toFile());
+      builder.environment().put("LINATTN_CACHE", folder.resolve("kernel-cache").toString());
+      Process process = builder.start();
       boolean ended = process.waitFor(LIMIT_SECONDS, TimeUnit.SECONDS);
       if (!ended) {
         process.descendants().forEach(ProcessHandle::destroyForcibly);
