@@ -17,6 +17,7 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
 import java.util.SortedMap;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -37,6 +38,7 @@ public final class KernelBuild {
   private final SortedMap<String, String> headers;
   private final Nvcc.Search search;
   private final PrintStream log;
+  private final boolean mayLeaveOut;
 
   /**
    * What a build did.
@@ -47,10 +49,18 @@ public final class KernelBuild {
    */
   public record Summary(int compiled, int upToDate, Manifest manifest) {}
 
-  KernelBuild(SortedMap<String, String> headers, Nvcc.Search search, PrintStream log) {
+  /**
+   * A build.
+   *
+   * @param mayLeaveOut whether an unfit kernel is left out with a line in the log; else it ends the
+   *     build
+   */
+  KernelBuild(
+      SortedMap<String, String> headers, Nvcc.Search search, PrintStream log, boolean mayLeaveOut) {
     this.headers = headers;
     this.search = search;
     this.log = log;
+    this.mayLeaveOut = mayLeaveOut;
   }
 
   /**
@@ -64,21 +74,21 @@ public final class KernelBuild {
     }
     Set<Architecture> architectures =
         args[2].equals("all") ? Catalogue.allArchitectures() : Catalogue.defaultArchitectures();
-    new KernelBuild(Headers.shipped(), Nvcc.find(), System.out)
+    new KernelBuild(Headers.shipped(), Nvcc.find(), System.out, false)
         .run(Catalogue.defaults(architectures), Path.of(args[0]), Path.of(args[1]));
   }
 
   /**
    * Compiles those of the kernels that a cache lacks. Where several processes ask, one compiles and
-   * the others wait for it.
+   * the others wait for it. A kernel that would spill registers is left out.
    *
-   * @param log receives one line per few kernels, one for each damaged file, and a summary
-   * @throws KernelBuildException if nvcc refuses a kernel or a kernel spills; those that were
-   *     compiled before are kept
+   * @param log receives one line per few kernels, one for each damaged file and each kernel that is
+   *     left out, and a summary
+   * @throws KernelBuildException if nvcc refuses a kernel; those that were compiled before are kept
    */
   public static Summary generate(List<KernelSpec> specs, KernelCache cache, PrintStream log)
       throws IOException {
-    return new KernelBuild(Headers.shipped(), Nvcc.find(), log).run(specs, cache);
+    return new KernelBuild(Headers.shipped(), Nvcc.find(), log, true).run(specs, cache);
   }
 
   /**
@@ -96,7 +106,7 @@ public final class KernelBuild {
       entries.addAll(Manifest.parse(Files.readString(out.resolve(Manifest.FILE))).entries());
     }
     Summary summary =
-        new KernelBuild(Headers.shipped(), Nvcc.find(), log)
+        new KernelBuild(Headers.shipped(), Nvcc.find(), log, true)
             .run(specs, out, out.resolve(".digests"));
     Set<String> symbols = specs.stream().map(KernelSpec::symbol).collect(Collectors.toSet());
     entries.removeIf(entry -> symbols.contains(entry.symbol()));
@@ -174,15 +184,16 @@ public final class KernelBuild {
     List<KernelEntry> entries = new ArrayList<>();
     int processors = Runtime.getRuntime().availableProcessors();
     try (ExecutorService pool = Executors.newFixedThreadPool(processors)) {
-      List<Future<KernelEntry>> pending = new ArrayList<>();
+      List<Future<Optional<KernelEntry>>> pending = new ArrayList<>();
       for (KernelSpec spec : specs) {
-        pending.add(pool.submit(() -> builder.build(spec, () -> tell(compiled, specs.size()))));
+        Runnable tell = () -> tell(compiled, specs.size());
+        pending.add(pool.submit(() -> fit(() -> builder.build(spec, tell))));
       }
-      for (Future<KernelEntry> future : pending) {
-        entries.add(await(future, pool));
+      for (Future<Optional<KernelEntry>> future : pending) {
+        await(future, pool).ifPresent(entries::add);
       }
     }
-    return new Summary(compiled.get(), specs.size() - compiled.get(), new Manifest(entries));
+    return new Summary(compiled.get(), entries.size() - compiled.get(), new Manifest(entries));
   }
 
   private void tell(AtomicInteger compiled, int total) {
@@ -192,8 +203,20 @@ public final class KernelBuild {
     }
   }
 
-  private static KernelEntry await(Future<KernelEntry> future, ExecutorService pool)
-      throws IOException {
+  /** Empty where a kernel is unfit and may be left out. */
+  private Optional<KernelEntry> fit(Callable<KernelEntry> build) throws Exception {
+    try {
+      return Optional.of(build.call());
+    } catch (UnfitKernelException unfit) {
+      if (!mayLeaveOut) {
+        throw unfit;
+      }
+      log.println("kernels: left out: " + unfit.getMessage());
+      return Optional.empty();
+    }
+  }
+
+  private static <T> T await(Future<T> future, ExecutorService pool) throws IOException {
     try {
       return future.get();
     } catch (InterruptedException stopped) {

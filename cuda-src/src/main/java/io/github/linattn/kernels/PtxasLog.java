@@ -26,12 +26,12 @@ final class PtxasLog {
   /**
    * Registers and memory per architecture.
    *
-   * @throws KernelBuildException if the kernel spills on one of them, or waits after each product
+   * @throws UnfitKernelException if the kernel spills on one of them, or waits after each product
    */
   static SortedMap<Architecture, KernelEntry.Usage> parse(String symbol, String log) {
     SortedMap<Architecture, KernelEntry.Usage> usage = new TreeMap<>();
     if (log.contains(SERIALIZED)) {
-      throw new KernelBuildException(
+      throw new UnfitKernelException(
           "kernel " + symbol + " waits after each of its products, says ptxas: " + log);
     }
     List<MatchResult> entries = ENTRY.matcher(log).results().toList();
@@ -42,7 +42,7 @@ final class PtxasLog {
       int spilled = number(SPILLS, 1, section) + number(SPILLS, 2, section);
       Architecture architecture = Architecture.parse(entry.group(1));
       if (spilled > 0) {
-        throw new KernelBuildException(
+        throw new UnfitKernelException(
             "kernel "
                 + symbol
                 + " spills "

@@ -36,7 +36,7 @@ class KernelBuildTest {
   void compilesOnlyWhatChanged() throws IOException {
     Nvcc.Search search = nvcc();
     SortedMap<String, String> headers = new TreeMap<>(Headers.shipped());
-    KernelBuild build = new KernelBuild(headers, search, log);
+    KernelBuild build = new KernelBuild(headers, search, log, false);
     Path digests = folder.resolve("digests");
 
     assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(9);
@@ -69,7 +69,8 @@ class KernelBuildTest {
   @Test
   void withoutNvccWritesTextAndOneLine() throws IOException {
     Nvcc.Search none = Nvcc.firstOf(List.of(folder.resolve("nvcc")));
-    new KernelBuild(Headers.shipped(), none, log).run(SPECS, folder, folder.resolve("digests"));
+    new KernelBuild(Headers.shipped(), none, log, false)
+        .run(SPECS, folder, folder.resolve("digests"));
     assertThat(said.toString(StandardCharsets.UTF_8).lines())
         .singleElement()
         .asString()
@@ -101,7 +102,8 @@ class KernelBuildTest {
     headers.merge("linattn/arguments.h", "\n#error out of order\n", String::concat);
     assertThatThrownBy(
             () ->
-                new KernelBuild(headers, search, log).run(SPECS, folder, folder.resolve("digests")))
+                new KernelBuild(headers, search, log, false)
+                    .run(SPECS, folder, folder.resolve("digests")))
         .isInstanceOf(KernelBuildException.class)
         .hasMessageContaining("nvcc refuses la_paper_forward_d48_l3_f32.cu")
         .hasMessageContaining("out of order");

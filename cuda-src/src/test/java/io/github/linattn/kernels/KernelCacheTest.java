@@ -68,7 +68,7 @@ class KernelCacheTest {
   }
 
   private KernelBuild.Summary build(KernelSpec... specs) throws IOException {
-    return new KernelBuild(Headers.shipped(), compiler(""), log).run(List.of(specs), cache);
+    return new KernelBuild(Headers.shipped(), compiler(""), log, true).run(List.of(specs), cache);
   }
 
   private List<String> symbols() throws IOException {
@@ -142,7 +142,9 @@ class KernelCacheTest {
   void whatWasCompiledBeforeAFailureIsKept() throws IOException {
     Nvcc.Search refuses = compiler("case \"$*\" in *row_dot*) echo out of order; exit 1;; esac");
     assertThatThrownBy(
-            () -> new KernelBuild(Headers.shipped(), refuses, log).run(List.of(ROWS, DOTS), cache))
+            () ->
+                new KernelBuild(Headers.shipped(), refuses, log, true)
+                    .run(List.of(ROWS, DOTS), cache))
         .isInstanceOf(KernelBuildException.class)
         .hasMessageContaining("out of order");
     build(ROWS, DOTS);
@@ -150,8 +152,28 @@ class KernelCacheTest {
   }
 
   @Test
+  void anUnfitKernelIsLeftOutOrEndsTheBuild() throws IOException {
+    Nvcc.Search spills =
+        compiler(
+            """
+            case "$*" in *row_dot*)
+              echo "Compiling entry function 'la' for 'sm_90'"
+              echo "8 bytes spill stores, 8 bytes spill loads";;
+            esac""");
+    KernelBuild.Summary summary =
+        new KernelBuild(Headers.shipped(), spills, log, true).run(List.of(ROWS, DOTS), cache);
+    assertThat(summary.manifest().entries()).hasSize(1);
+    assertThat(said.toString(UTF_8))
+        .contains("left out: kernel " + DOTS.symbol() + " spills 16 bytes", "0 up to date, 1 comp");
+    assertThat(symbols()).containsExactly(ROWS.symbol());
+    assertThatThrownBy(
+            () -> new KernelBuild(Headers.shipped(), spills, log, false).run(List.of(DOTS), cache))
+        .hasMessageContaining("spills");
+  }
+
+  @Test
   void withoutNvccNothingIsWritten() throws IOException {
-    KernelBuild build = new KernelBuild(Headers.shipped(), Nvcc.firstOf(List.of()), log);
+    KernelBuild build = new KernelBuild(Headers.shipped(), Nvcc.firstOf(List.of()), log, true);
     assertThat(build.run(List.of(ROWS), cache).manifest().entries()).isEmpty();
     assertThat(cache.folder()).doesNotExist();
     assertThat(said.toString(UTF_8)).contains("there is no nvcc");
