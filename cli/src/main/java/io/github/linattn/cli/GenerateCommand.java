@@ -26,7 +26,12 @@ import picocli.CommandLine.Option;
     mixinStandardHelpOptions = true,
     versionProvider = Version.class,
     sortOptions = false,
-    description = {})
+    description = {
+      "Compile CUDA kernels for one head dimension with nvcc, and keep them in the kernel cache,"
+          + " where linattn finds them.",
+      "With --out, write them as text to a folder and compile them there; to use these, name the"
+          + " folder in the environment variable LINATTN_KERNELS."
+    })
 final class GenerateCommand implements Callable<Integer> {
   private final Console console;
 
