@@ -41,6 +41,10 @@ record BenchCase(
         shape, precision, newCausal || decode(), newNormalize, context, data, pass);
   }
 
+  BenchCase with(AttentionShape newShape) {
+    return new BenchCase(newShape, precision, causal, normalize, decode, data, pass);
+  }
+
   BenchCase with(BenchData.Kind newData) {
     return new BenchCase(shape, precision, causal, normalize, context, newData, pass);
   }

@@ -12,6 +12,9 @@ final class BenchPlans {
   /** The runtime reads it whenever it plans a forward. */
   static final String PROPERTY = "linattn.plan";
 
+  /** The same of a backward. */
+  private static final String GRADIENT_PROPERTY = "linattn.gradient.plan";
+
   private static final List<String> TECHNIQUES = List.of("wgmma", "mma");
   private static final int CHUNK = 64;
   private static final int LEAST_SEGMENT = 512;
@@ -33,7 +36,7 @@ final class BenchPlans {
 
   private BenchPlans() {}
 
-  /** Names for {@link #PROPERTY}; none where there is no choice. */
+  /** Names for {@link #asking}; none where there is no choice. */
   static List<String> names(BenchCase problem) {
     List<String> names = new ArrayList<>();
     if (problem.causal() && !problem.decode() && problem.pass() == BenchPass.FORWARD) {
@@ -82,16 +85,17 @@ final class BenchPlans {
     return some;
   }
 
-  /** Does something while a plan is asked for. */
-  static void asking(String name, Runnable work) {
-    String before = System.setProperty(PROPERTY, name);
+  /** Does something while a plan of a forward or a backward is asked for. */
+  static void asking(BenchPass pass, String name, Runnable work) {
+    String property = pass == BenchPass.FORWARD ? PROPERTY : GRADIENT_PROPERTY;
+    String before = System.setProperty(property, name);
     try {
       work.run();
     } finally {
       if (before == null) {
-        System.clearProperty(PROPERTY);
+        System.clearProperty(property);
       } else {
-        System.setProperty(PROPERTY, before);
+        System.setProperty(property, before);
       }
     }
   }

@@ -62,13 +62,19 @@ final class BenchRun {
     }
   }
 
+  /** Times one case, as {@link #run(BenchCase, List)} does, and all plans if they are wanted. */
+  BenchResult run(BenchCase problem) {
+    return run(problem, allPlans ? BenchPlans.names(problem) : List.of());
+  }
+
   /**
    * Times one case.
    *
+   * @param others names of plans to time, too
    * @throws UnsupportedOperationException if this GPU can't do it
    * @throws NoRoomException if it has too little memory
    */
-  BenchResult run(BenchCase problem) {
+  BenchResult run(BenchCase problem, List<String> others) {
     Plan.Pass plan = plan(problem);
     double estimate = plan.estimatedMicros();
     long workspace = plan.workspaceBytes();
@@ -103,7 +109,7 @@ final class BenchRun {
           floor,
           errors,
           bound(problem),
-          allPlans ? others(timed) : List.of());
+          others(timed, others));
     } finally {
       sets.forEach(BenchTensors::close);
     }
@@ -149,19 +155,21 @@ final class BenchRun {
     return (int) Math.min(wanted, fitting);
   }
 
-  private List<BenchResult.Other> others(Timed timed) {
+  private List<BenchResult.Other> others(Timed timed, List<String> names) {
     List<BenchResult.Other> others = new ArrayList<>();
-    for (String name : BenchPlans.names(timed.problem)) {
+    for (String name : names) {
       BenchPlans.asking(
+          timed.problem.pass(),
           name,
           () -> {
             try {
               Plan.Pass plan = plan(timed.problem);
               DeviceTimes times = timed.time();
-              double error = timed.errors().largest();
-              boolean right = error <= bound(timed.problem);
+              Errors errors = timed.errors();
+              boolean right = errors.within(timed.problem.precision());
               others.add(
-                  new BenchResult.Other(name, plan.estimatedMicros(), error, right ? times : null));
+                  new BenchResult.Other(
+                      name, plan.estimatedMicros(), errors.largest(), right ? times : null));
             } catch (UnsupportedOperationException | CudaOutOfMemoryException notHere) {
               // no candidate here
             }

@@ -31,6 +31,11 @@ final class CommandFailure extends RuntimeException {
     return new CommandFailure(ExitCode.FAILED, sentence, cause);
   }
 
+  /** The work itself failed. */
+  static CommandFailure failed(String sentence) {
+    return new CommandFailure(ExitCode.FAILED, sentence);
+  }
+
   /** A GPU was required and there is none to use. */
   static CommandFailure noGpu(Exception cause) {
     return new CommandFailure(ExitCode.NO_GPU, "no usable GPU: " + Text.message(cause), cause);

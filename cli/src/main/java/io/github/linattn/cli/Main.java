@@ -2,6 +2,7 @@ package io.github.linattn.cli;
 
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
+import io.github.linattn.io.Tuning;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.nio.charset.StandardCharsets;
@@ -32,13 +33,24 @@ public final class Main {
   public static int run(String[] args, PrintStream out, PrintStream err) {
     var console = new Console(out, err);
     CommandLine commands = commands(console);
+    String tuning = System.getProperty(Tuning.PROPERTY);
     try {
       return commands.execute(args);
     } catch (Throwable failure) {
       return failed(failure, console);
     } finally {
+      restore(tuning);
       out.flush();
       err.flush();
+    }
+  }
+
+  /** The option --tuning is for one command. */
+  private static void restore(@Nullable String tuning) {
+    if (tuning == null) {
+      System.clearProperty(Tuning.PROPERTY);
+    } else {
+      System.setProperty(Tuning.PROPERTY, tuning);
     }
   }
 
@@ -57,6 +69,7 @@ public final class Main {
             .addSubcommand(new InfoCommand(console))
             .addSubcommand(new KernelsCommand(console))
             .addSubcommand(new GenerateCommand(console))
+            .addSubcommand(new TuneCommand(console))
             .addSubcommand(new SelftestCommand(console));
     return root.setOut(writer(console.out()))
         .setErr(writer(console.err()))

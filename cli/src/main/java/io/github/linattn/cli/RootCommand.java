@@ -1,9 +1,15 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.io.Tuning;
+import java.io.IOException;
+import java.nio.file.Path;
 import java.util.concurrent.Callable;
 import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.ScopeType;
 import picocli.CommandLine.Spec;
 
 /** {@code linattn} alone: says what there is. */
@@ -22,6 +28,22 @@ final class RootCommand implements Callable<Integer> {
   private final Console console;
 
   @Spec private CommandSpec spec;
+
+  @Option(
+      names = "--tuning",
+      paramLabel = "FILE",
+      scope = ScopeType.INHERIT,
+      description = "plans that 'linattn tune' found fastest on this GPU")
+  private void pin(Path file) {
+    try {
+      Tuning.read(file);
+    } catch (IOException unreadable) {
+      throw new ParameterException(spec.commandLine(), "can't read the tuning file " + unreadable);
+    } catch (IllegalArgumentException wrong) {
+      throw new ParameterException(spec.commandLine(), Text.message(wrong));
+    }
+    System.setProperty(Tuning.PROPERTY, file.toString());
+  }
 
   @SuppressWarnings("NullAway.Init") // picocli fills in the spec
   RootCommand(Console console) {

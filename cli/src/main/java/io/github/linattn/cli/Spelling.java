@@ -2,6 +2,7 @@ package io.github.linattn.cli;
 
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
+import io.github.linattn.io.Tuning;
 import java.util.Arrays;
 import java.util.stream.Collectors;
 import picocli.CommandLine.ITypeConverter;
@@ -51,6 +52,14 @@ final class Spelling {
     @Override
     public BenchData.Kind convert(String text) {
       return parse(BenchData.Kind.class, text);
+    }
+  }
+
+  /** forward, backward. */
+  static final class OfPass implements ITypeConverter<Tuning.Pass> {
+    @Override
+    public Tuning.Pass convert(String text) {
+      return parse(Tuning.Pass.class, text);
     }
   }
 

@@ -312,7 +312,9 @@ class BenchForwardCommandTest {
             List.of(), 0, 0, 1, "segments: 5 items of up to 64 tokens with a scan, by mma on 1 x");
     assertThat(BenchPlans.word(many, cut)).isEqualTo("segments 64, mma");
     BenchPlans.asking(
-        "mma", () -> assertThat(System.getProperty(BenchPlans.PROPERTY)).isEqualTo("mma"));
+        BenchPass.FORWARD,
+        "mma",
+        () -> assertThat(System.getProperty(BenchPlans.PROPERTY)).isEqualTo("mma"));
     assertThat(System.getProperty(BenchPlans.PROPERTY)).isNull();
   }
 

@@ -42,6 +42,7 @@ class MainTest {
         "doctor",
         "kernels",
         "generate",
+        "tune",
         "selftest"
       })
   void everyCommandHasHelpAndVersion(String command) {
@@ -186,6 +187,34 @@ class MainTest {
     assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_1", "--out", folder))
         .returns(2, Cli::exitCode);
     assertThat(folder).isEmptyDirectory();
+  }
+
+  @Test
+  void tuneNeedsAGpuAndBordersAndAFolder() {
+    Path out = folder.resolve("tuning.json");
+    assertThat(Cli.run("tune", "--head-dim", 64, "--heads", 8, "--out", out))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("two borders of classes"));
+    assertThat(Cli.run("tune", "--head-dim", 64, "--mode", "tf32", "--out", out).exitCode())
+        .isEqualTo(2);
+    assertThat(Cli.run("tune", "--head-dim", 64, "--out", folder.resolve("no/folder")))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("in no folder that exists"));
+    assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
+    assertThat(Cli.run("tune", "--head-dim", 64, "--out", out).exitCode()).isEqualTo(3);
+    assertThat(folder).isEmptyDirectory();
+  }
+
+  @Test
+  void aTuningFileIsChecked() throws IOException {
+    Path other = Files.writeString(folder.resolve("other.json"), "{}");
+    assertThat(Cli.run("kernels", "--tuning", other))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("other.json is no tuning file"));
+    assertThat(Cli.run("kernels", "--tuning", folder.resolve("none")))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("can't read the tuning file"));
+    assertThat(System.getProperty("linattn.tuning")).isNull();
   }
 
   @Test

@@ -3,6 +3,7 @@ package io.github.linattn.io;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 
 /**
@@ -32,6 +33,22 @@ final class Json {
       throw json.bad("text after the end of the value");
     }
     return value;
+  }
+
+  /** A text as a JSON string. */
+  static String quoted(String text) {
+    var json = new StringBuilder("\"");
+    for (int i = 0; i < text.length(); i++) {
+      char c = text.charAt(i);
+      if (c == '"' || c == '\\') {
+        json.append('\\').append(c);
+      } else if (c < ' ') {
+        json.append(String.format(Locale.ROOT, "\\u%04x", (int) c));
+      } else {
+        json.append(c);
+      }
+    }
+    return json.append('"').toString();
   }
 
   private Object value() {

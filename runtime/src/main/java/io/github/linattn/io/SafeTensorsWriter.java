@@ -116,7 +116,7 @@ public final class SafeTensorsWriter {
 
   private String metadataJson() {
     return metadata.entrySet().stream()
-        .map(entry -> quoted(entry.getKey()) + ":" + quoted(entry.getValue()))
+        .map(entry -> Json.quoted(entry.getKey()) + ":" + Json.quoted(entry.getValue()))
         .collect(Collectors.joining(",", "{", "}"));
   }
 
@@ -126,25 +126,10 @@ public final class SafeTensorsWriter {
     return String.format(
         Locale.ROOT,
         "%s:{\"dtype\":%s,\"shape\":%s,\"data_offsets\":[%d,%d]}",
-        quoted(tensor.name()),
-        quoted(tensor.dtype()),
+        Json.quoted(tensor.name()),
+        Json.quoted(tensor.dtype()),
         shape,
         begin,
         begin + tensor.data().byteSize());
-  }
-
-  private static String quoted(String text) {
-    var json = new StringBuilder("\"");
-    for (int i = 0; i < text.length(); i++) {
-      char c = text.charAt(i);
-      if (c == '"' || c == '\\') {
-        json.append('\\').append(c);
-      } else if (c < ' ') {
-        json.append(String.format(Locale.ROOT, "\\u%04x", (int) c));
-      } else {
-        json.append(c);
-      }
-    }
-    return json.append('"').toString();
   }
 }

@@ -23,6 +23,7 @@ import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.HostStorage;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.Storage;
+import io.github.linattn.io.Tuning;
 import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Operation;
@@ -68,7 +69,7 @@ public final class CudaEngine implements Engine {
   private final boolean paperOnly;
   private boolean closed;
 
-  private CudaEngine(Device device, List<BuiltKernels> sources) {
+  private CudaEngine(Device device, List<BuiltKernels> sources, Tuning tuning) {
     this.device = device;
     this.kernels = new Kernels(device, arena, sources);
     int multiprocessors =
@@ -78,7 +79,9 @@ public final class CudaEngine implements Engine {
     this.plans =
         new Plans(
             new Planner(multiprocessors, shared, capability, kernels::find),
-            new GradientPlanner(multiprocessors, shared, capability, kernels::find));
+            new GradientPlanner(multiprocessors, shared, capability, kernels::find),
+            tuning,
+            device.name());
     this.paperPlans = new PaperPlans(kernels);
     this.paperOnly = isPaperOnly();
     if (device.cuda().attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION, device.ordinal()) == 1) {
@@ -100,7 +103,8 @@ public final class CudaEngine implements Engine {
    * Opens a GPU.
    *
    * @throws NoGpuException if CUDA or its kernels are missing here
-   * @throws IllegalArgumentException if there is no GPU of this ordinal
+   * @throws IllegalArgumentException if there is no GPU of this ordinal, or a folder of kernels or
+   *     the tuning file that was named is none
    */
   public static CudaEngine open(int ordinal) {
     if (CudaLibrary.load() instanceof CudaLibrary.Found found) {
@@ -115,7 +119,7 @@ public final class CudaEngine implements Engine {
       }
       Device device = new Device(found.cuda(), ordinal);
       requireCapability(device);
-      return new CudaEngine(device, sources);
+      return new CudaEngine(device, sources, Tuning.ofProcess());
     }
     throw new NoGpuException(((CudaLibrary.Missing) CudaLibrary.load()).message());
   }

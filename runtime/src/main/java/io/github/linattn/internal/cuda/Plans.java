@@ -4,27 +4,39 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.ForwardCall;
+import io.github.linattn.io.Tuning;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
 
 /**
- * The plans of one device for the family {@code chunked}: each made once, or as this process asks
- * by a property. Thread-safe.
+ * The plans of one device for the family {@code chunked}: each made once, as it was tuned or else
+ * as the planner chooses, or as this process asks by a property. Thread-safe.
  */
 final class Plans {
   /** Plans are small; a server sees few shapes. */
   private static final int MOST = 1024;
 
+  private static final String AS_TUNED = ", as tuned";
+
   private final Planner planner;
   private final GradientPlanner gradientPlanner;
+  private final Tuning tuning;
+  private final String gpu;
   private final Map<Question, Optional<ForwardPlan>> forwards = new ConcurrentHashMap<>();
   private final Map<Question, Optional<GradientPlan>> backwards = new ConcurrentHashMap<>();
 
-  Plans(Planner planner, GradientPlanner gradientPlanner) {
+  /**
+   * For one device.
+   *
+   * @param gpu its name, under which it is tuned
+   */
+  Plans(Planner planner, GradientPlanner gradientPlanner, Tuning tuning, String gpu) {
     this.planner = planner;
     this.gradientPlanner = gradientPlanner;
+    this.tuning = tuning;
+    this.gpu = gpu;
   }
 
   static Question question(ForwardCall call) {
@@ -62,7 +74,7 @@ final class Plans {
     return choice.isPresent()
         ? Optional.of(
             required(planner.plan(question, choice.get()), question.shape(), choice.get()))
-        : known(forwards, question, planner::plan);
+        : known(forwards, question, this::chosen);
   }
 
   /** Empty where kernels are missing. */
@@ -71,7 +83,39 @@ final class Plans {
     return choice.isPresent()
         ? Optional.of(
             required(gradientPlanner.plan(question, choice.get()), question.shape(), choice.get()))
-        : known(backwards, question, gradientPlanner::plan);
+        : known(backwards, question, this::chosenGradient);
+  }
+
+  /** As tuned where that is possible for this very problem. */
+  private Optional<ForwardPlan> chosen(Question question) {
+    return tuned(question, Tuning.Pass.FORWARD)
+        .flatMap(name -> planner.plan(question, PlanChoice.parse(name)))
+        .map(plan -> plan.because(plan.reason() + AS_TUNED))
+        .or(() -> planner.plan(question));
+  }
+
+  private Optional<GradientPlan> chosenGradient(Question question) {
+    return tuned(question, Tuning.Pass.BACKWARD)
+        .flatMap(name -> gradientPlanner.plan(question, GradientChoice.parse(name)))
+        .map(plan -> plan.because(plan.reason() + AS_TUNED))
+        .or(() -> gradientPlanner.plan(question));
+  }
+
+  private Optional<String> tuned(Question question, Tuning.Pass pass) {
+    AttentionShape shape = question.shape();
+    int tokens = shape.tokens();
+    boolean isTuned =
+        question.causal()
+            && question.packing() == null
+            && tokens > 1
+            && shape.keyDim() == shape.valueDim();
+    if (!isTuned) {
+      return Optional.empty();
+    }
+    var problem =
+        new Tuning.Problem(
+            gpu, pass, shape.keyDim(), question.dtype(), question.mode(), question.normalize());
+    return tuning.find(problem, question.heads(), tokens).map(choice -> choice.name(tokens));
   }
 
   private static <T> T required(Optional<T> plan, AttentionShape shape, Object choice) {

@@ -3,7 +3,11 @@ package io.github.linattn.test.fault;
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.github.linattn.DType;
+import io.github.linattn.Diagnostics;
+import io.github.linattn.Mode;
 import io.github.linattn.cli.Main;
+import io.github.linattn.io.Tuning;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -149,6 +153,44 @@ final class CommandsTest {
     assertThat(failed("bench", "backward", "--batch=1", "--tokens=100", "--with-forward"))
         .containsPattern("D=128 +bf16 +default +" + wrong)
         .containsPattern("D=128 and forward +bf16 +default +" + wrong);
+  }
+
+  @Test
+  void nothingIsTunedByWrongResultsOrWithoutKernels() {
+    Path file = folder.resolve("wrong.json");
+    assertThat(failed("tune", "--head-dim=128", "--heads=1,2", "--tokens=100,200", "--out=" + file))
+        .isEmpty();
+    String nvcc = System.setProperty("linattn.nvcc", folder.resolve("no-nvcc").toString());
+    try {
+      failed("tune", "--head-dim=80", "--out=" + file);
+    } finally {
+      if (nvcc == null) {
+        System.clearProperty("linattn.nvcc");
+      } else {
+        System.setProperty("linattn.nvcc", nvcc);
+      }
+    }
+    assertThat(file).doesNotExist();
+  }
+
+  @Test
+  void aTuningFileIsAsked() throws IOException {
+    Path file = folder.resolve("tuning.json");
+    String gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst().name();
+    var problem =
+        new Tuning.Problem(gpu, Tuning.Pass.FORWARD, 128, DType.BF16, Mode.DEFAULT, false);
+    var entry =
+        new Tuning.Entry(
+            problem,
+            new Tuning.Range(2, 3),
+            new Tuning.Range(1024, 2047),
+            new Tuning.Choice("mma", 2, 1),
+            0.5);
+    Tuning.NONE.with(List.of(entry)).write(file);
+    assertThat(benchFailed("--batch=1", "--heads=2", "--tokens=1100", "--tuning=" + file))
+        .contains("segments 576, mma");
+    assertThat(benchFailed("--batch=1", "--heads=2", "--tokens=1100"))
+        .doesNotContain("segments 576, mma");
   }
 
   @Test

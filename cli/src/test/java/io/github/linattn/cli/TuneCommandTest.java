@@ -1,0 +1,82 @@
+package io.github.linattn.cli;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.github.linattn.io.Tuning;
+import io.github.linattn.io.Tuning.Choice;
+import io.github.linattn.io.Tuning.Pass;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import picocli.CommandLine;
+
+/** Breaks when what was timed does not reach the file. The clock is a function. */
+class TuneCommandTest {
+  private static final Choice SEGMENTS = new Choice("mma", 2, 1);
+  private static final PlanClock CLOCK =
+      (problem, choices) -> {
+        double half = problem.pass() == BenchPass.BACKWARD ? 1 : 0.5;
+        return new PlanClock.Times(1, Map.of(SEGMENTS, half));
+      };
+
+  @TempDir Path folder;
+  private final ByteArrayOutputStream said = new ByteArrayOutputStream();
+
+  private void tune(String gpu, String... more) throws IOException {
+    var print = new PrintStream(said, true, UTF_8);
+    var command = new TuneCommand(new Console(print, print));
+    List<String> options = new ArrayList<>();
+    options.addAll(List.of("--head-dim=64", "--tokens=1024,2048,4096", "--out=" + file()));
+    options.addAll(List.of(more));
+    new CommandLine(command).parseArgs(options.toArray(String[]::new));
+    command.tune(gpu, CLOCK);
+  }
+
+  private Path file() {
+    return folder.resolve("tuning.json");
+  }
+
+  @Test
+  void writesWhatIsFaster() throws IOException {
+    tune("A", "--heads=8,16");
+    assertThat(said.toString(UTF_8))
+        .contains("forward  B x H 8 to 15, N 1024 to 2047: mma, 2 segments, 1 turns, 0.50 of")
+        .contains("2 of 4 classes have a faster plan");
+    assertThat(Tuning.read(file()).entries())
+        .hasSize(2)
+        .allSatisfy(
+            entry -> {
+              assertThat(entry.problem().gpu()).isEqualTo("A");
+              assertThat(entry.problem().pass()).isEqualTo(Pass.FORWARD);
+              assertThat(entry.choice()).isEqualTo(SEGMENTS);
+            });
+  }
+
+  @Test
+  void keepsWhatOthersTuned() throws IOException {
+    tune("A", "--heads=8,16");
+    tune("B", "--heads=1,2");
+    tune("A", "--heads=4,16", "--pass=forward");
+    assertThat(Tuning.read(file()).entries())
+        .extracting(entry -> entry.problem().gpu() + " " + entry.heads().least())
+        .containsExactly("B 1", "B 1", "A 4", "A 4");
+  }
+
+  @Test
+  void anotherFileIsNotOverwritten() throws IOException {
+    Files.writeString(file(), "[]");
+    assertThatThrownBy(() -> tune("A", "--heads=8,16"))
+        .isInstanceOf(CommandFailure.class)
+        .hasMessageContaining("is no tuning file");
+    assertThat(file()).content().isEqualTo("[]");
+  }
+}

@@ -1,0 +1,296 @@
+package io.github.linattn.io;
+
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.kernelgen.Technique;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+
+/**
+ * Plans that were measured to be faster than those a planner chooses by its model, for kinds of GPU
+ * and classes of problems; on disk a JSON file that {@code linattn tune} writes. Immutable.
+ */
+public final class Tuning {
+  /** The system property that names the file that planners ask. */
+  public static final String PROPERTY = "linattn.tuning";
+
+  /** The environment variable that does where the property does not. */
+  public static final String VARIABLE = "LINATTN_TUNING";
+
+  /** Without a plan. */
+  public static final Tuning NONE = new Tuning(List.of());
+
+  private static final long VERSION = 1;
+  private static final int CHUNK = 64;
+  private static final Set<String> MEMBERS =
+      Set.of(
+          "gpu",
+          "pass",
+          "headDim",
+          "dtype",
+          "mode",
+          "normalize",
+          "heads",
+          "tokens",
+          "technique",
+          "segments",
+          "turns",
+          "ratio");
+
+  private final List<Entry> entries;
+
+  private Tuning(List<Entry> entries) {
+    this.entries = List.copyOf(entries);
+  }
+
+  /** What is planned. */
+  public enum Pass {
+    FORWARD,
+    BACKWARD
+  }
+
+  /**
+   * Problems that differ in their extents alone; causal, without packing, Dv = D.
+   *
+   * @param gpu its name, as its driver gives it
+   * @param mode of fp32; other types know {@code DEFAULT} only
+   */
+  public record Problem(
+      String gpu, Pass pass, int headDim, DType dtype, Mode mode, boolean normalize) {
+    /** Gives other types than fp32 the one mode that they have. */
+    public Problem {
+      mode = dtype == DType.F32 ? mode : Mode.DEFAULT;
+    }
+  }
+
+  /** A class of sizes, both ends included. */
+  public record Range(long least, long most) {
+    /** Checks the ends. */
+    public Range {
+      if (least < 1 || most < least) {
+        throw new IllegalArgumentException(
+            "a class is [least, most] with 1 <= least <= most, not [" + least + ", " + most + "]");
+      }
+    }
+
+    boolean contains(long size) {
+      return least <= size && size <= most;
+    }
+  }
+
+  /**
+   * A plan, for any number of tokens.
+   *
+   * @param technique of the kernel: wgmma or mma
+   * @param segments into which the tokens are cut; 1 for none
+   * @param turns blocks that take turns with the chunks of a segment, a power of two; 1 for none
+   */
+  public record Choice(String technique, int segments, int turns) {
+    /** Checks the parts. */
+    public Choice {
+      Technique.parse(technique);
+      if (segments < 1 || Integer.bitCount(turns) != 1) {
+        throw new IllegalArgumentException(
+            "a plan has at least 1 segment and a power of two of turns, not %d and %d"
+                .formatted(segments, turns));
+      }
+    }
+
+    /** As a plan is asked for by name: {@code TECHNIQUE[:SEGMENT][*TURNS]}. */
+    public String name(int tokens) {
+      int segment = Math.ceilDiv(Math.ceilDiv(tokens, segments), CHUNK) * CHUNK;
+      return technique + (segments == 1 ? "" : ":" + segment) + (turns == 1 ? "" : "*" + turns);
+    }
+  }
+
+  /**
+   * A plan for a class of problems.
+   *
+   * @param heads B x H
+   * @param tokens N
+   * @param ratio its time over that of the planner's own plan, when it was measured
+   */
+  public record Entry(Problem problem, Range heads, Range tokens, Choice choice, double ratio) {
+    private boolean isOfClass(Entry other) {
+      return problem.equals(other.problem)
+          && heads.equals(other.heads)
+          && tokens.equals(other.tokens);
+    }
+  }
+
+  /** What was measured. */
+  public List<Entry> entries() {
+    return entries;
+  }
+
+  /** These plans, and those of other classes that are here already. */
+  public Tuning with(List<Entry> measured) {
+    return new Tuning(
+        Stream.concat(
+                entries.stream().filter(old -> measured.stream().noneMatch(old::isOfClass)),
+                measured.stream())
+            .toList());
+  }
+
+  /** Without the plans for these problems. */
+  public Tuning without(Problem problem) {
+    return new Tuning(entries.stream().filter(entry -> !entry.problem.equals(problem)).toList());
+  }
+
+  /** The plan for a problem of this size, or empty. */
+  public Optional<Choice> find(Problem problem, long heads, long tokens) {
+    return entries.stream()
+        .filter(entry -> entry.problem.equals(problem))
+        .filter(entry -> entry.heads.contains(heads) && entry.tokens.contains(tokens))
+        .map(Entry::choice)
+        .findFirst();
+  }
+
+  /**
+   * The file that the property or the variable names; {@link #NONE} where neither does.
+   *
+   * @throws IllegalArgumentException if it can't be read or is no tuning file
+   */
+  public static Tuning ofProcess() {
+    String named =
+        System.getProperty(PROPERTY, Optional.ofNullable(System.getenv(VARIABLE)).orElse(""));
+    if (named.isBlank()) {
+      return NONE;
+    }
+    try {
+      return read(Path.of(named));
+    } catch (IOException unreadable) {
+      throw new IllegalArgumentException(
+          "can't read the tuning file %s: %s".formatted(named, unreadable), unreadable);
+    }
+  }
+
+  /**
+   * Reads a file.
+   *
+   * @throws IllegalArgumentException if it is no tuning file; the message names it and says why
+   */
+  public static Tuning read(Path file) throws IOException {
+    try {
+      return parse(Json.parse(Files.readString(file)));
+    } catch (IllegalArgumentException wrong) {
+      throw new IllegalArgumentException(
+          "%s is no tuning file: %s".formatted(file, wrong.getMessage()), wrong);
+    }
+  }
+
+  /** Writes a file, which appears under its name when it is complete. */
+  public void write(Path file) throws IOException {
+    Path fresh = file.resolveSibling(file.getFileName() + ".new");
+    String lines = entries.stream().map(Tuning::line).collect(Collectors.joining(",\n"));
+    Files.writeString(fresh, "{\"version\": " + VERSION + ", \"entries\": [\n" + lines + "\n]}\n");
+    Files.move(fresh, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+  }
+
+  private static String line(Entry entry) {
+    Problem problem = entry.problem;
+    return String.format(
+        Locale.ROOT,
+        "  {\"gpu\": %s, \"pass\": \"%s\", \"headDim\": %d, \"dtype\": \"%s\", \"mode\": \"%s\","
+            + " \"normalize\": %b, \"heads\": [%d, %d], \"tokens\": [%d, %d], \"technique\": %s,"
+            + " \"segments\": %d, \"turns\": %d, \"ratio\": %.3f}",
+        Json.quoted(problem.gpu),
+        id(problem.pass),
+        problem.headDim,
+        id(problem.dtype),
+        id(problem.mode),
+        problem.normalize,
+        entry.heads.least,
+        entry.heads.most,
+        entry.tokens.least,
+        entry.tokens.most,
+        Json.quoted(entry.choice.technique),
+        entry.choice.segments,
+        entry.choice.turns,
+        entry.ratio);
+  }
+
+  private static Tuning parse(Object root) {
+    if (!(root instanceof Map<?, ?> members)
+        || !Long.valueOf(VERSION).equals(members.get("version"))
+        || !(members.get("entries") instanceof List<?> list)) {
+      throw new IllegalArgumentException(
+          "it is not {\"version\": " + VERSION + ", \"entries\": [...]}");
+    }
+    List<Entry> entries = new ArrayList<>();
+    for (Object each : list) {
+      if (!(each instanceof Map<?, ?> fields) || !fields.keySet().equals(MEMBERS)) {
+        throw new IllegalArgumentException("an entry has the members " + MEMBERS);
+      }
+      entries.add(entry(fields));
+    }
+    return new Tuning(entries);
+  }
+
+  private static Entry entry(Map<?, ?> fields) {
+    return new Entry(
+        new Problem(
+            member(fields, "gpu", String.class),
+            constant(fields, "pass", Pass.class),
+            integer(fields, "headDim"),
+            constant(fields, "dtype", DType.class),
+            constant(fields, "mode", Mode.class),
+            member(fields, "normalize", Boolean.class)),
+        range(fields, "heads"),
+        range(fields, "tokens"),
+        new Choice(
+            member(fields, "technique", String.class),
+            integer(fields, "segments"),
+            integer(fields, "turns")),
+        member(fields, "ratio", Number.class).doubleValue());
+  }
+
+  private static <T> T member(Map<?, ?> fields, String name, Class<T> type) {
+    Object value = fields.get(name);
+    if (!type.isInstance(value)) {
+      throw new IllegalArgumentException(
+          "%s is a %s".formatted(name, type.getSimpleName().toLowerCase(Locale.ROOT)));
+    }
+    return type.cast(value);
+  }
+
+  private static int integer(Map<?, ?> fields, String name) {
+    long value = member(fields, name, Long.class);
+    if (value < 1 || value > Integer.MAX_VALUE) {
+      throw new IllegalArgumentException(name + " is at least 1, not " + value);
+    }
+    return (int) value;
+  }
+
+  private static Range range(Map<?, ?> fields, String name) {
+    List<?> ends = member(fields, name, List.class);
+    if (ends.size() != 2
+        || !(ends.get(0) instanceof Long least)
+        || !(ends.get(1) instanceof Long most)) {
+      throw new IllegalArgumentException(name + " is a class [least, most]");
+    }
+    return new Range(least, most);
+  }
+
+  private static <E extends Enum<E>> E constant(Map<?, ?> fields, String name, Class<E> type) {
+    String id = member(fields, name, String.class);
+    return Stream.of(type.getEnumConstants())
+        .filter(each -> id(each).equals(id))
+        .findFirst()
+        .orElseThrow(() -> new IllegalArgumentException("%s is no %s".formatted(id, name)));
+  }
+
+  private static String id(Enum<?> constant) {
+    return constant.name().toLowerCase(Locale.ROOT);
+  }
+}

@@ -1,0 +1,97 @@
+package io.github.linattn.internal.cuda;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.Sequences;
+import io.github.linattn.io.Tuning;
+import io.github.linattn.io.Tuning.Choice;
+import io.github.linattn.io.Tuning.Entry;
+import io.github.linattn.io.Tuning.Pass;
+import io.github.linattn.io.Tuning.Problem;
+import io.github.linattn.io.Tuning.Range;
+import io.github.linattn.kernelgen.Technique;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** Breaks when a tuned plan is not taken, or is taken for a problem that was not tuned. */
+class PlansTest {
+  private static final String GPU = "some GPU";
+  private static final AttentionShape SHAPE = AttentionShape.of(4, 16, 10_000, 128);
+
+  private static Plans plans(Choice choice) {
+    var planner = new Planner(132, 232_448, 90, AnyKernel::find);
+    var gradients = new GradientPlanner(132, 232_448, 90, AnyKernel::find);
+    return new Plans(
+        planner,
+        gradients,
+        Tuning.NONE.with(List.of(entry(Pass.FORWARD, choice), entry(Pass.BACKWARD, choice))),
+        GPU);
+  }
+
+  private static Entry entry(Pass pass, Choice choice) {
+    var problem = new Problem(GPU, pass, 128, DType.BF16, Mode.DEFAULT, false);
+    return new Entry(problem, new Range(64, 127), new Range(8192, 16383), choice, 0.5);
+  }
+
+  private static Question question(
+      AttentionShape shape, boolean causal, @Nullable Sequences packing) {
+    return new Question(
+        shape, DType.BF16, Mode.DEFAULT, causal, false, packing, false, false, false, true);
+  }
+
+  @AfterEach
+  void askForNothing() {
+    System.clearProperty("linattn.plan");
+  }
+
+  @Test
+  void whatWasTunedIsTaken() {
+    Plans plans = plans(new Choice("mma", 4, 1));
+    ForwardPlan forward = plans.forward(question(SHAPE, true, null)).orElseThrow();
+    assertThat(forward.kind()).isEqualTo(ForwardPlan.Kind.SEGMENTED);
+    assertThat(forward.forwardCut().itemTokens()).isEqualTo(2560);
+    assertThat(forward.steps().get(2).kernel().technique()).isEqualTo(Technique.MMA);
+    assertThat(forward.reason()).endsWith(", as tuned");
+    GradientPlan backward = plans.backward(question(SHAPE, true, null)).orElseThrow();
+    assertThat(backward.kind()).isEqualTo(GradientPlan.Kind.SEGMENTED);
+    assertThat(backward.cut().itemTokens()).isEqualTo(2560);
+    assertThat(backward.reason()).endsWith(", as tuned");
+  }
+
+  @Test
+  void otherProblemsArePlannedByTheModel() {
+    Plans plans = plans(new Choice("mma", 4, 1));
+    List<Question> others =
+        List.of(
+            question(AttentionShape.of(4, 16, 20_000, 128), true, null),
+            question(AttentionShape.of(8, 16, 10_000, 128), true, null),
+            question(AttentionShape.of(4, 16, 10_000, 64), true, null),
+            question(new AttentionShape(4, 16, 16, 10_000, 128, 64), true, null),
+            question(SHAPE, false, null),
+            question(AttentionShape.of(1, 64, 10_000, 128), true, Sequences.ofLengths(4000, 6000)));
+    for (Question other : others) {
+      assertThat(plans.forward(other).orElseThrow().reason()).doesNotContain("tuned");
+      assertThat(plans.backward(other).orElseThrow().reason()).doesNotContain("tuned");
+    }
+  }
+
+  @Test
+  void aPlanThatIsNotPossibleIsLeftToTheModel() {
+    Plans plans = plans(new Choice("mma", 1, 2)); // its blocks take no turns
+    assertThat(plans.forward(question(SHAPE, true, null)).orElseThrow().reason())
+        .doesNotContain("tuned");
+  }
+
+  @Test
+  void aPlanThatIsAskedForComesFirst() {
+    System.setProperty("linattn.plan", "wgmma");
+    ForwardPlan plan =
+        plans(new Choice("mma", 4, 1)).forward(question(SHAPE, true, null)).orElseThrow();
+    assertThat(plan.steps().getFirst().kernel().technique()).isEqualTo(Technique.WGMMA);
+  }
+}
