@@ -42,7 +42,7 @@ record BenchCase(
   }
 
   BenchCase with(AttentionShape newShape) {
-    return new BenchCase(newShape, precision, causal, normalize, decode, data, pass);
+    return new BenchCase(newShape, precision, causal, normalize, context, data, pass);
   }
 
   BenchCase with(BenchData.Kind newData) {

@@ -110,7 +110,7 @@ final class TuneCommand implements Callable<Integer> {
     Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
     compileMissing(gpu.architecture());
     try (Backend backend = BackendChoice.CUDA.open(console)) {
-      tune(gpu.name(), onDevice(BenchRun.onGpu(backend, false, Double.POSITIVE_INFINITY)));
+      tune(gpu.name(), onDevice(BenchRun.onGpu(backend, false)));
     }
     return ExitCode.DONE;
   }
@@ -174,7 +174,7 @@ final class TuneCommand implements Callable<Integer> {
       }
 
       @Override
-      public void leftOut(BenchCase point, UnsupportedOperationException why) {
+      public void leftOut(BenchCase point, RuntimeException why) {
         console.note(Text.format("left out: %s: %s", point.name(), Text.message(why)));
       }
     };

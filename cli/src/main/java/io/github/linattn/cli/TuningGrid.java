@@ -81,7 +81,7 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
             kind.with(AttentionShape.of(1, headCount, tokenCount, kind.shape().keyDim()));
         try {
           times.put(new Point(headCount, tokenCount), clock.time(point, choices(point)));
-        } catch (UnsupportedOperationException notHere) {
+        } catch (UnsupportedOperationException | BenchRun.NoRoomException notHere) {
           listener.leftOut(point, notHere);
         }
         listener.timed(point);
@@ -105,7 +105,7 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
   interface Listener {
     void timed(BenchCase point);
 
-    void leftOut(BenchCase point, UnsupportedOperationException why);
+    void leftOut(BenchCase point, RuntimeException why);
   }
 
   /** Empty where a corner could not be timed. */

@@ -40,7 +40,7 @@ class TuningGridTest {
           }
 
           @Override
-          public void leftOut(BenchCase point, UnsupportedOperationException why) {
+          public void leftOut(BenchCase point, RuntimeException why) {
             said.add("left out: " + point.name());
           }
         };
