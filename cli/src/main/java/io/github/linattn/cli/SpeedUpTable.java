@@ -6,7 +6,6 @@ import io.github.linattn.cli.points.Status;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
-import java.util.function.Predicate;
 import java.util.stream.Stream;
 
 /**
@@ -38,7 +37,7 @@ final class SpeedUpTable {
               each.problem().pass(),
               times(each, others.stream().filter(other -> isBy(other, Method.PAPER)), false),
               times(each, others.stream().filter(other -> isBy(other, GATED)), false),
-              times(each, others.stream().filter(isPeer()), true)));
+              times(each, others.stream().filter(SpeedUpTable::isByPeer), true)));
     }
     return lines;
   }
@@ -51,10 +50,9 @@ final class SpeedUpTable {
     return point.problem().method().equals(method);
   }
 
-  private static Predicate<Point> isPeer() {
-    return point ->
-        Peers.METHODS.contains(point.problem().method())
-            && !point.problem().method().startsWith(Method.LINATTN.copy());
+  private static boolean isByPeer(Point point) {
+    String method = point.problem().method();
+    return Peers.METHODS.contains(method) && !method.startsWith(Method.LINATTN.copy());
   }
 
   private static boolean isComparable(Point ours, Point other) {

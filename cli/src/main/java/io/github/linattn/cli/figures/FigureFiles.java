@@ -36,10 +36,11 @@ public final class FigureFiles {
   private static final int WIDTH = 1200;
   private static final int HEIGHT = 700;
 
-  /** The topmost cross over the largest value, and each cross over the next. */
+  /** The topmost cross over the largest value. */
   private static final double ABOVE = 3;
 
-  private static final double STEP = 1.25;
+  /** Each row of crosses over the next. */
+  private static final double STEP = 1.12;
 
   /** Over a smaller range there may be no more than one power of ten. */
   private static final double LEAST_DECADES = 100;
@@ -101,7 +102,8 @@ public final class FigureFiles {
       List<Mark> lost = curve.marks().stream().filter(Mark::isOutOfMemory).toList();
       add(chart, curve, colour, MARKERS[i / COLOURS.length % MARKERS.length]);
       if (!lost.isEmpty()) {
-        cross(chart, curve, lost, colour, top * ABOVE / Math.pow(STEP, crosses++));
+        double down = Math.pow(STEP, crosses++);
+        cross(chart, curve, lost, colour, figure.logarithmic() ? top * ABOVE / down : top / down);
       }
     }
     return chart;
