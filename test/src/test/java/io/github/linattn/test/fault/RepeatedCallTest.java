@@ -2,6 +2,7 @@ package io.github.linattn.test.fault;
 
 import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.sun.management.ThreadMXBean;
 import io.github.linattn.AttentionInput;
@@ -13,6 +14,7 @@ import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
+import io.github.linattn.Tensor;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
 import java.lang.foreign.StructLayout;
@@ -20,6 +22,7 @@ import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.function.Function;
 import java.util.stream.Stream;
@@ -173,6 +176,63 @@ final class RepeatedCallTest {
   }
 
   @Test
+  void anEqualInputIsRepeatedAndOthersAreNot() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+      LinearAttention attention = linear().on(f.gpu);
+      AttentionInput packed = f.input.packed(Sequences.ofLengths(40, 60));
+      AttentionInput equal = AttentionInput.of(f.input.q(), f.input.k(), f.input.v());
+      assertThat(equal).isEqualTo(f.input).hasSameHashCodeAs(f.input);
+      assertThat(equal.packed(Sequences.ofLengths(40, 60))).isEqualTo(packed);
+      List<AttentionInput> others =
+          List.of(
+              packed,
+              f.input.packed(Sequences.ofLengths(60, 40)),
+              f.input.from(f.state(1)),
+              AttentionInput.of(f.input.k(), f.input.k(), f.input.v()));
+      attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+      List<ByteBuffer> first = launched(0);
+      int launches = Math.toIntExact(cudart.launches());
+      attention.backwardInto(equal, f.o, f.g, f.dO, f.gradients);
+      assertThat(launched(launches)).isEqualTo(first);
+      for (AttentionInput other : others) {
+        assertThat(other).isNotEqualTo(f.input);
+        launches = Math.toIntExact(cudart.launches());
+        attention.backwardInto(other, f.o, f.g, f.dO, f.gradients);
+        assertThat(launched(launches)).isNotEqualTo(first);
+      }
+    }
+  }
+
+  @Test
+  void aClosedTensorIsRefusedWhereverItIs() {
+    int tensors = 11 + 3 * 3; // with S, z and u, and the gradients of two states
+    for (int closed = 0; closed < tensors; closed++) {
+      try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+        AttentionState state = f.state(1);
+        StateGradient last = f.stateGradient(1);
+        StateGradient first = f.stateGradient(1);
+        Gradients into = f.with(first);
+        List<Tensor> all = new ArrayList<>();
+        Collections.addAll(all, f.input.q(), f.input.k(), f.input.v(), f.o, f.g, f.dO);
+        Collections.addAll(all, into.dq(), into.dk(), into.dv(), into.da(), into.db());
+        Collections.addAll(all, state.s(), state.z(), state.u());
+        Collections.addAll(all, last.ds(), last.dz(), last.du());
+        Collections.addAll(all, first.ds(), first.dz(), first.du());
+        assertThat(all).hasSize(tensors);
+        LinearAttention attention = linear().on(f.gpu);
+        AttentionInput input = f.input.from(state);
+        attention.backwardInto(input, f.o, f.g, f.dO, last, into);
+        all.get(closed).close();
+        long launches = cudart.launches();
+        assertThatThrownBy(() -> attention.backwardInto(input, f.o, f.g, f.dO, last, into))
+            .isInstanceOf(IllegalArgumentException.class)
+            .hasMessageContaining("is closed");
+        assertThat(cudart.launches()).isEqualTo(launches);
+      }
+    }
+  }
+
+  @Test
   void everyLayerOfAModelIsRepeated() {
     AttentionShape shape = AttentionShape.of(1, 2, 100, D);
     List<BackwardFixture> layers = new ArrayList<>();
@@ -241,6 +301,8 @@ final class RepeatedCallTest {
       case "gradient_rows_simt" -> GradientStructs.GRADIENT_ROWS;
       case "state_sums_wgmma" -> ChunkedStructs.HOPPER;
       case "state_scan_simt" -> ChunkedStructs.STATE_SCAN;
+      case "gradient_sums_mma", "key_value_gradient_mma", "query_gradient_mma" ->
+          GradientStructs.GRADIENT;
       case "query_gradient_wgmma", "gradient_sums_wgmma", "key_value_gradient_wgmma" ->
           GradientStructs.HOPPER_GRADIENTS;
       case "gradient_recurrence_simt" -> GradientStructs.GRADIENT_RECURRENCE;
