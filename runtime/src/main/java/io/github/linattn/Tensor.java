@@ -119,9 +119,12 @@ public final class Tensor implements AutoCloseable {
     return storage.device();
   }
 
-  /** Whether the memory is still there: neither this tensor nor the one it looks into is closed. */
+  /**
+   * Whether the memory is still there: neither this tensor nor the one it looks into is closed, nor
+   * the arena of memory that it was put around.
+   */
   public boolean isOpen() {
-    return !storage.isClosed();
+    return storage.isAlive();
   }
 
   /** Whether the elements lie row-major without gaps. */

@@ -50,8 +50,9 @@ public abstract class Storage implements AutoCloseable {
   /** Frees the memory; called again only after it has thrown. */
   protected abstract void free();
 
-  public final synchronized boolean isClosed() {
-    return closedAt != null;
+  /** Whether it is open and the memory alive, which may be the caller's. */
+  public final synchronized boolean isAlive() {
+    return closedAt == null && memory().scope().isAlive();
   }
 
   /**

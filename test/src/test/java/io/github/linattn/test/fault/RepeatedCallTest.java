@@ -15,8 +15,10 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
+import java.lang.foreign.Arena;
 import java.lang.foreign.StructLayout;
 import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
@@ -227,6 +229,26 @@ final class RepeatedCallTest {
         assertThatThrownBy(() -> attention.backwardInto(input, f.o, f.g, f.dO, last, into))
             .isInstanceOf(IllegalArgumentException.class)
             .hasMessageContaining("is closed");
+        assertThat(cudart.launches()).isEqualTo(launches);
+      }
+    }
+  }
+
+  @Test
+  void memoryThatTheCallerFreedIsRefused() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+      Arena arena = Arena.ofShared();
+      TensorShape shape = f.g.shape();
+      try (Tensor g = f.gpu.pin(arena.allocate(4 * shape.elements(), 16), DType.F32, shape)) {
+        LinearAttention attention = linear().on(f.gpu);
+        attention.forwardInto(f.input, f.o, g, null);
+        attention.backwardInto(f.input, f.o, g, f.dO, f.gradients);
+        arena.close();
+        long launches = cudart.launches();
+        assertThatThrownBy(() -> attention.forwardInto(f.input, f.o, g, null))
+            .hasMessageContaining("arena is closed");
+        assertThatThrownBy(() -> attention.backwardInto(f.input, f.o, g, f.dO, f.gradients))
+            .hasMessageContaining("arena is closed");
         assertThat(cudart.launches()).isEqualTo(launches);
       }
     }
