@@ -24,6 +24,7 @@ constexpr int kWarpgroup = 128;
 constexpr uint32_t kSharedBytes = 227 * 1024;  // that a block may ask for
 constexpr uint32_t kSharedStart = 1024 + 16;   // kernels have to align it
 constexpr int kSegmentBytes = 128;            // rows of the swizzle
+constexpr uint32_t kReadUnit = 16;
 constexpr size_t kStackBytes = 128 * 1024;
 constexpr long kMostRounds = 4'000'000;
 
@@ -52,12 +53,47 @@ struct Lane {
   std::vector<size_t> product_groups;  // how many products there are at the end of each
 };
 
+// What a warp has read: without a fence since, and with one but without an arrival since. Then a copy may start there.
+class Reads {
+ public:
+  void add(uint32_t unit) {
+    if (states_[unit] != kUnderWay) {
+      states_[unit] = kUnderWay;
+      under_way_.push_back(unit);
+    }
+  }
+  void end() {
+    for (uint32_t unit : under_way_) {
+      states_[unit] = kEnded;
+    }
+    ended_.insert(ended_.end(), under_way_.begin(), under_way_.end());
+    under_way_.clear();
+  }
+  void arrive() {
+    for (uint32_t unit : ended_) {
+      states_[unit] = states_[unit] == kEnded ? kNone : states_[unit];
+    }
+    ended_.clear();
+  }
+  bool any(uint32_t first, uint32_t count) const {
+    return std::any_of(states_.begin() + first, states_.begin() + first + count,
+                       [](State state) { return state != kNone; });
+  }
+
+ private:
+  enum State : uint8_t { kNone, kUnderWay, kEnded };
+  std::vector<State> states_{std::vector<State>(kSharedBytes / kReadUnit, kNone)};
+  std::vector<uint32_t> under_way_;
+  std::vector<uint32_t> ended_;
+};
+
 struct Warp {
   int arrived = 0;
   unsigned generation = 0;
   const char* instruction = nullptr;
   void* arguments[kWarp] = {};
   std::vector<std::pair<uint32_t, int>> unpublished;  // addresses and bytes
+  Reads reads;
   int slowness = 1;
 };
 
@@ -253,6 +289,8 @@ void run_errand() {
   }
 }
 
+Warp& running_warp() { return running->block->warps[running->thread / kWarp]; }
+
 void later(std::function<bool()> run) { errands.push_back({std::move(run), 1 + drawn(longest_delay)}); }
 
 Block& block_of(uint32_t address) {
@@ -313,6 +351,14 @@ void put(Block& block, uint32_t offset, const void* from, int bytes) {
   keep_off_barriers(block, offset, bytes);
   std::memcpy(block.memory + offset, from, bytes);
   std::memcpy(&block.background_memory[offset], from, bytes);
+}
+
+void keep_off_reads(const Block& block, uint32_t offset, int bytes) {
+  for (size_t warp = 0; warp < block.warps.size(); ++warp) {
+    if (block.warps[warp].reads.any(offset / kReadUnit, bytes / kReadUnit)) {
+      fail("a copy to %u may overtake a read of warp %zu", kSharedStart + offset, warp);
+    }
+  }
 }
 
 void spoil(Block& block, uint32_t offset, int bytes) {
@@ -494,7 +540,7 @@ unsigned block_number() { return running->block->number; }
 int block_threads() { return static_cast<int>(running->block->lanes.size()); }
 
 void in_warp(const char* instruction, void* argument, const std::function<void(void* const (&)[32])>& all) {
-  Warp& warp = running->block->warps[running->thread / kWarp];
+  Warp& warp = running_warp();
   if (warp.arrived == 0) {
     warp.instruction = instruction;
   } else if (std::strcmp(warp.instruction, instruction) != 0) {
@@ -528,7 +574,9 @@ uint32_t in_block(uint32_t address, uint32_t rank) {
 }
 
 void read(uint32_t address, void* to, int bytes) {
-  std::memcpy(to, running->block->memory + offset_of(address, bytes), bytes);
+  const uint32_t offset = offset_of(address, bytes);
+  std::memcpy(to, running->block->memory + offset, bytes);
+  running_warp().reads.add(offset / kReadUnit);
 }
 
 void write(uint32_t address, const void* from, int bytes) {
@@ -536,17 +584,20 @@ void write(uint32_t address, const void* from, int bytes) {
   const uint32_t offset = offset_of(address, bytes);
   keep_off_barriers(block, offset, bytes);
   std::memcpy(block.memory + offset, from, bytes);
-  block.warps[running->thread / kWarp].unpublished.emplace_back(offset, bytes);
+  running_warp().unpublished.emplace_back(offset, bytes);
 }
 
 void publish() {
   Block& block = *running->block;
-  auto& unpublished = block.warps[running->thread / kWarp].unpublished;
-  for (const auto& [offset, bytes] : unpublished) {
+  Warp& warp = running_warp();
+  for (const auto& [offset, bytes] : warp.unpublished) {
     std::memcpy(&block.background_memory[offset], block.memory + offset, bytes);
   }
-  unpublished.clear();
+  warp.unpublished.clear();
+  warp.reads.end();
 }
+
+void end_reads() { running_warp().reads.end(); }
 
 void barrier_init(uint32_t barrier, int arrivals) {
   const uint32_t offset = offset_of(barrier, 8);
@@ -556,7 +607,10 @@ void barrier_init(uint32_t barrier, int arrivals) {
   running->block->barriers[offset / 8] = {arrivals, arrivals, 0, 0};
 }
 
-void barrier_arrive(uint32_t barrier) { arrive(block_of(barrier), barrier); }
+void barrier_arrive(uint32_t barrier) {
+  running_warp().reads.arrive();
+  arrive(block_of(barrier), barrier);
+}
 
 void barrier_expect(uint32_t barrier, int bytes) {
   Block& block = block_of(barrier);
@@ -609,6 +663,7 @@ void load_tile(uint32_t tile, const TensorMapContent& map, const int64_t (&at)[4
   if (tile % 1024 != 0) {
     fail("a tile at %u, which is no multiple of 1024", tile);
   }
+  keep_off_reads(*block, start, bytes);
   spoil(*block, start, bytes);
   later([=, column = at[0], token = at[1], head = at[2], batch = at[3]] {
     each_element(map, {column, token, head, batch}, [&](const char* element, uint32_t offset) {

@@ -6,7 +6,8 @@
 // without end, an address that the block does not have, lanes of a warp at different instructions, copies under way
 // when the block ends. What a copy will write is NaN from its start on, so that a read before its end, or a late read of
 // what stood there, shows in the results. Copies and tensor cores see what lanes wrote once these have passed
-// publish_to_async_proxy(), not before. What it does not know: registers, time, and plain reads under way.
+// publish_to_async_proxy(), not before. Reads count as under way until the fence, or until the code says that what was read
+// has been used. What the emulator does not know: registers, and time.
 #pragma once
 
 #include <algorithm>
@@ -68,6 +69,8 @@ void read(uint32_t address, void* to, int bytes);
 // Not seen by copies and tensor cores until this lane publishes.
 void write(uint32_t address, const void* from, int bytes);
 void publish();
+// Ends the reads of its warp, as publishing does: before, and before an arrival behind it, a copy must not start there.
+void end_reads();
 
 template <typename T>
 T load(uint32_t address) {

@@ -15,8 +15,8 @@ using namespace linattn::hopper;
 namespace {
 
 constexpr int D = Plan::kHeadDim;
-constexpr int kTokens = 200;
-constexpr int kItemTokens = 128;  // the last item has a chunk of 8 rows
+constexpr int kItemTokens = (Plan::kStages + 5) * Plan::kChunk;  // so that all places are used again
+constexpr int kTokens = kItemTokens + 72;                        // the last item has a chunk of 8 rows
 constexpr int kItems = 2;
 constexpr int kHeads = 2;
 constexpr float kOffset = 0.7f;    // a

@@ -89,6 +89,9 @@ __device__ __forceinline__ void publish_to_async_proxy() {
 // read may still be under way when its thread arrives, unless what it read has been used by then. The fence is the same.
 __device__ __forceinline__ void finish_reads() { publish_to_async_proxy(); }
 
+// Says, without an instruction, that what this thread has read of tiles has been used: no read is under way.
+__device__ __forceinline__ void reads_are_used() {}
+
 // Copies a word to shared memory without passing through registers.
 __device__ __forceinline__ void copy_word_async(uint32_t word, const void* source_gmem) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(word), "l"(source_gmem) : "memory");

@@ -330,6 +330,7 @@ struct Outputs {
         *reinterpret_cast<uint4*>(out_gmem + first_column() + unit * kUnitElements) = data;
       }
     }
+    reads_are_used();
   }
 };
 

@@ -272,6 +272,7 @@ struct State {
       }
     }
     pin(value_frag);
+    reads_are_used();
   }
 
   // Of a stage K, and V where it is not in registers since; all products have read them.

@@ -606,7 +606,7 @@ __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Conve
       store_float(word, sums[i]);
     }
   }
-  // What was read of o has been used now.
+  reads_are_used();
   arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
   if (!shares && box == Plan::kBoxes - 1) {
     barrier_arrive(block.rows_full(place));
@@ -697,6 +697,8 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
       if constexpr (!Plan::kSplit) {
         if (is_output) {  // nothing was stored of it
           finish_reads();
+        } else {
+          reads_are_used();
         }
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
         slot_at.advance();
@@ -774,6 +776,7 @@ struct RowsInTurns {
             block.base + Plan::kSlotsOffset + slot.index() * Plan::kSlotBytes + first_row * kRowBytes;
         barrier_wait(block.barrier(Plan::kSlotFull, slot.index()), slot.parity());
         converter.load(source, source + Plan::kBoxBytes, raw_frag);
+        finish_reads();
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot.index()), lane);
       }
       ConvertedSums<Plan> none;

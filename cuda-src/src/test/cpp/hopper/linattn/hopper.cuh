@@ -26,7 +26,8 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity) { emulator::barrier_
 inline void named_barrier(int number, int threads) { emulator::meet(number, threads, false); }
 inline bool named_barrier_or(int number, int threads, bool says) { return emulator::meet(number, threads, says); }
 inline void publish_to_async_proxy() { emulator::publish(); }
-inline void finish_reads() {}
+inline void finish_reads() { emulator::publish(); }
+inline void reads_are_used() { emulator::end_reads(); }
 inline void copy_word_async(uint32_t word, const void* source_gmem) { emulator::copy_word(word, source_gmem); }
 inline void arrive_with_words(uint32_t barrier) { emulator::arrive_with_words(barrier); }
 inline uint32_t address_in_block(uint32_t address, uint32_t rank) { return emulator::in_block(address, rank); }
