@@ -130,6 +130,7 @@ struct Problem {
   Tensor q{kHeads}, k{kv_heads}, v{kv_heads}, o{kHeads}, dO{kHeads};
   States before{kv_heads}, after{kv_heads};
   std::vector<float> g, delta, query_scale, key_scale;
+  std::vector<double> query_rows, key_rows;  // as the sums have them
 
   explicit Problem(int query_heads_of_one) : group(query_heads_of_one) {
     q.draw(-0.3f, 1.0f);
@@ -142,6 +143,8 @@ struct Problem {
       z = std::fabs(z);
     }
     after.draw(0.05f);
+    query_rows = rows_in_sums(q);
+    key_rows = rows_in_sums(k);
     for (int head = 0; head < kHeads; ++head) {
       for (int token = 0; token < kTokens; ++token) {
         g.push_back(static_cast<float>(normalizer(head, token)));
@@ -163,11 +166,23 @@ struct Problem {
   static int start(int token) { return token / kItemTokens * kItemTokens; }
   static int end(int token) { return std::min(kTokens, start(token) + kItemTokens); }
   int kv(int head) const { return head / group; }
+  static std::vector<double> rows_in_sums(const Tensor& tensor) {
+    std::vector<double> rows;
+    for (int head = 0; head < tensor.heads; ++head) {
+      for (int token = 0; token < kTokens; ++token) {
+        const double length = kDivided ? tensor.length(head, token) : 1;
+        for (int m = 0; m < D; ++m) {
+          rows.push_back(tensor.at(head, token, m) / length);
+        }
+      }
+    }
+    return rows;
+  }
   double query(int head, int token, int m) const {
-    return kDivided ? q.at(head, token, m) / q.length(head, token) : q.at(head, token, m);
+    return query_rows[(static_cast<size_t>(head) * kTokens + token) * D + m];
   }
   double key(int kv_head, int token, int m) const {
-    return kDivided ? k.at(kv_head, token, m) / k.length(kv_head, token) : k.at(kv_head, token, m);
+    return key_rows[(static_cast<size_t>(kv_head) * kTokens + token) * D + m];
   }
   double g_of(int head, int token) const { return g[static_cast<size_t>(head) * kTokens + token]; }
   double d_of(int head, int token) const { return delta[static_cast<size_t>(head) * kTokens + token]; }
