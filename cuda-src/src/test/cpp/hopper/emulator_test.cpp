@@ -74,6 +74,9 @@ void add_products(const TensorMap& map) {
       if (!has("no wait for the products")) {
         products_wait<0>();
       }
+      if (has("a read under way")) {
+        load_word(rows_tile + 4 * (threadIdx.x % 32));
+      }
       if (has("lanes at different instructions") && threadIdx.x % 32 == 3) {
         shuffled(1, 0);
       }

@@ -83,6 +83,7 @@ class HopperEmulationTest {
           no wait for the copy            | an arrival too many at barrier
           a write without a fence         | sum 0, 0 is
           no wait for the products        | sum 0, 0 is
+          a read under way                | may overtake a read of warp
           another number of threads       | threads are to meet where others said
           lanes at different instructions | while other lanes of the warp are at
           a copy under way at the end     | copies are under way when the blocks have ended
