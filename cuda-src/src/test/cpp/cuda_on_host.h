@@ -1,6 +1,6 @@
-// Enough of CUDA for a host compiler to run the device headers: one std::thread per CUDA thread,
-// one block after the other. __syncthreads is a barrier of the block and a shuffle one of its warp,
-// so ThreadSanitizer sees a missing __syncthreads as a data race.
+// Enough of CUDA for a host compiler to run the device headers: a fiber for each CUDA thread, one block after the other.
+// For ThreadSanitizer each is a std::thread; __syncthreads is a barrier of the block and a shuffle one of its warp, so that
+// it sees a missing __syncthreads as a data race.
 #pragma once
 
 #include <pthread.h>
@@ -12,6 +12,8 @@
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "fiber.h"
 
 #define __device__
 #define __host__
@@ -30,6 +32,7 @@ struct alignas(16) float4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+#ifdef __SANITIZE_THREAD__
 // Of pthread, because ThreadSanitizer knows what its barrier orders.
 class Barrier {
  public:
@@ -42,6 +45,27 @@ class Barrier {
  private:
   pthread_barrier_t barrier_;
 };
+#else
+class Barrier {
+ public:
+  explicit Barrier(unsigned threads) : threads_(threads) {}
+  void wait() {
+    const unsigned before = generation_;
+    if (++arrived_ == threads_) {
+      arrived_ = 0;
+      ++generation_;
+    }
+    while (generation_ == before) {
+      Fiber::suspend();
+    }
+  }
+
+ private:
+  unsigned threads_;
+  unsigned arrived_ = 0;
+  unsigned generation_ = 0;
+};
+#endif
 
 struct Warp {
   Barrier barrier{32};
@@ -91,19 +115,40 @@ alignas(16) inline float shared_smem[32 * 1024];
 }
 
 template <typename Kernel>
+void run_block(unsigned threads, unsigned block_idx, Kernel kernel) {
+#ifdef __SANITIZE_THREAD__
+  std::vector<std::thread> running;
+  for (unsigned thread_idx = 0; thread_idx < threads; ++thread_idx) {
+    running.emplace_back([=] {
+      blockIdx.x = block_idx;
+      threadIdx.x = thread_idx;
+      kernel();
+    });
+  }
+  for (auto& thread : running) thread.join();
+#else
+  static std::vector<Fiber> fibers;
+  if (fibers.size() < threads) fibers = std::vector<Fiber>(threads);
+  blockIdx.x = block_idx;
+  for (unsigned i = 0; i < threads; ++i) fibers[i].start(kernel);
+  for (bool all_ended = false; !all_ended;) {
+    all_ended = true;
+    for (unsigned i = 0; i < threads; ++i) {
+      if (fibers[i].ended()) continue;
+      all_ended = false;
+      threadIdx.x = i;
+      fibers[i].resume();
+    }
+  }
+#endif
+}
+
+template <typename Kernel>
 void launch(unsigned blocks, unsigned threads, Kernel kernel) {
   for (unsigned block_idx = 0; block_idx < blocks; ++block_idx) {
     std::fill(std::begin(linattn::shared_smem), std::end(linattn::shared_smem), NAN);
     Block block(threads);
     current_block = &block;
-    std::vector<std::thread> running;
-    for (unsigned thread_idx = 0; thread_idx < threads; ++thread_idx) {
-      running.emplace_back([=] {
-        blockIdx.x = block_idx;
-        threadIdx.x = thread_idx;
-        kernel();
-      });
-    }
-    for (auto& thread : running) thread.join();
+    run_block(threads, block_idx, kernel);
   }
 }

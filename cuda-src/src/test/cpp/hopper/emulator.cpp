@@ -1,5 +1,7 @@
 #include "emulator.h"
 
+#include "../fiber.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,7 +27,6 @@ constexpr uint32_t kSharedBytes = 227 * 1024;  // that a block may ask for
 constexpr uint32_t kSharedStart = 1024 + 16;   // kernels have to align it
 constexpr int kSegmentBytes = 128;            // rows of the swizzle
 constexpr uint32_t kReadUnit = 16;
-constexpr size_t kStackBytes = 128 * 1024;
 constexpr long kMostRounds = 4'000'000;
 
 uint32_t unswizzled(uint32_t linear) { return linear ^ ((linear >> 7 & 7) << 4); }
@@ -39,8 +40,7 @@ struct IssuedProduct : Product {
 struct Lane {
   Block* block = nullptr;
   unsigned thread = 0;
-  void* stack_pointer = nullptr;
-  bool ended = false;
+  Fiber fiber;
   // What it waits for; null where it can run.
   bool (*is_over)(void* waited) = nullptr;
   void* waited = nullptr;
@@ -141,33 +141,8 @@ int longest_delay;
 int lanes_alive;
 Lane* running;
 Block* in_window;
-void* scheduler_stack;
-const std::function<void()>* running_kernel;
-
-extern "C" void switch_stack(void** save, void* to);
-asm(R"(
-.globl switch_stack
-switch_stack:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-)");
 
 int drawn(int below) { return static_cast<int>(random_engine() % below); }
-
-void yield() { switch_stack(&running->stack_pointer, scheduler_stack); }
 
 // The scheduler asks whether the wait is over, so that lanes are not woken in vain.
 template <typename Done>
@@ -177,7 +152,7 @@ void wait_until(const char* what, uint32_t number, Done done) {
     running->waited_number = number;
     running->waited = &done;
     running->is_over = [](void* waited) { return (*static_cast<Done*>(waited))(); };
-    yield();
+    Fiber::suspend();
   }
 }
 
@@ -186,7 +161,7 @@ void print_who_waits() {
     std::map<std::pair<std::string, uint32_t>, std::vector<unsigned>> threads;
     for (const Lane& lane : block->lanes) {
       const bool waits = lane.is_over != nullptr;
-      const char* const what = lane.ended ? "nothing, has ended" : waits ? lane.waits_for : "nothing, runs";
+      const char* const what = lane.fiber.ended() ? "nothing, has ended" : waits ? lane.waits_for : "nothing, runs";
       threads[{what, waits ? lane.waited_number : 0}].push_back(lane.thread);
     }
     for (const auto& [what, who] : threads) {
@@ -194,23 +169,6 @@ void print_who_waits() {
                   what.first.c_str(), what.second);
     }
   }
-}
-
-void run_lane() {
-  (*running_kernel)();
-  running->ended = true;
-  --lanes_alive;
-  yield();
-}
-
-void prepare(Lane& lane, char* stack) {
-  const auto top = (reinterpret_cast<uintptr_t>(stack) + kStackBytes) & ~static_cast<uintptr_t>(15);
-  void** pointer = reinterpret_cast<void**>(top) - 1;  // as aligned as behind a call
-  *--pointer = reinterpret_cast<void*>(&run_lane);
-  for (int saved = 0; saved < 6; ++saved) {
-    *--pointer = nullptr;
-  }
-  lane.stack_pointer = pointer;
 }
 
 void draw_slowness(Warp& warp) {
@@ -228,8 +186,7 @@ void show_in_window(Block& block) {
   }
 }
 
-std::unique_ptr<Block> make_block(unsigned number, uint32_t rank, int threads,
-                                  std::vector<std::unique_ptr<char[]>>& stacks) {
+std::unique_ptr<Block> make_block(unsigned number, uint32_t rank, int threads, const std::function<void()>& kernel) {
   auto block = std::make_unique<Block>();
   block->number = number;
   block->rank = rank;
@@ -245,10 +202,12 @@ std::unique_ptr<Block> make_block(unsigned number, uint32_t rank, int threads,
   std::memset(block->memory, 0xff, kSharedBytes);
   block->background_memory.assign(kSharedBytes, 0xff);
   for (int thread = 0; thread < threads; ++thread) {
-    stacks.emplace_back(new char[kStackBytes]);
     block->lanes[thread].block = block.get();
     block->lanes[thread].thread = static_cast<unsigned>(thread);
-    prepare(block->lanes[thread], stacks.back().get());
+    block->lanes[thread].fiber.start([&kernel] {
+      kernel();
+      --lanes_alive;
+    });
   }
   for (Warp& warp : block->warps) {
     draw_slowness(warp);
@@ -265,9 +224,9 @@ void run_warp(Block& block, int warp) {
   for (int i = 0; i < kWarp; ++i) {
     Lane& lane = block.lanes[warp * kWarp + (first + i) % kWarp];
     running = &lane;
-    if (!lane.ended && (lane.is_over == nullptr || lane.is_over(lane.waited))) {
+    if (!lane.fiber.ended() && (lane.is_over == nullptr || lane.is_over(lane.waited))) {
       lane.is_over = nullptr;
-      switch_stack(&scheduler_stack, lane.stack_pointer);
+      lane.fiber.resume();
     }
   }
   running = nullptr;
@@ -489,14 +448,12 @@ void fail(const char* format, ...) {
 }
 
 void run_cluster(unsigned first_block, int blocks, int threads, unsigned seed, const std::function<void()>& kernel) {
-  std::vector<std::unique_ptr<char[]>> stacks;
   run_seed = seed;
   random_engine.seed(seed);
-  running_kernel = &kernel;
   longest_delay = 1 << drawn(12);
   cluster_meeting = {};
   for (int rank = 0; rank < blocks; ++rank) {
-    cluster.push_back(make_block(first_block + rank, rank, threads, stacks));
+    cluster.push_back(make_block(first_block + rank, rank, threads, kernel));
   }
   lanes_alive = blocks * threads;
   const int warps = threads / kWarp;

@@ -12,7 +12,11 @@ final class HostPrograms {
 
   record Output(int status, String text) {}
 
-  static boolean haveCompiler() throws InterruptedException {
+  /** Whether there is a compiler, for the processor that the fibers are written for. */
+  static boolean canEmulate() throws InterruptedException {
+    if (!System.getProperty("os.arch").equals("amd64")) {
+      return false;
+    }
     try {
       return run(List.of("g++", "--version")).status() == 0;
     } catch (IOException absent) {
