@@ -4,12 +4,14 @@ Shapes: q, k and v are [batch, heads, tokens, width] unless a method is TOKENS_F
 A method may take further inputs, whose gradients are then part of its backward.
 """
 
+import abc
+
 
 class Missing(Exception):
     """A method that is not here, or does not do what it is asked for. Says why."""
 
 
-class Method:
+class Method(abc.ABC):
     tokens_first = False
 
     def __init__(self, torch):
@@ -19,8 +21,9 @@ class Method:
         """Inputs beside q, k and v."""
         return ()
 
+    @abc.abstractmethod
     def causal(self, q, k, v, *further):
-        raise NotImplementedError
+        """Each query sees the keys up to its own."""
 
     def step(self, q, k, v):
         """One query that sees all keys."""

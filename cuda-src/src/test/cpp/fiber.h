@@ -30,7 +30,7 @@ switch_stack:
 
 class Fiber {
  public:
-  // Runs `body` until it suspends or ends. `suspend` is of the fiber that runs.
+  // Makes it ready to run `body` from the start.
   void start(std::function<void()> body) {
     body_ = std::move(body);
     const auto top = (reinterpret_cast<uintptr_t>(stack_.get()) + kStackBytes) & ~static_cast<uintptr_t>(15);
@@ -42,11 +42,13 @@ class Fiber {
     inside_ = pointer;
     ended_ = false;
   }
+  // Runs it on until it suspends itself or ends.
   void resume() {
     running = this;
     switch_stack(&outside_, inside_);
     running = nullptr;
   }
+  // Of the fiber that runs.
   static void suspend() {
     Fiber* const mine = running;
     switch_stack(&mine->inside_, mine->outside_);
