@@ -21,43 +21,19 @@ import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.StructLayout;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Pattern;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.io.TempDir;
 
 /**
  * Breaks when a backward of the family chunked takes other memory than its plan says, can't be
  * captured, leaks, or passes over a failed CUDA call. Kernels do not compute here.
  */
-final class ChunkedBackwardFaultTest {
+final class ChunkedBackwardFaultTest extends OnFakeKernels {
   private static final int ILLEGAL_ADDRESS = 700;
   private static final Pattern RELEASE = Pattern.compile("Free|Destroy|Unload|Unregister");
   private static final int D = FakeKernels.HEAD_DIM;
-
-  @TempDir private static Path folder;
-  private static CudartDouble cudart;
-
-  @BeforeAll
-  static void load() {
-    cudart = CudartDouble.load();
-    FakeKernels.install(folder);
-  }
-
-  @AfterAll
-  static void remove() {
-    FakeKernels.remove();
-  }
-
-  @BeforeEach
-  void reset() {
-    cudart.reset();
-  }
 
   private static LinearAttention.Builder linear() {
     return LinearAttention.builder();

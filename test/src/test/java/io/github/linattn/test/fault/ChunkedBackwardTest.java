@@ -21,21 +21,16 @@ import io.github.linattn.internal.cuda.GradientStructs;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.io.TempDir;
 
 /**
  * Breaks when a backward of the family chunked launches other kernels, or with other arguments,
  * than its plan asks for. Kernels do not compute here.
  */
-final class ChunkedBackwardTest {
+final class ChunkedBackwardTest extends OnFakeKernels {
   private static final int D = FakeKernels.HEAD_DIM;
   private static final String PLAN = "linattn.gradient.plan";
   private static final StructLayout CHUNKED = ChunkedStructs.CHUNKED;
@@ -45,25 +40,6 @@ final class ChunkedBackwardTest {
   private static final StructLayout ROWS = GradientStructs.GRADIENT_ROWS;
   private static final StructLayout NORMALIZED = GradientStructs.NORMALIZE_ROWS_GRADIENT;
   private static final StructLayout COEFFICIENTS = GradientStructs.COEFFICIENT_SUMS;
-
-  @TempDir private static Path folder;
-  private static CudartDouble cudart;
-
-  @BeforeAll
-  static void load() {
-    cudart = CudartDouble.load();
-    FakeKernels.install(folder);
-  }
-
-  @AfterAll
-  static void remove() {
-    FakeKernels.remove();
-  }
-
-  @BeforeEach
-  void reset() {
-    cudart.reset();
-  }
 
   @AfterEach
   void clear() {

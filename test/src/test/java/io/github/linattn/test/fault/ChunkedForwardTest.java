@@ -22,44 +22,20 @@ import io.github.linattn.internal.cuda.ChunkedStructs;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Pattern;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.io.TempDir;
 
 /**
  * Breaks when a forward of the family chunked launches something else than its plan, leaks, or
  * passes over a failed CUDA call. Kernels do not compute here.
  */
-final class ChunkedForwardTest {
+final class ChunkedForwardTest extends OnFakeKernels {
   private static final int ILLEGAL_ADDRESS = 700;
   private static final Pattern RELEASE = Pattern.compile("Free|Destroy|Unload|Unregister");
   private static final int D = FakeKernels.HEAD_DIM;
   private static final StructLayout CHUNKED = ChunkedStructs.CHUNKED;
-
-  @TempDir private static Path folder;
-  private static CudartDouble cudart;
-
-  @BeforeAll
-  static void load() {
-    cudart = CudartDouble.load();
-    FakeKernels.install(folder);
-  }
-
-  @AfterAll
-  static void remove() {
-    FakeKernels.remove();
-  }
-
-  @BeforeEach
-  void reset() {
-    cudart.reset();
-  }
 
   /** Tensors of one shape on one GPU. */
   private static final class Fixture implements AutoCloseable {

@@ -22,17 +22,12 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.StructLayout;
 import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.function.Function;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -40,31 +35,12 @@ import org.junit.jupiter.params.provider.MethodSource;
 /**
  * Breaks when a repeated call takes memory of the heap, or asks CUDA for more than its launches.
  */
-final class RepeatedCallTest {
+final class RepeatedCallTest extends OnFakeKernels {
   private static final int D = FakeKernels.HEAD_DIM;
   private static final int LAYERS = 64;
   private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
   private static final AttentionShape LONG = AttentionShape.of(1, 2, 20_000, D);
   private static final AttentionShape GROUPED = new AttentionShape(1, 8, 2, 100, D, D);
-
-  @TempDir private static Path folder;
-  private static CudartDouble cudart;
-
-  @BeforeAll
-  static void load() {
-    cudart = CudartDouble.load();
-    FakeKernels.install(folder);
-  }
-
-  @AfterAll
-  static void remove() {
-    FakeKernels.remove();
-  }
-
-  @BeforeEach
-  void reset() {
-    cudart.reset();
-  }
 
   private static LinearAttention.Builder linear() {
     return LinearAttention.builder();
