@@ -13,17 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "cuda_names.h"
 #include "fiber.h"
 
-#define __device__
-#define __host__
-#define __forceinline__ inline
-#define __shared__
-#define __align__(n) __attribute__((aligned(n)))
-
-struct Index {
-  unsigned x;
-};
 inline thread_local Index threadIdx;
 inline thread_local Index blockIdx;
 
@@ -92,22 +84,7 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return other;
 }
 
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline int __float_as_int(float x) {
-  int bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-inline float __int_as_float(int bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
 using std::isfinite;
-using std::isinf;
-using std::max;
-using std::min;
 
 // Shared memory starts as NaN in every block: a read before a write shows in the results.
 namespace linattn {

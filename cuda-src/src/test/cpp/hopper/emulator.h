@@ -18,14 +18,11 @@
 #include <functional>
 #include <string>
 
-#define __device__
-#define __host__
+#include "../cuda_names.h"
+
 #define __global__
-#define __shared__
-#define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __align__(n) __attribute__((aligned(n)))
 
 struct alignas(8) float2 {
   float x, y;
@@ -144,9 +141,6 @@ extern unsigned char shared[];
 }
 }  // namespace linattn
 
-struct Index {
-  unsigned x;
-};
 #define threadIdx (Index{emulator::thread_number()})
 #define blockIdx (Index{emulator::block_number()})
 
@@ -180,26 +174,9 @@ T __shfl_sync(unsigned, T value, int source) {
   return shuffled(value, source);
 }
 
-inline uint32_t __float_as_uint(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-inline float __uint_as_float(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
-inline float __int_as_float(int bits) { return __uint_as_float(static_cast<uint32_t>(bits)); }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   const unsigned before = *at;
   *at = std::max(before, value);
   return before;
 }
-using std::isinf;
-using std::max;
-using std::min;
