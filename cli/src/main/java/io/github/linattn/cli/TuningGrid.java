@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Entry;
@@ -81,7 +82,9 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
             kind.with(AttentionShape.of(1, headCount, tokenCount, kind.shape().keyDim()));
         try {
           times.put(new Point(headCount, tokenCount), clock.time(point, choices(point)));
-        } catch (UnsupportedOperationException | BenchRun.NoRoomException notHere) {
+        } catch (UnsupportedOperationException
+            | BenchRun.NoRoomException
+            | CudaOutOfMemoryException notHere) {
           listener.leftOut(point, notHere);
         }
         listener.timed(point);

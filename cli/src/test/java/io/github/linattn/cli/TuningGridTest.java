@@ -7,6 +7,7 @@ import static org.assertj.core.api.Assertions.within;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Entry;
@@ -14,7 +15,12 @@ import io.github.linattn.io.Tuning.Range;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalInt;
+import java.util.OptionalLong;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
 
 /** Breaks when another plan than the best of a class is kept. The clock is a function. */
 class TuningGridTest {
@@ -90,13 +96,22 @@ class TuningGridTest {
         .containsExactly(new Range(16, 31));
   }
 
-  @Test
-  void whatTheDeviceCantDoIsLeftOut() {
+  private static Stream<RuntimeException> whatADeviceMayLack() {
+    return Stream.of(
+        new UnsupportedOperationException("no kernel"),
+        new BenchRun.NoRoomException("too large"),
+        new CudaOutOfMemoryException(
+            "cudaMalloc", 2, "", "", OptionalInt.of(0), null, 1, OptionalLong.empty()));
+  }
+
+  @ParameterizedTest
+  @MethodSource("whatADeviceMayLack")
+  void whatTheDeviceCantDoIsLeftOut(RuntimeException lack) {
     List<Entry> kept =
         tune(
             (point, choices) -> {
               if (point.shape().heads() == 32) {
-                throw new UnsupportedOperationException("too large");
+                throw lack;
               }
               return new PlanClock.Times(2, Map.of(TURNS, 1.0));
             });
