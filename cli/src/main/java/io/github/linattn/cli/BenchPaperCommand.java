@@ -75,6 +75,14 @@ final class BenchPaperCommand implements Callable<Integer> {
   private boolean withoutPeers;
 
   @Option(
+      names = "--peers",
+      paramLabel = "NAME",
+      split = ",",
+      description =
+          "what they do, by its name in points.json (softmax flash, fla gla, ...); all if left out")
+  private List<String> peers = Peers.METHODS;
+
+  @Option(
       names = "--python",
       paramLabel = "FILE",
       description = "the Python that may import torch and fla; python3 if left out")
@@ -93,6 +101,7 @@ final class BenchPaperCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    requireKnown(peers);
     PointFile file = BenchPoints.open(out.resolve(FILE));
     try (var progress = new Progress(console.err(), "timing")) {
       boolean gpu;
@@ -154,18 +163,32 @@ final class BenchPaperCommand implements Callable<Integer> {
     return tasks;
   }
 
-  private List<Problem> missingOfPeers(PointFile file, boolean gpu) {
-    List<Problem> problems = new ArrayList<>();
-    for (PaperSweep sweep : sweeps) {
-      for (BenchCase each : sweep.peers(quick)) {
-        for (String method : Peers.METHODS) {
-          Problem problem = each.problem(sweep.title(), gpu ? method : method + " cpu");
-          if (!file.stands(problem)) {
-            problems.add(problem);
-          }
-        }
+  private static void requireKnown(List<String> peers) {
+    for (String peer : peers) {
+      if (!Peers.METHODS.contains(peer)) {
+        throw CommandFailure.misuse(
+            "--peers knows no '%s'; there are %s", peer, String.join(", ", Peers.METHODS));
       }
     }
+  }
+
+  /**
+   * One peer after the other, and each with one type after the other: what some compile and tune
+   * for minutes holds up nothing else.
+   */
+  private List<Problem> missingOfPeers(PointFile file, boolean gpu) {
+    List<Problem> problems = new ArrayList<>();
+    for (String method : Peers.METHODS) {
+      String name = gpu ? method : method + " cpu";
+      sweeps.stream()
+          .filter(sweep -> peers.contains(method))
+          .flatMap(
+              sweep -> sweep.peers(quick).stream().map(each -> each.problem(sweep.title(), name)))
+          .filter(problem -> !file.stands(problem))
+          .sorted(Comparator.comparing(Problem::dtype))
+          .forEach(problems::add);
+    }
+    problems.sort(Comparator.comparing(file::has));
     return problems;
   }
 

@@ -14,6 +14,8 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -81,6 +83,25 @@ class BenchPaperCommandTest {
         .hasSize(2 * Peers.METHODS.size())
         .allMatch(point -> point.problem().method().endsWith(" cpu"))
         .allMatch(point -> Double.isNaN(point.millis()));
+  }
+
+  @Test
+  void somePeersAloneOneAfterTheOther() throws IOException {
+    Cli cli = paper("--sweep=tokens", "--peers=fla gla,copy torch", "--python=/no/such/python");
+    assertThat(cli.exitCode()).as(cli.err()).isZero();
+    List<String> asked =
+        points().stream()
+            .map(Point::problem)
+            .filter(problem -> !problem.method().matches("(linattn|copy) cpu"))
+            .map(problem -> problem.method() + " " + problem.dtype())
+            .toList();
+    assertThat(new ArrayList<>(new LinkedHashSet<>(asked)))
+        .containsExactly(
+            "copy torch cpu bf16", "copy torch cpu f32", "fla gla cpu bf16", "fla gla cpu f32");
+    assertThat(asked).isSortedAccordingTo(Comparator.naturalOrder());
+    Cli wrong = paper("--peers=fla");
+    assertThat(wrong.exitCode()).isEqualTo(2);
+    assertThat(wrong.err()).contains("--peers knows no 'fla'; there are copy torch, ");
   }
 
   @Test

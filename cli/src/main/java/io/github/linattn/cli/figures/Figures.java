@@ -295,7 +295,7 @@ public final class Figures {
         title(chosen, "one token"),
         "tokens before it",
         "microseconds",
-        true,
+        false,
         curves(
             chosen, Figures::methodAndPrecision, Problem::context, point -> point.millis() * 1e3));
   }
