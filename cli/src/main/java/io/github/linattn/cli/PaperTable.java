@@ -1,15 +1,18 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.Mode;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
 import io.github.linattn.cli.points.Samples;
 import io.github.linattn.cli.points.Status;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.OptionalDouble;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
@@ -18,6 +21,7 @@ final class PaperTable {
   private static final String SWEEP = PaperSweep.TOKENS.title();
   private static final int TOKENS = 10_000;
   private static final String NOTHING = "-";
+  private static final String DEFAULT = Text.id(Mode.DEFAULT);
 
   private PaperTable() {}
 
@@ -47,11 +51,11 @@ final class PaperTable {
     List<String> lines = new ArrayList<>();
     lines.add(
         Text.format(
-            "| B=%d H=%d N=%d D=%d | type | forward, ms | backward, ms | forward, MB |"
-                + " backward, MB | first call, ms |",
+            "| B=%d H=%d N=%d D=%d | type | forward, ms (over a copy) | backward, ms (over a copy) |"
+                + " forward, MB | backward, MB | first call, ms |",
             any.batch(), any.heads(), any.tokens(), any.keyDim()));
     lines.add("|---|---|---|---|---|---|---|");
-    rows(chosen).forEach((row, passes) -> lines.add(line(row, passes)));
+    rows(chosen).forEach((row, passes) -> lines.add(line(row, passes, chosen)));
     return lines;
   }
 
@@ -59,6 +63,9 @@ final class PaperTable {
     Map<Row, Passes> rows = new LinkedHashMap<>();
     for (Point point : chosen) {
       Problem problem = point.problem();
+      if (isCopy(problem) && !problem.mode().equals(DEFAULT)) {
+        continue; // the same bytes in every mode
+      }
       rows.computeIfAbsent(new Row(problem.method(), problem.precision()), row -> new Passes())
           .put(point);
     }
@@ -78,25 +85,46 @@ final class PaperTable {
     return sweep.stream().filter(point -> point.problem().tokens() == tokens).toList();
   }
 
-  private static String line(Row row, Passes passes) {
+  private static boolean isCopy(Problem problem) {
+    return Arrays.stream(Method.values())
+        .anyMatch(method -> problem.method().equals(method.copy()));
+  }
+
+  private static String line(Row row, Passes passes, List<Point> chosen) {
     return Text.format(
         "| %s | %s | %s | %s | %s | %s | %s |",
         row.method,
         row.precision,
-        millis(passes.forward),
-        millis(passes.backward),
+        millis(passes.forward, chosen),
+        millis(passes.backward, chosen),
         megabytes(passes.forward),
         megabytes(passes.backward),
         ofSamples(passes.forward, Samples::firstMillis));
   }
 
-  private static String millis(@Nullable Point point) {
+  private static String millis(@Nullable Point point, List<Point> chosen) {
     if (point == null) {
       return NOTHING;
     }
-    return point.status() == Status.OK
-        ? Text.format("%.3f", point.millis())
-        : point.status().name().toLowerCase(Locale.ROOT).replace('_', ' ');
+    if (point.status() != Status.OK) {
+      return point.status().name().toLowerCase(Locale.ROOT).replace('_', ' ');
+    }
+    String millis = Text.format("%.3f", point.millis());
+    OptionalDouble copy = isCopy(point.problem()) ? OptionalDouble.empty() : copy(point, chosen);
+    return copy.isEmpty()
+        ? millis
+        : Text.format("%s (%.2f)", millis, point.millis() / copy.getAsDouble());
+  }
+
+  /** The fastest copy of the bytes of a point. */
+  private static OptionalDouble copy(Point point, List<Point> chosen) {
+    Problem problem = point.problem();
+    return chosen.stream()
+        .filter(other -> isCopy(other.problem()) && other.status() == Status.OK)
+        .filter(other -> other.problem().pass().equals(problem.pass()))
+        .filter(other -> other.problem().dtype().equals(problem.dtype()))
+        .mapToDouble(Point::millis)
+        .min();
   }
 
   private static String megabytes(@Nullable Point point) {

@@ -56,7 +56,10 @@ class BenchPaperCommandTest {
     assertThat(cli.out())
         .contains("| B=1 H=2 N=1024 D=32 | type |")
         .containsPattern(
-            "\\| linattn cpu \\| f32 tf32 \\| [0-9.]+ \\| [0-9.]+ \\| 0.5 \\| 1.6 \\| ");
+            "\\| linattn cpu \\| f32 tf32 \\| [0-9.]+ \\([0-9.]+\\) \\| [0-9.]+ \\([0-9.]+\\)"
+                + " \\| 0.5 \\| 1.6 \\| ")
+        .contains("| copy cpu | f32 default | ")
+        .doesNotContain("| copy cpu | f32 tf32 | ");
   }
 
   @Test
@@ -150,20 +153,20 @@ class BenchPaperCommandTest {
     Problem problem =
         BenchCase.of(HostTime.SHAPE, new Precision(DType.BF16, Mode.DEFAULT))
             .problem("tokens", "softmax");
-    Point timed =
-        Point.ok(
-            problem,
-            Samples.of(Samples.Clock.DEVICE, 1, false, 2, true, 99.5, null, List.of(1.5)),
-            8);
+    Samples samples = Samples.of(Samples.Clock.DEVICE, 1, false, 2, true, 99.5, null, List.of(1.5));
+    Point timed = Point.ok(problem, samples, 8);
+    Samples faster = Samples.of(Samples.Clock.DEVICE, 1, false, 2, true, 0.1, null, List.of(0.6));
+    Point copy = Point.ok(problem.by("copy", ""), faster, 8);
     Problem other = problem.by("naive", "");
     assertThat(
             PaperTable.lines(
-                List.of(timed, Point.without(other, Status.OUT_OF_MEMORY, "needs 300 GB"))))
+                List.of(timed, copy, Point.without(other, Status.OUT_OF_MEMORY, "needs 300 GB"))))
         .containsExactly(
-            "| B=1 H=4 N=64 D=64 | type | forward, ms | backward, ms | forward, MB | backward, MB"
-                + " | first call, ms |",
+            "| B=1 H=4 N=64 D=64 | type | forward, ms (over a copy) | backward, ms (over a copy)"
+                + " | forward, MB | backward, MB | first call, ms |",
             "|---|---|---|---|---|---|---|",
-            "| softmax | bf16 | 1.500 | - | - | - | 99.5 |",
+            "| softmax | bf16 | 1.500 (2.50) | - | - | - | 99.5 |",
+            "| copy | bf16 | 0.600 | - | - | - | 0.1 |",
             "| naive | bf16 | out of memory | - | - | - | - |");
     assertThat(PaperTable.lines(List.of())).isEmpty();
   }
