@@ -50,7 +50,7 @@ __device__ __forceinline__ int chunks_of(int tokens) {
   return (tokens + Plan::kChunk - 1) / Plan::kChunk;
 }
 
-// The blocks of a cluster have the tiles of one task, then of the other.
+// Blocks have the tiles of one task, then of the other.
 template <class Plan>
 __device__ __forceinline__ uint32_t task_of(const GradientArguments& args, uint32_t number) {
   const uint32_t tiles = ceil_div(args.chunked.value_dim, Plan::kTileColumns);

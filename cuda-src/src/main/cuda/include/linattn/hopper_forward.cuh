@@ -13,7 +13,7 @@
 //
 // The products are transposed, so that the accumulators of S^T are the registers from which the next
 // product takes them, and only W passes through shared memory. The blocks of one item and head, one for
-// each 64 value columns, form a cluster: side by side they find q and k in the L2 cache.
+// each 64 value columns, are clusters of two: side by side they find q and k in the L2 cache.
 //
 // Blocks that take turns walk the same chunks. Of a chunk whose outputs another one writes they bring k and v
 // alone, and add them to their sums: a third of the work, so that few heads fill more of the GPU.

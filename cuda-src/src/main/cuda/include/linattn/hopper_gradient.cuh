@@ -1,7 +1,7 @@
 // The gradients on sm_90a: docs/decisions/0008-backward.md has the formulas, gradient_arguments.h the table of
 // x, y and z. A block walks the chunks of an item as the forward does, with x, y and z in the places of q, k and
 // v: for the gradient of q from the first chunk on, for those of k and v and the sums for them from the last one on,
-// once for each query head of a group. The blocks of an item and head are a cluster, those of both gradients together.
+// once for each query head of a group. The blocks of an item and head are clusters of two, those of both gradients one after the other.
 #pragma once
 
 #include "linattn/hopper_forward.cuh"

@@ -19,7 +19,8 @@ public record GridRule(Per per, int size) {
     /** {@code size} value columns of each item of a head. */
     VALUE_TILE,
     /**
-     * As {@link #VALUE_TILE}, and the blocks of an item are a cluster: they share what they read.
+     * As {@link #VALUE_TILE}, and pairs of blocks of an item are a cluster: they share what they
+     * read.
      */
     CLUSTER,
     /** As {@link #CLUSTER}; several clusters may take turns with the chunks of an item. */
@@ -62,8 +63,7 @@ public record GridRule(Per per, int size) {
     long each =
         switch (per) {
           case HEAD, ROWS -> size;
-          case VALUE_TILE, WALKED_TILES -> Math.ceilDiv(valueDim, size);
-          case CLUSTER, CLUSTER_IN_TURNS -> cluster(valueDim);
+          case VALUE_TILE, WALKED_TILES, CLUSTER, CLUSTER_IN_TURNS -> Math.ceilDiv(valueDim, size);
           case STATE_TILE -> (long) Math.ceilDiv(keyDim, size) * Math.ceilDiv(valueDim, size);
           case STATE_ELEMENTS ->
               Math.ceilDiv((long) keyDim * valueDim + keyDim + valueDim, (long) size);
@@ -71,10 +71,13 @@ public record GridRule(Per per, int size) {
     return Math.multiplyExact(count, each);
   }
 
-  /** Blocks of a cluster; 1 for none. */
+  /**
+   * Blocks of a cluster; 1 for none. Two at most: a GPU with room for 33 clusters of four, counted
+   * by multiprocessors, holds fewer, because a cluster stays within a part of it.
+   */
   public int cluster(int valueDim) {
     return switch (per) {
-      case CLUSTER, CLUSTER_IN_TURNS -> Math.ceilDiv(valueDim, size);
+      case CLUSTER, CLUSTER_IN_TURNS -> Math.ceilDiv(valueDim, size) % 2 == 0 ? 2 : 1;
       default -> 1;
     };
   }

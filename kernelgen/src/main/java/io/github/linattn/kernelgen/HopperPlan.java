@@ -6,9 +6,9 @@ import java.util.Locale;
 
 /**
  * Plan of the forward on sm_90a: a block owns 64 or 128 value columns of an item of a head and
- * keeps their state, transposed, in the registers of a warpgroup for each 64; the blocks of an item
- * are a cluster. A chunk has 64 tokens. {@code linattn/hopper_plan.cuh} derives the same map from
- * the same choices.
+ * keeps their state, transposed, in the registers of a warpgroup for each 64; pairs of blocks of an
+ * item are clusters. A chunk has 64 tokens. {@code linattn/hopper_plan.cuh} derives the same map
+ * from the same choices.
  *
  * @param keyBoxes boxes of 64 columns that hold a row of q or k
  * @param products of 16-bit operands for each product of the formula
@@ -27,7 +27,7 @@ import java.util.Locale;
  * @param stateRegisters D/2, of each thread of the state role
  * @param shared the shared-memory map, in the order of offsets
  * @param sharedBytes the end of the map, and what aligning its start may take
- * @param gridRule a cluster of as many blocks for each item of a head as its value columns need
+ * @param gridRule as many blocks for each item of a head as its value columns need
  */
 public record HopperPlan(
     int keyBoxes,

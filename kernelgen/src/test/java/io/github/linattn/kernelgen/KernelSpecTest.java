@@ -84,13 +84,16 @@ class KernelSpecTest {
     assertThat(GridRule.parse("per_rows:8")).isEqualTo(new GridRule(GridRule.Per.ROWS, 8));
     GridRule cluster = new GridRule(GridRule.Per.CLUSTER, 64);
     assertThat(cluster.blocks(10, 128, 130)).isEqualTo(30);
-    assertThat(cluster.cluster(130)).isEqualTo(3);
+    assertThat(cluster.cluster(64)).isEqualTo(1);
+    assertThat(cluster.cluster(128)).isEqualTo(2);
+    assertThat(cluster.cluster(130)).as("of three").isEqualTo(1);
+    assertThat(cluster.cluster(256)).as("of four").isEqualTo(2);
     assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).blocks(10, 128, 130)).isEqualTo(30);
     assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).cluster(130)).isEqualTo(1);
     assertThat(new GridRule(GridRule.Per.WALKED_TILES, 32).blocks(10, 128, 130)).isEqualTo(50);
     GridRule turns = new GridRule(GridRule.Per.CLUSTER_IN_TURNS, 64);
     assertThat(turns.blocks(10, 128, 130)).isEqualTo(30);
-    assertThat(turns.cluster(130)).isEqualTo(3);
+    assertThat(turns.cluster(128)).isEqualTo(2);
     assertThat(new GridRule(GridRule.Per.STATE_TILE, 64).blocks(2, 96, 130)).isEqualTo(12);
     assertThat(new GridRule(GridRule.Per.STATE_ELEMENTS, 256).blocks(2, 16, 16)).isEqualTo(4);
     for (GridRule rule :

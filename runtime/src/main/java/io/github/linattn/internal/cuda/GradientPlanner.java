@@ -436,9 +436,7 @@ final class GradientPlanner {
         step -> taskMicros(Role.KEY, question, step, cut, group, GradientStructs.HOPPER_TASKS));
   }
 
-  /**
-   * The tiles of a task, or the only tile of each: more blocks would leave clusters without room.
-   */
+  /** Two tiles of a task, or of both where they have no pairs. */
   private static int clusterOfBoth(Step oneTask) {
     return oneTask.cluster() == 1 ? GradientStructs.HOPPER_TASKS : oneTask.cluster();
   }
