@@ -59,6 +59,9 @@ final class GpuGradientPlansTest {
                 .throughStates());
         cases.add(
             SweepContract.of(name, 2, 4, 2, 320, 128, 96).dtype(dtype).mode(mode).normalized());
+        for (int dim : new int[] {32, 64, 192, 256}) {
+          cases.add(SweepContract.of(name, 1, 2, 200, dim).dtype(dtype).mode(mode).normalized());
+        }
         cases.add(
             SweepContract.of(name, 1, 2, 200, 96).dtype(dtype).mode(mode).coefficients(1.5f, 0));
         if (mode == Mode.ACCURATE || dtype == DType.F16) { // small gradients of states
