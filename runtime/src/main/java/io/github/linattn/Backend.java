@@ -2,6 +2,7 @@ package io.github.linattn;
 
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.Engine;
+import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.cpu.CpuEngine;
 import io.github.linattn.internal.cuda.CudaEngine;
 import java.lang.foreign.MemorySegment;
@@ -20,12 +21,14 @@ public final class Backend implements AutoCloseable {
   private final Engine engine;
   private final Stream stream;
   private final @Nullable String fallbackReason;
+  private final Leaks.Claim claim;
   private volatile @Nullable Throwable closedAt;
 
   private Backend(Engine engine, @Nullable String fallbackReason) {
     this.engine = engine;
     this.stream = engine.newStream();
     this.fallbackReason = fallbackReason;
+    this.claim = Leaks.withoutBackend().claim(this, "a backend");
   }
 
   /** The CPU, with one thread per processor. */
@@ -215,6 +218,7 @@ public final class Backend implements AutoCloseable {
     if (closedAt == null) {
       closedAt = new Throwable("closed here");
     }
+    claim.end();
     TensorGroup.closeAll(stream, engine);
   }
 

@@ -1,6 +1,7 @@
 package io.github.linattn;
 
 import io.github.linattn.internal.HostStorage;
+import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.Storage;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -43,7 +44,7 @@ public final class Tensor implements AutoCloseable {
 
   /** Zero-filled host memory, freed by {@link #close}. */
   public static Tensor allocate(DType dtype, TensorShape shape) {
-    return over(HostStorage.allocate(bytesOf(dtype, shape)), dtype, shape);
+    return over(HostStorage.allocate(bytesOf(dtype, shape), Leaks.withoutBackend()), dtype, shape);
   }
 
   /** An fp32 host tensor that holds a copy of {@code values}. */

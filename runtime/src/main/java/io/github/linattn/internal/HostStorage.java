@@ -13,21 +13,21 @@ public final class HostStorage extends Storage {
   private final MemorySegment memory;
   private final @Nullable Arena owned;
 
-  private HostStorage(MemorySegment memory, @Nullable Arena owned) {
-    super(MemoryKind.HOST, memory.byteSize());
+  private HostStorage(MemorySegment memory, @Nullable Arena owned, Leaks leaks) {
+    super(MemoryKind.HOST, memory.byteSize(), leaks);
     this.memory = memory;
     this.owned = owned;
   }
 
   /** Zero-filled memory of its own. */
-  public static HostStorage allocate(long bytes) {
+  public static HostStorage allocate(long bytes, Leaks leaks) {
     Arena arena = Arena.ofShared();
-    return new HostStorage(arena.allocate(bytes, ALIGNMENT), arena);
+    return new HostStorage(arena.allocate(bytes, ALIGNMENT), arena, leaks);
   }
 
   /** Somebody else's memory, which outlives this object. */
   public static HostStorage wrap(MemorySegment memory) {
-    return new HostStorage(memory, null);
+    return new HostStorage(memory, null, Leaks.none());
   }
 
   @Override

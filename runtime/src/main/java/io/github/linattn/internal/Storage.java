@@ -13,11 +13,16 @@ import org.jspecify.annotations.Nullable;
 public abstract class Storage implements AutoCloseable {
   private final MemoryKind kind;
   private final long byteSize;
+  private final Leaks.Claim claim;
   private @Nullable Throwable closedAt;
 
-  protected Storage(MemoryKind kind, long byteSize) {
+  /**
+   * @param leaks of its maker, if closing it frees something
+   */
+  protected Storage(MemoryKind kind, long byteSize, Leaks leaks) {
     this.kind = kind;
     this.byteSize = byteSize;
+    this.claim = leaks.claim(this, kind, byteSize);
   }
 
   public final MemoryKind kind() {
@@ -80,6 +85,7 @@ public abstract class Storage implements AutoCloseable {
     }
     try {
       free();
+      claim.end();
     } catch (RuntimeException | Error e) {
       synchronized (this) {
         closedAt = null; // somebody may still hold the memory: closing can be tried again

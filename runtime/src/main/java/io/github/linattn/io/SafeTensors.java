@@ -2,6 +2,7 @@ package io.github.linattn.io;
 
 import static java.nio.file.StandardOpenOption.READ;
 
+import io.github.linattn.internal.Leaks;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -38,12 +39,14 @@ public final class SafeTensors implements AutoCloseable {
   private final Arena arena;
   private final MemorySegment data;
   private final SafeTensorsHeader header;
+  private final Leaks.Claim claim;
 
   private SafeTensors(Path file, Arena arena, MemorySegment data, SafeTensorsHeader header) {
     this.file = file;
     this.arena = arena;
     this.data = data;
     this.header = header;
+    this.claim = Leaks.withoutBackend().claim(this, "a mapped file");
   }
 
   /**
@@ -147,6 +150,7 @@ public final class SafeTensors implements AutoCloseable {
   public void close() {
     if (arena.scope().isAlive()) {
       arena.close();
+      claim.end();
     }
   }
 

@@ -10,6 +10,7 @@ import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Engine;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.HostStorage;
+import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.Storage;
 import java.lang.foreign.MemorySegment;
@@ -19,6 +20,7 @@ import java.util.List;
 public final class CpuEngine implements Engine {
   private final Parallel parallel;
   private final MatrixKernel kernel = MatrixKernels.best();
+  private final Leaks leaks = Leaks.of(name());
 
   public CpuEngine(int threads) {
     this.parallel = new Parallel(threads);
@@ -42,14 +44,14 @@ public final class CpuEngine implements Engine {
   @Override
   public Storage allocate(MemoryKind kind, long bytes) {
     return switch (kind) {
-      case HOST -> HostStorage.allocate(bytes);
+      case HOST -> HostStorage.allocate(bytes, leaks);
       case PINNED, DEVICE -> throw needsGpu(kind + " memory");
     };
   }
 
   @Override
   public Storage allocateZeroed(long bytes) {
-    return HostStorage.allocate(bytes);
+    return HostStorage.allocate(bytes, leaks);
   }
 
   @Override
@@ -140,6 +142,7 @@ public final class CpuEngine implements Engine {
 
   @Override
   public void close() {
+    leaks.reportOpen();
     parallel.close();
   }
 }

@@ -21,6 +21,7 @@ import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Engine;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.HostStorage;
+import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.Storage;
 import io.github.linattn.io.Tuning;
@@ -67,6 +68,7 @@ public final class CudaEngine implements Engine {
   private final Plans plans;
   private final PaperPlans paperPlans;
   private final boolean paperOnly;
+  private final Leaks leaks;
   private boolean closed;
 
   private CudaEngine(Device device, List<BuiltKernels> sources, Tuning tuning) {
@@ -84,6 +86,7 @@ public final class CudaEngine implements Engine {
             device.name());
     this.paperPlans = new PaperPlans(kernels);
     this.paperOnly = isPaperOnly();
+    this.leaks = Leaks.of(name());
     if (device.cuda().attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION, device.ordinal()) == 1) {
       device.enter().keepFreedMemory(device.ordinal());
     }
@@ -214,15 +217,15 @@ public final class CudaEngine implements Engine {
   @Override
   public Storage allocate(MemoryKind kind, long bytes) {
     return switch (kind) {
-      case HOST -> HostStorage.allocate(bytes);
-      case PINNED -> PinnedStorage.allocate(device, bytes);
-      case DEVICE -> DeviceStorage.allocate(device, bytes);
+      case HOST -> HostStorage.allocate(bytes, leaks);
+      case PINNED -> PinnedStorage.allocate(device, bytes, leaks);
+      case DEVICE -> DeviceStorage.allocate(device, bytes, leaks);
     };
   }
 
   @Override
   public Storage allocateZeroed(long bytes) {
-    DeviceStorage storage = DeviceStorage.allocate(device, bytes);
+    DeviceStorage storage = DeviceStorage.allocate(device, bytes, leaks);
     try {
       device.cuda().fill(storage.deviceMemory(), 0, (byte) 0, bytes);
       device.cuda().synchronizeDevice(); // other streams may use it at once
@@ -235,7 +238,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Storage pin(MemorySegment memory) {
-    return PinnedStorage.lock(device, memory);
+    return PinnedStorage.lock(device, memory, leaks);
   }
 
   @Override
@@ -272,7 +275,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Stream newStream() {
-    return new CudaQueue(device);
+    return new CudaQueue(device, leaks);
   }
 
   @Override
@@ -499,6 +502,7 @@ public final class CudaEngine implements Engine {
       }
       closed = true;
     }
+    leaks.reportOpen();
     device.endAfterWork(arena);
   }
 }

@@ -14,6 +14,7 @@ import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.Copies;
+import io.github.linattn.internal.Leaks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
@@ -28,6 +29,8 @@ final class CudaQueue implements Stream {
   private final CudaStream stream;
   private final LaunchScratch launchScratch;
   private final ArgumentStructs arguments;
+  private final Leaks leaks;
+  private final Leaks.Claim claim;
   private @Nullable ChunkedCalls calls;
   private @Nullable DeviceConstants constants;
   private @Nullable DeviceLists lists;
@@ -36,8 +39,9 @@ final class CudaQueue implements Stream {
   private boolean capturing;
   private boolean closed;
 
-  CudaQueue(Device device) {
+  CudaQueue(Device device, Leaks leaks) {
     this.device = device;
+    this.leaks = leaks;
     try {
       this.stream = device.enter().createStream(arena);
       this.launchScratch = new LaunchScratch(arena);
@@ -46,6 +50,7 @@ final class CudaQueue implements Stream {
       arena.close();
       throw e;
     }
+    this.claim = leaks.claim(this, "a stream");
   }
 
   Device device() {
@@ -179,6 +184,7 @@ final class CudaQueue implements Stream {
   private final class Captured implements Graph {
     private final Arena owner;
     private final CudaGraph graph;
+    private final Leaks.Claim claim = leaks.claim(this, "a graph");
 
     Captured(Arena owner, CudaGraph graph) {
       this.owner = owner;
@@ -205,6 +211,7 @@ final class CudaQueue implements Stream {
           }
         } finally {
           owner.close();
+          claim.end();
         }
       }
     }
@@ -222,7 +229,7 @@ final class CudaQueue implements Stream {
     try {
       CudaEvent event = cuda.createEvent(owner, EventTiming.TIMED);
       cuda.record(event, stream);
-      return new Mark(device, owner, event);
+      return new Mark(device, owner, event, leaks);
     } catch (RuntimeException | Error e) {
       owner.close();
       throw e;
@@ -303,6 +310,7 @@ final class CudaQueue implements Stream {
         }
       } finally {
         arena.close();
+        claim.end();
       }
     }
   }
@@ -312,11 +320,13 @@ final class CudaQueue implements Stream {
     private final Device device;
     private final Arena owner;
     private final CudaEvent event;
+    private final Leaks.Claim claim;
 
-    Mark(Device device, Arena owner, CudaEvent event) {
+    Mark(Device device, Arena owner, CudaEvent event, Leaks leaks) {
       this.device = device;
       this.owner = owner;
       this.event = event;
+      this.claim = leaks.claim(this, "an event");
     }
 
     @Override
@@ -336,6 +346,7 @@ final class CudaQueue implements Stream {
           device.enter();
         } finally {
           owner.close();
+          claim.end();
         }
       }
     }

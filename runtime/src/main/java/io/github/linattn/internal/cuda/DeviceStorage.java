@@ -3,6 +3,7 @@ package io.github.linattn.internal.cuda;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.DeviceMemory;
+import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.Storage;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -13,18 +14,18 @@ final class DeviceStorage extends Storage {
   private final Arena arena;
   private final DeviceMemory memory;
 
-  private DeviceStorage(Device device, Arena arena, DeviceMemory memory) {
-    super(MemoryKind.DEVICE, memory.byteSize());
+  private DeviceStorage(Device device, Arena arena, DeviceMemory memory, Leaks leaks) {
+    super(MemoryKind.DEVICE, memory.byteSize(), leaks);
     this.device = device;
     this.arena = arena;
     this.memory = memory;
   }
 
-  static DeviceStorage allocate(Device device, long bytes) {
+  static DeviceStorage allocate(Device device, long bytes, Leaks leaks) {
     Cuda cuda = device.enter();
     Arena arena = Arena.ofShared();
     try {
-      return new DeviceStorage(device, arena, cuda.allocate(arena, bytes));
+      return new DeviceStorage(device, arena, cuda.allocate(arena, bytes), leaks);
     } catch (RuntimeException | Error e) {
       arena.close();
       throw e;
@@ -35,7 +36,8 @@ final class DeviceStorage extends Storage {
   static DeviceStorage wrap(Device device, long address, long bytes) {
     Arena arena = Arena.ofShared();
     try {
-      return new DeviceStorage(device, arena, DeviceMemory.ofAddress(arena, address, bytes));
+      return new DeviceStorage(
+          device, arena, DeviceMemory.ofAddress(arena, address, bytes), Leaks.none());
     } catch (RuntimeException | Error e) {
       arena.close();
       throw e;

@@ -4,6 +4,7 @@ import io.github.linattn.MemoryKind;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.HostAccess;
 import io.github.linattn.bindings.PinnedKind;
+import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.Storage;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -18,33 +19,36 @@ final class PinnedStorage extends Storage {
   private final Arena arena;
   private final MemorySegment memory;
 
-  private PinnedStorage(Device device, Arena arena, MemorySegment memory) {
-    super(MemoryKind.PINNED, memory.byteSize());
+  private PinnedStorage(Device device, Arena arena, MemorySegment memory, Leaks leaks) {
+    super(MemoryKind.PINNED, memory.byteSize(), leaks);
     this.device = device;
     this.arena = arena;
     this.memory = memory;
   }
 
-  static PinnedStorage allocate(Device device, long bytes) {
-    return owning(device, (cuda, arena) -> cuda.allocatePinned(arena, bytes, PinnedKind.CACHED));
+  static PinnedStorage allocate(Device device, long bytes, Leaks leaks) {
+    return owning(
+        device, leaks, (cuda, arena) -> cuda.allocatePinned(arena, bytes, PinnedKind.CACHED));
   }
 
   /** Locks the caller's memory until the storage closes. */
-  static PinnedStorage lock(Device device, MemorySegment memory) {
+  static PinnedStorage lock(Device device, MemorySegment memory, Leaks leaks) {
     HostAccess access = memory.isReadOnly() ? HostAccess.READ_ONLY : HostAccess.READ_WRITE;
     return owning(
         device,
+        leaks,
         (cuda, arena) -> {
           cuda.registerHost(arena, memory, access);
           return memory;
         });
   }
 
-  private static PinnedStorage owning(Device device, BiFunction<Cuda, Arena, MemorySegment> take) {
+  private static PinnedStorage owning(
+      Device device, Leaks leaks, BiFunction<Cuda, Arena, MemorySegment> take) {
     Cuda cuda = device.enter();
     Arena arena = Arena.ofShared();
     try {
-      return new PinnedStorage(device, arena, take.apply(cuda, arena));
+      return new PinnedStorage(device, arena, take.apply(cuda, arena), leaks);
     } catch (RuntimeException | Error e) {
       arena.close();
       throw e;
