@@ -27,8 +27,8 @@ final class BuildImage {
 
   // jdk.zipfs: without it the JUnit console finds no test in a jar.
   private static final String MODULES =
-      "java.base,java.desktop,java.logging,java.management,java.sql,java.xml,jdk.management,jdk.unsupported,"
-          + "jdk.zipfs,jdk.incubator.vector";
+      "java.base,java.desktop,java.logging,java.management,java.sql,java.xml,jdk.jfr,jdk.management,"
+          + "jdk.unsupported,jdk.zipfs,jdk.incubator.vector";
 
   private final Path root;
   private final Path image;

@@ -5,6 +5,7 @@
  * module alone may use. What everybody may see is the exception that a failed CUDA call becomes.
  */
 module io.github.linattn.bindings {
+  requires jdk.jfr;
   requires static org.jspecify;
 
   exports io.github.linattn.cuda;

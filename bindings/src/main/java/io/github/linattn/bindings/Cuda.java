@@ -6,6 +6,7 @@ import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
+import io.github.linattn.bindings.CopyEvent.Direction;
 import io.github.linattn.bindings.generated.cudaFuncAttributes;
 import io.github.linattn.bindings.generated.cudaPointerAttributes;
 import io.github.linattn.bindings.generated.cudart;
@@ -141,14 +142,18 @@ public final class Cuda {
   /** Allocates memory of the current device, not cleared; freed, after waiting, with its owner. */
   public DeviceMemory allocate(Arena owner, long bytes) {
     Handles.positive(bytes);
+    DeviceMemoryEvent event = DeviceMemoryEvent.begun();
     MemorySegment raw =
         created(
             out -> CudaStatus.checkAllocation("cudaMalloc", cudart.cudaMalloc(out, bytes), bytes));
-    return new DeviceMemory(own(raw, 0, owner, Cuda::free), bytes);
+    DeviceMemoryEvent.allocated(event, raw.address(), bytes);
+    return new DeviceMemory(own(raw, 0, owner, memory -> free(memory, bytes)), bytes);
   }
 
-  private static void free(MemorySegment device) {
+  private static void free(MemorySegment device, long bytes) {
+    DeviceMemoryEvent event = DeviceMemoryEvent.begun();
     CudaStatus.released("cudaFree", cudart.cudaFree(device));
+    DeviceMemoryEvent.freed(event, device.address(), bytes);
   }
 
   /**
@@ -158,15 +163,18 @@ public final class Cuda {
    */
   public DeviceMemory allocateAsync(Arena owner, long bytes, CudaStream stream) {
     MemorySegment raw = mallocAsync(bytes, stream);
-    return new DeviceMemory(own(raw, 0, owner, memory -> freeOnClose(memory, stream)), bytes);
+    return new DeviceMemory(
+        own(raw, 0, owner, memory -> freeOnClose(memory, bytes, stream)), bytes);
   }
 
-  private static void freeOnClose(MemorySegment memory, CudaStream stream) {
+  private static void freeOnClose(MemorySegment memory, long bytes, CudaStream stream) {
     if (stream.isOpen()) {
       MemorySegment on = MemorySegment.ofAddress(stream.address());
+      DeviceMemoryEvent event = DeviceMemoryEvent.begun();
       CudaStatus.released("cudaFreeAsync", cudart.cudaFreeAsync(memory, on));
+      DeviceMemoryEvent.freed(event, memory.address(), bytes);
     } else {
-      free(memory);
+      free(memory, bytes);
     }
   }
 
@@ -181,15 +189,21 @@ public final class Cuda {
   private static MemorySegment mallocAsync(long bytes, CudaStream stream) {
     Handles.positive(bytes);
     MemorySegment on = stream.handle();
-    return created(
-        out ->
-            CudaStatus.checkAllocation(
-                "cudaMallocAsync", cudart.cudaMallocAsync(out, bytes, on), bytes));
+    DeviceMemoryEvent event = DeviceMemoryEvent.begun();
+    MemorySegment memory =
+        created(
+            out ->
+                CudaStatus.checkAllocation(
+                    "cudaMallocAsync", cudart.cudaMallocAsync(out, bytes, on), bytes));
+    DeviceMemoryEvent.allocated(event, memory.address(), bytes);
+    return memory;
   }
 
   /** Frees, in the order of a stream, what {@link #allocateAsync(long, CudaStream)} gave. */
   public void freeAsync(DeviceMemory memory, CudaStream stream) {
+    DeviceMemoryEvent event = DeviceMemoryEvent.begun();
     CudaStatus.check("cudaFreeAsync", cudart.cudaFreeAsync(memory.pointer(), stream.handle()));
+    DeviceMemoryEvent.freed(event, memory.address(), memory.byteSize());
   }
 
   /**
@@ -266,8 +280,7 @@ public final class Cuda {
       DeviceMemory target, long targetOffset, MemorySegment source, long sourceOffset, long bytes) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);
     MemorySegment from = Handles.host(source, sourceOffset, bytes);
-    CudaStatus.checkAwaited(
-        "cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, cudart.cudaMemcpyHostToDevice()));
+    copy(to, from, bytes, Direction.TO_DEVICE);
     // From pageable memory it returns once the bytes have left that memory; streams that do not
     // wait
     // for the default one would read the target too early.
@@ -288,9 +301,7 @@ public final class Cuda {
       CudaStream stream) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);
     MemorySegment from = Handles.host(source, sourceOffset, bytes);
-    CudaStatus.check(
-        "cudaMemcpyAsync",
-        cudart.cudaMemcpyAsync(to, from, bytes, cudart.cudaMemcpyHostToDevice(), stream.handle()));
+    copyAsync(to, from, bytes, Direction.TO_DEVICE, stream);
   }
 
   /** Copies device memory to the host and waits for it. */
@@ -298,8 +309,7 @@ public final class Cuda {
       MemorySegment target, long targetOffset, DeviceMemory source, long sourceOffset, long bytes) {
     MemorySegment to = Handles.host(target, targetOffset, bytes);
     MemorySegment from = source.pointerTo(sourceOffset, bytes);
-    CudaStatus.checkAwaited(
-        "cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, cudart.cudaMemcpyDeviceToHost()));
+    copy(to, from, bytes, Direction.TO_HOST);
   }
 
   /**
@@ -315,9 +325,7 @@ public final class Cuda {
       CudaStream stream) {
     MemorySegment to = Handles.host(target, targetOffset, bytes);
     MemorySegment from = source.pointerTo(sourceOffset, bytes);
-    CudaStatus.check(
-        "cudaMemcpyAsync",
-        cudart.cudaMemcpyAsync(to, from, bytes, cudart.cudaMemcpyDeviceToHost(), stream.handle()));
+    copyAsync(to, from, bytes, Direction.TO_HOST, stream);
   }
 
   /** Copies between ranges of device memory that do not overlap; may return before it is done. */
@@ -325,8 +333,7 @@ public final class Cuda {
       DeviceMemory target, long targetOffset, DeviceMemory source, long sourceOffset, long bytes) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);
     MemorySegment from = source.pointerTo(sourceOffset, bytes);
-    CudaStatus.checkAwaited(
-        "cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, cudart.cudaMemcpyDeviceToDevice()));
+    copy(to, from, bytes, Direction.ON_DEVICE);
   }
 
   /** As {@link #copyOnDevice}, in the order of a stream. */
@@ -339,10 +346,7 @@ public final class Cuda {
       CudaStream stream) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);
     MemorySegment from = source.pointerTo(sourceOffset, bytes);
-    CudaStatus.check(
-        "cudaMemcpyAsync",
-        cudart.cudaMemcpyAsync(
-            to, from, bytes, cudart.cudaMemcpyDeviceToDevice(), stream.handle()));
+    copyAsync(to, from, bytes, Direction.ON_DEVICE, stream);
   }
 
   /** Checks a copy between ranges of device memory that do not overlap, to be repeated. */
@@ -362,14 +366,22 @@ public final class Cuda {
 
   /** Makes a prepared copy in the order of its stream; takes no memory of its own. */
   public void copy(PreparedCopy copy) {
+    copyAsync(copy.target(), copy.source(), copy.bytes(), Direction.ON_DEVICE, copy.stream());
+  }
+
+  private static void copy(MemorySegment to, MemorySegment from, long bytes, Direction direction) {
+    CopyEvent event = CopyEvent.begun();
+    CudaStatus.checkAwaited("cudaMemcpy", cudart.cudaMemcpy(to, from, bytes, direction.kind()));
+    CopyEvent.end(event, direction, bytes, false);
+  }
+
+  private static void copyAsync(
+      MemorySegment to, MemorySegment from, long bytes, Direction direction, CudaStream stream) {
+    CopyEvent event = CopyEvent.begun();
     CudaStatus.check(
         "cudaMemcpyAsync",
-        cudart.cudaMemcpyAsync(
-            copy.target(),
-            copy.source(),
-            copy.bytes(),
-            cudart.cudaMemcpyDeviceToDevice(),
-            copy.stream().handle()));
+        cudart.cudaMemcpyAsync(to, from, bytes, direction.kind(), stream.handle()));
+    CopyEvent.end(event, direction, bytes, true);
   }
 
   /** Sets each byte of a range, in the order of a stream. */
@@ -569,9 +581,11 @@ public final class Cuda {
         LaunchOrder.IN_TURN,
         stream.handle(),
         Handles.host(argumentStruct, 0, bytes));
+    KernelLaunchEvent event = KernelLaunchEvent.begun();
     CudaStatus.check(
         "cudaLaunchKernelExC",
         cudart.cudaLaunchKernelExC(scratch.config(), kernel.handle(), scratch.arguments()));
+    KernelLaunchEvent.end(event, kernel, scratch);
   }
 
   /**
@@ -612,9 +626,12 @@ public final class Cuda {
 
   /** Starts a prepared launch and returns; takes no memory of its own. */
   public void launch(PreparedLaunch launch) {
+    KernelLaunchEvent event = KernelLaunchEvent.begun();
     CudaStatus.check(
         "cudaLaunchKernelExC",
-        cudart.cudaLaunchKernelExC(launch.config(), launch.kernel(), launch.arguments()));
+        cudart.cudaLaunchKernelExC(
+            launch.config(), launch.kernel().handle(), launch.scratch().arguments()));
+    KernelLaunchEvent.end(event, launch.kernel(), launch.scratch());
   }
 
   private static void requireDimensions(
@@ -706,7 +723,9 @@ public final class Cuda {
 
   /** Gives all work of a graph to a stream and returns. */
   public void launch(CudaGraph graph, CudaStream stream) {
+    GraphLaunchEvent event = GraphLaunchEvent.begun();
     CudaStatus.check("cudaGraphLaunch", cudart.cudaGraphLaunch(graph.handle(), stream.handle()));
+    GraphLaunchEvent.end(event, stream);
   }
 
   // Releases

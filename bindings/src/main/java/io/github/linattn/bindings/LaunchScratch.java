@@ -83,6 +83,27 @@ public final class LaunchScratch {
     return config;
   }
 
+  int gridX() {
+    return config.get(dim3.x$layout(), GRID + dim3.x$offset());
+  }
+
+  int gridY() {
+    return config.get(dim3.y$layout(), GRID + dim3.y$offset());
+  }
+
+  int blockThreads() {
+    return config.get(dim3.x$layout(), BLOCK + dim3.x$offset());
+  }
+
+  long dynamicSharedBytes() {
+    return cudaLaunchConfig_st.dynamicSmemBytes(config);
+  }
+
+  /** Its address. */
+  long stream() {
+    return cudaLaunchConfig_st.stream(config).address();
+  }
+
   /** The array of pointers to arguments; it holds one. */
   MemorySegment arguments() {
     return arguments;

@@ -45,12 +45,12 @@ public final class PreparedLaunch {
     return Handles.usable(scratch.config(), "prepared launch");
   }
 
-  MemorySegment kernel() {
-    return kernel.handle();
+  CudaKernel kernel() {
+    return kernel;
   }
 
-  MemorySegment arguments() {
-    return scratch.arguments();
+  LaunchScratch scratch() {
+    return scratch;
   }
 
   @Override
