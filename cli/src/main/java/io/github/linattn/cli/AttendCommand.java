@@ -14,6 +14,9 @@ import io.github.linattn.TensorShape;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -27,7 +30,10 @@ import picocli.CommandLine.Parameters;
     mixinStandardHelpOptions = true,
     versionProvider = Version.class,
     sortOptions = false,
-    description = "Compute linear attention of the tensors q, k and v of a safetensors file.",
+    description = {
+      "Compute linear attention of the tensors q, k and v of a safetensors file,",
+      "or of an .npy file each (--q q.npy --k k.npy --v v.npy --out o.npy)."
+    },
     footer = {
       "",
       "Reads q [B*H,N,D], k [B*K,N,D], v [B*K,N,Dv] and, with --grad, do [B*H,N,Dv],",
@@ -35,19 +41,38 @@ import picocli.CommandLine.Parameters;
       "floor(h*K/H). Writes o [B*H,N,Dv] and, with --grad, dq, dk, dv in the chosen",
       "type; g [B*H,N], da, db [B*H] and, with --state, S [B*K,sequences,D,Dv],",
       "z [B*K,sequences,D], u [B*K,sequences,Dv] and count [sequences] in F32;",
-      "with --grad and --state-in dS, dz, du, too, the gradients of that state."
+      "with --grad and --state-in dS, dz, du, too, the gradients of that state.",
+      "",
+      "Arrays of .npy files are <f4 or <f2, in C order. If OUT ends in .npy, o goes",
+      "there and each other result beside it: with --out x.npy g goes to x.g.npy.",
+      "numpy has no bf16: that type needs safetensors files."
     })
 final class AttendCommand implements Callable<Integer> {
   private final Console console;
 
-  @Parameters(paramLabel = "IN.safetensors", description = "file with q, k, v and perhaps do")
-  private Path in;
+  @Parameters(
+      arity = "0..1",
+      paramLabel = "IN.safetensors",
+      description = "file with q, k, v and perhaps do")
+  private @Nullable Path in;
+
+  @Option(names = "--q", paramLabel = "Q.npy", description = "file with q, instead of IN")
+  private @Nullable Path q;
+
+  @Option(names = "--k", paramLabel = "K.npy", description = "file with k")
+  private @Nullable Path k;
+
+  @Option(names = "--v", paramLabel = "V.npy", description = "file with v")
+  private @Nullable Path v;
+
+  @Option(names = "--do", paramLabel = "DO.npy", description = "file with do, for --grad")
+  private @Nullable Path outputGradient;
 
   @Option(
       names = "--out",
       required = true,
-      paramLabel = "OUT.safetensors",
-      description = "file to write; replaced if it exists")
+      paramLabel = "OUT",
+      description = "safetensors or .npy file to write; replaced if it exists")
   private Path out;
 
   @Mixin private OperatorOptions options = new OperatorOptions();
@@ -71,7 +96,7 @@ final class AttendCommand implements Callable<Integer> {
       description = "auto (if left out), cpu, or cuda, which never falls back")
   private BackendChoice backend = BackendChoice.AUTO;
 
-  @SuppressWarnings("NullAway.Init") // picocli fills in the paths
+  @SuppressWarnings("NullAway.Init") // picocli fills in the path
   AttendCommand(Console console) {
     this.console = console;
   }
@@ -84,8 +109,10 @@ final class AttendCommand implements Callable<Integer> {
           "%s is for causal attention; with --non-causal each token sees all of its sequence",
           keepState ? "--state" : "--state-in");
     }
-    checkOut();
-    try (AttendFile file = AttendFile.open(in, options, gradients);
+    Map<String, Path> arrays = arrays();
+    checkOut(arrays);
+    TensorSource source = in == null ? TensorSource.of(arrays) : TensorSource.of(in);
+    try (AttendFile file = AttendFile.of(source, options, gradients);
         StateFile state = openState(file)) {
       LinearAttention.Builder operator =
           options.operator(file.shape().heads()).keepState(keepState);
@@ -94,8 +121,34 @@ final class AttendCommand implements Callable<Integer> {
     return ExitCode.DONE;
   }
 
-  private void checkOut() {
-    requireOther(in, "the input");
+  /** The arrays that were named; none where a file has all tensors. */
+  private Map<String, Path> arrays() {
+    Map<String, Path> arrays = new LinkedHashMap<>();
+    putIfNamed(arrays, "q", q);
+    putIfNamed(arrays, "k", k);
+    putIfNamed(arrays, "v", v);
+    putIfNamed(arrays, "do", outputGradient);
+    if ((in == null) == arrays.isEmpty()) {
+      throw CommandFailure.misuse(
+          "name either a file IN.safetensors, or the files of --q, --k and --v");
+    }
+    return arrays;
+  }
+
+  private static void putIfNamed(Map<String, Path> arrays, String name, @Nullable Path path) {
+    if (path != null) {
+      arrays.put(name, path);
+    }
+  }
+
+  private void checkOut(Map<String, Path> arrays) {
+    if (AttendResult.isArray(out) && options.dtype() == DType.BF16) {
+      throw CommandFailure.misuse(
+          "--out %s: numpy has no bf16; write a safetensors file, or compute in f32 or f16", out);
+    }
+    for (Path input : in == null ? arrays.values() : List.of(in)) {
+      requireOther(input, "the input");
+    }
     if (stateIn != null) {
       requireOther(stateIn, "the state to continue from");
     }
@@ -115,14 +168,16 @@ final class AttendCommand implements Callable<Integer> {
   }
 
   private void requireOther(Path path, String what) {
-    boolean same;
-    try {
-      same = Files.exists(out) && Files.exists(path) && Files.isSameFile(out, path);
-    } catch (IOException e) {
-      throw CommandFailure.misuse(e);
-    }
-    if (same) {
-      throw CommandFailure.misuse("--out %s is %s; name another file", out, what);
+    for (Path written : AttendResult.files(out)) {
+      boolean same;
+      try {
+        same = Files.exists(written) && Files.exists(path) && Files.isSameFile(written, path);
+      } catch (IOException e) {
+        throw CommandFailure.misuse(e);
+      }
+      if (same) {
+        throw CommandFailure.misuse("--out %s is %s; name another file", written, what);
+      }
     }
   }
 
@@ -160,9 +215,9 @@ final class AttendCommand implements Callable<Integer> {
         result.addForward(y.output(), y.normalizer());
         y.state().ifPresent(result::addState);
         if (gradients) {
-          Tensor outputGradient = loader.load(file.tensor("do"), dtype, shape.output());
+          Tensor dO = loader.load(file.tensor("do"), dtype, shape.output());
           long middle = System.nanoTime();
-          try (Gradients d = attention.backward(y, outputGradient)) {
+          try (Gradients d = attention.backward(y, dO)) {
             attention.synchronize();
             times += ", backward " + Text.millis(System.nanoTime() - middle);
             result.addGradients(d);

@@ -2,38 +2,34 @@ package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.Sequences;
-import io.github.linattn.io.SafeTensors;
 import io.github.linattn.io.StoredTensor;
-import java.io.IOException;
-import java.nio.file.Path;
 import java.util.List;
 import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A file with q, k, v and perhaps do, read as batch rows of heads. Everything is checked when it is
- * opened; closing it ends the mapping.
+ * Files with q, k, v and perhaps do, read as batch rows of heads. Everything is checked at first;
+ * closing it closes them.
  */
 final class AttendFile implements AutoCloseable {
   private static final Set<String> FLOATS = Set.of("F32", "BF16", "F16");
 
-  private final SafeTensors file;
+  private final TensorSource file;
   private final AttentionShape shape;
   private final @Nullable Sequences packing;
 
-  private AttendFile(SafeTensors file, AttentionShape shape, @Nullable Sequences packing) {
+  private AttendFile(TensorSource file, AttentionShape shape, @Nullable Sequences packing) {
     this.file = file;
     this.shape = shape;
     this.packing = packing;
   }
 
   /**
-   * Opens and checks a file.
+   * Checks what was opened, and closes it if it does not hold what the options ask for.
    *
-   * @throws CommandFailure if it does not hold what the options ask for
+   * @throws CommandFailure if so
    */
-  static AttendFile open(Path path, OperatorOptions options, boolean gradients) {
-    SafeTensors file = openTensors(path);
+  static AttendFile of(TensorSource file, OperatorOptions options, boolean gradients) {
     try {
       AttentionShape shape = shapeOf(file, options);
       if (gradients) {
@@ -52,20 +48,7 @@ final class AttendFile implements AutoCloseable {
     }
   }
 
-  static SafeTensors openTensors(Path path) {
-    try {
-      return SafeTensors.open(path);
-    } catch (IOException e) {
-      throw CommandFailure.misuse("can't read %s", sentence(path, e));
-    }
-  }
-
-  private static String sentence(Path path, IOException e) {
-    String message = Text.message(e);
-    return message.contains(path.toString()) ? message : path + ": " + message;
-  }
-
-  private static AttentionShape shapeOf(SafeTensors file, OperatorOptions options) {
+  private static AttentionShape shapeOf(TensorSource file, OperatorOptions options) {
     List<Long> q = matrixRows(file, "q");
     List<Long> k = matrixRows(file, "k");
     List<Long> v = matrixRows(file, "v");
@@ -110,7 +93,7 @@ final class AttendFile implements AutoCloseable {
     }
   }
 
-  private static List<Long> matrixRows(SafeTensors file, String name) {
+  private static List<Long> matrixRows(TensorSource file, String name) {
     StoredTensor tensor = floats(file, name);
     if (tensor.shape().size() != 3) {
       throw CommandFailure.misuse(
@@ -122,7 +105,7 @@ final class AttendFile implements AutoCloseable {
     return tensor.shape();
   }
 
-  private static void requireShape(SafeTensors file, String name, List<Long> expected) {
+  private static void requireShape(TensorSource file, String name, List<Long> expected) {
     StoredTensor tensor = floats(file, name);
     if (!tensor.shape().equals(expected)) {
       throw CommandFailure.misuse(
@@ -131,13 +114,8 @@ final class AttendFile implements AutoCloseable {
     }
   }
 
-  private static StoredTensor floats(SafeTensors file, String name) {
-    StoredTensor tensor;
-    try {
-      tensor = file.tensor(name);
-    } catch (IllegalArgumentException e) {
-      throw CommandFailure.misuse(e);
-    }
+  private static StoredTensor floats(TensorSource file, String name) {
+    StoredTensor tensor = file.tensor(name);
     if (!FLOATS.contains(tensor.dtype())) {
       throw CommandFailure.misuse("%s must be F32, BF16 or F16, got %s", name, tensor);
     }

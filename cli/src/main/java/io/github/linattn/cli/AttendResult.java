@@ -7,7 +7,9 @@ import io.github.linattn.Gradients;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
+import io.github.linattn.io.Npy;
 import io.github.linattn.io.SafeTensorsWriter;
+import io.github.linattn.io.StoredTensor;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -18,9 +20,14 @@ import java.util.List;
 
 /** Collects what was computed, with batch rows and heads as one axis again, and writes it. */
 final class AttendResult implements AutoCloseable {
+  private static final String ARRAY = ".npy";
+
+  /** Of whatever may be computed. */
+  private static final List<String> NAMES =
+      List.of("o", "g", "S", "z", "u", "count", "dq", "dk", "dv", "da", "db", "dS", "dz", "du");
+
   private final Arena scratch = Arena.ofConfined();
-  private final SafeTensorsWriter writer = new SafeTensorsWriter();
-  private final List<String> names = new ArrayList<>();
+  private final List<StoredTensor> tensors = new ArrayList<>();
   private final long queryRows;
   private final long keyRows;
   private final long tokens;
@@ -77,8 +84,7 @@ final class AttendResult implements AutoCloseable {
     for (long extent : shape) {
       extents.add(extent);
     }
-    writer.add(name, dtype.name(), extents, data);
-    names.add(name);
+    tensors.add(new StoredTensor(name, dtype.name(), extents, data));
   }
 
   private MemorySegment hostMemory(Tensor tensor) {
@@ -92,11 +98,37 @@ final class AttendResult implements AutoCloseable {
 
   /** What {@link #write} writes, in order. */
   List<String> names() {
-    return names;
+    return tensors.stream().map(StoredTensor::name).toList();
   }
 
+  /** Writes all to a safetensors file; to an {@code .npy} o, and the others beside it. */
   void write(Path out) throws IOException {
-    writer.write(out);
+    if (isArray(out)) {
+      for (StoredTensor tensor : tensors) {
+        Npy.write(arrayFile(out, tensor.name()), tensor.dtype(), tensor.shape(), tensor.data());
+      }
+    } else {
+      var writer = new SafeTensorsWriter();
+      tensors.forEach(x -> writer.add(x.name(), x.dtype(), x.shape(), x.data()));
+      writer.write(out);
+    }
+  }
+
+  /** Whether results go to arrays of numpy. */
+  static boolean isArray(Path out) {
+    return out.toString().endsWith(ARRAY);
+  }
+
+  /** Every file that {@link #write} may write. */
+  static List<Path> files(Path out) {
+    return isArray(out) ? NAMES.stream().map(name -> arrayFile(out, name)).toList() : List.of(out);
+  }
+
+  /** Of {@code x.npy}: itself for o, {@code x.g.npy} for g. */
+  private static Path arrayFile(Path out, String name) {
+    String file = String.valueOf(out.getFileName());
+    String stem = file.substring(0, file.length() - ARRAY.length());
+    return name.equals("o") ? out : out.resolveSibling(stem + "." + name + ARRAY);
   }
 
   @Override

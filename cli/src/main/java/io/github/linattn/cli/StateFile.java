@@ -3,17 +3,16 @@ package io.github.linattn.cli;
 import static java.lang.foreign.ValueLayout.JAVA_FLOAT_UNALIGNED;
 
 import io.github.linattn.AttentionShape;
-import io.github.linattn.io.SafeTensors;
 import io.github.linattn.io.StoredTensor;
 import java.nio.file.Path;
 import java.util.List;
 
 /** A file with the state S, z, u and count to continue from, checked when it is opened. */
 final class StateFile implements AutoCloseable {
-  private final SafeTensors file;
+  private final TensorSource file;
   private final long[] counts;
 
-  private StateFile(SafeTensors file, long[] counts) {
+  private StateFile(TensorSource file, long[] counts) {
     this.file = file;
     this.counts = counts;
   }
@@ -24,7 +23,7 @@ final class StateFile implements AutoCloseable {
    * @throws CommandFailure if it does not hold a state for this shape
    */
   static StateFile open(Path path, AttentionShape shape, int sequences) {
-    SafeTensors file = AttendFile.openTensors(path);
+    TensorSource file = TensorSource.of(path);
     try {
       long rows = (long) shape.batch() * shape.keyValueHeads();
       long count = sequences;
@@ -40,13 +39,8 @@ final class StateFile implements AutoCloseable {
     }
   }
 
-  private static StoredTensor require(SafeTensors file, String name, List<Long> shape) {
-    StoredTensor tensor;
-    try {
-      tensor = file.tensor(name);
-    } catch (IllegalArgumentException e) {
-      throw CommandFailure.misuse(e);
-    }
+  private static StoredTensor require(TensorSource file, String name, List<Long> shape) {
+    StoredTensor tensor = file.tensor(name);
     if (!tensor.dtype().equals("F32") || !tensor.shape().equals(shape)) {
       throw CommandFailure.misuse(
           "the state's %s must be F32%s to fit the input, got %s", name, shape, tensor);

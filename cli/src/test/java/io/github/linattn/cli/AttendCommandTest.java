@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
+import io.github.linattn.io.Npy;
 import io.github.linattn.io.SafeTensors;
 import io.github.linattn.io.StoredTensor;
 import io.github.linattn.reference.ErrorBudget;
@@ -117,6 +118,38 @@ class AttendCommandTest {
         double bound = ErrorBudget.of(dtype, Mode.DEFAULT);
         assertThat(Reference.error(expected.o(), floats(got, "o"))).isLessThan(bound);
         assertThat(Reference.error(expected.dk(), floats(got, "dk"))).isLessThan(bound);
+      }
+    }
+  }
+
+  @Test
+  void arraysOfNumpyGiveWhatASafetensorsFileGives() throws IOException {
+    CheckData data = CheckData.random(CheckCase.of("", ONE_ROW), 11);
+    Path in = InputFile.write(folder.resolve("in"), ONE_ROW, data, DType.F32);
+    Path together = folder.resolve("together");
+    String options = "--grad --state --mode accurate";
+    assertThat(attend(in, together, options)).returns(0, Cli::exitCode);
+    String arrays = "";
+    try (SafeTensors tensors = SafeTensors.open(in)) {
+      for (String name : tensors.names()) {
+        StoredTensor x = tensors.tensor(name);
+        Path file = folder.resolve(name + ".npy");
+        Npy.write(file, x.dtype(), x.shape(), x.data());
+        arrays += " --" + name + " " + file;
+      }
+    }
+    Path o = folder.resolve("o.npy");
+    Cli cli = Cli.run(("attend --backend cpu " + options + arrays + " --out " + o).split(" "));
+    assertThat(cli.err()).isEmpty();
+    assertThat(cli.exitCode()).isZero();
+    try (SafeTensors expected = SafeTensors.open(together)) {
+      for (String name : expected.names()) {
+        Path file = name.equals("o") ? o : folder.resolve("o." + name + ".npy");
+        try (Npy got = Npy.open(file)) {
+          StoredTensor x = expected.tensor(name);
+          assertThat(got.tensor()).as(name).hasToString(x.toString());
+          assertThat(got.tensor().data().mismatch(x.data())).as(name).isEqualTo(-1);
+        }
       }
     }
   }

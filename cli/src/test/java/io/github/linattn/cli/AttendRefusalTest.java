@@ -4,10 +4,14 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
+import io.github.linattn.io.Npy;
 import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -139,8 +143,40 @@ class AttendRefusalTest {
     assertRefused(run(in, in, ""), "is the input; name another file");
     assertRefused(run(in, folder, ""), "is a folder; name a file");
     assertRefused(run(in, folder.resolve("no/where"), ""), "there is no folder");
-    assertRefused(Cli.run("attend", in), "Missing required option: '--out=OUT.safetensors'");
+    assertRefused(Cli.run("attend", in), "Missing required option: '--out=OUT'");
     assertThat(in).hasBinaryContent(before);
+  }
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      value = {
+        "--q x.npy IN --out o                    | name either a file IN.safetensors, or the files",
+        "--out o                                 | name either a file IN.safetensors, or the files",
+        "--q x.npy --out o                       | there is no --k; name its file",
+        "--q x.npy --k x.npy --v x.npy --grad --out o | there is no --do; name its file",
+        "--q none.npy --k x.npy --v x.npy --out o | none.npy: no such file",
+        "--q wrong.npy --k x.npy --v x.npy --out o | wrong.npy: this is no .npy file",
+        "--q x.npy --k x.npy --v x.npy --out x.npy | x.npy is the input; name another file",
+        "--q x.g.npy --k x.npy --v x.npy --out x.npy | x.g.npy is the input; name another file",
+        "--q x.npy --k x.npy --v x.npy --dtype bf16 --out o.npy | numpy has no bf16",
+      })
+  void arraysThatDoNotServeAreRefused(String options, String sentence) throws IOException {
+    try (Arena arena = Arena.ofConfined()) {
+      MemorySegment zeros = arena.allocate(4 * 5 * 16);
+      for (String name : new String[] {"x.npy", "x.g.npy"}) {
+        Npy.write(folder.resolve(name), "F32", List.of(1L, 5L, 16L), zeros);
+      }
+    }
+    Files.writeString(folder.resolve("wrong.npy"), "something else");
+    String[] words =
+        Arrays.stream(options.split(" "))
+            .map(word -> word.startsWith("--") ? word : folder.resolve(word).toString())
+            .map(word -> word.endsWith("/bf16") ? "bf16" : word)
+            .toArray(String[]::new);
+    var all = Stream.concat(Stream.of("attend", "--backend", "cpu"), Arrays.stream(words));
+    assertRefused(Cli.run(all.toArray()), sentence);
+    assertThat(folder.resolve("o")).doesNotExist();
   }
 
   private void requireRefused(Path in, String options, String sentence) {

@@ -1,18 +1,11 @@
 package io.github.linattn.io;
 
-import static java.nio.file.StandardOpenOption.READ;
-
-import io.github.linattn.internal.Leaks;
 import java.io.IOException;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
-import java.nio.channels.FileChannel;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.Collections;
 import java.util.Locale;
@@ -36,17 +29,15 @@ public final class SafeTensors implements AutoCloseable {
   private static final long MAX_HEADER_BYTES = 100_000_000;
 
   private final Path file;
-  private final Arena arena;
+  private final MappedFile mapping;
   private final MemorySegment data;
   private final SafeTensorsHeader header;
-  private final Leaks.Claim claim;
 
-  private SafeTensors(Path file, Arena arena, MemorySegment data, SafeTensorsHeader header) {
+  private SafeTensors(Path file, MappedFile mapping, MemorySegment data, SafeTensorsHeader header) {
     this.file = file;
-    this.arena = arena;
+    this.mapping = mapping;
     this.data = data;
     this.header = header;
-    this.claim = Leaks.withoutBackend().claim(this, "a mapped file");
   }
 
   /**
@@ -56,26 +47,17 @@ public final class SafeTensors implements AutoCloseable {
    *     message names the file and what is wrong
    */
   public static SafeTensors open(Path file) throws IOException {
-    if (!Files.exists(file)) {
-      throw new NoSuchFileException(file.toString(), null, "no such file");
-    }
-    if (!Files.isRegularFile(file)) {
-      throw new IOException(file + " is not a regular file");
-    }
-    Arena arena = Arena.ofShared();
+    MappedFile mapping = MappedFile.open(file);
     try {
-      return map(file, arena);
+      return read(file, mapping);
     } catch (IOException | RuntimeException | Error e) {
-      arena.close();
+      mapping.close();
       throw e;
     }
   }
 
-  private static SafeTensors map(Path file, Arena arena) throws IOException {
-    MemorySegment all;
-    try (FileChannel channel = FileChannel.open(file, READ)) {
-      all = channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size(), arena);
-    }
+  private static SafeTensors read(Path file, MappedFile mapping) throws IOException {
+    MemorySegment all = mapping.bytes();
     if (all.byteSize() < Long.BYTES) {
       throw new IOException(
           String.format(
@@ -94,7 +76,8 @@ public final class SafeTensors implements AutoCloseable {
     }
     String json = utf8(file, all.asSlice(Long.BYTES, headerBytes));
     MemorySegment data = all.asSlice(Long.BYTES + headerBytes);
-    return new SafeTensors(file, arena, data, SafeTensorsHeader.parse(file, json, data.byteSize()));
+    return new SafeTensors(
+        file, mapping, data, SafeTensorsHeader.parse(file, json, data.byteSize()));
   }
 
   private static String utf8(Path file, MemorySegment bytes) throws IOException {
@@ -148,10 +131,7 @@ public final class SafeTensors implements AutoCloseable {
   /** Ends the mapping. A second call does nothing. */
   @Override
   public void close() {
-    if (arena.scope().isAlive()) {
-      arena.close();
-      claim.end();
-    }
+    mapping.close();
   }
 
   @Override

@@ -1,23 +1,15 @@
 package io.github.linattn.io;
 
-import static java.nio.file.StandardCopyOption.REPLACE_EXISTING;
-import static java.nio.file.StandardOpenOption.CREATE_NEW;
-import static java.nio.file.StandardOpenOption.WRITE;
-
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.FileSystemException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.UUID;
 import java.util.stream.Collectors;
 
 /**
@@ -26,7 +18,6 @@ import java.util.stream.Collectors;
  */
 public final class SafeTensorsWriter {
   private static final int ALIGNMENT = 8;
-  private static final long PIECE = 1 << 30;
 
   private final Map<String, StoredTensor> tensors = new LinkedHashMap<>();
   private final Map<String, String> metadata = new LinkedHashMap<>();
@@ -58,42 +49,17 @@ public final class SafeTensorsWriter {
    * @throws IOException if the file can't be written
    */
   public void write(Path target) throws IOException {
-    if (Files.exists(target) && !Files.isRegularFile(target)) {
-      throw new FileSystemException(target.toString(), null, "not a regular file");
-    }
-    Path temporary =
-        target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".part");
-    try {
-      writeAll(temporary);
-      Files.move(temporary, target, REPLACE_EXISTING);
-    } finally {
-      Files.deleteIfExists(temporary);
-    }
-  }
-
-  private void writeAll(Path temporary) throws IOException {
-    try (FileChannel channel = FileChannel.open(temporary, CREATE_NEW, WRITE)) {
-      byte[] header = header().getBytes(StandardCharsets.UTF_8);
-      ByteBuffer length = ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN);
-      writeFully(channel, length.putLong(0, header.length));
-      writeFully(channel, ByteBuffer.wrap(header));
-      for (StoredTensor tensor : tensors.values()) {
-        writeData(channel, tensor.data());
-      }
-    }
-  }
-
-  private static void writeData(FileChannel channel, MemorySegment data) throws IOException {
-    for (long at = 0; at < data.byteSize(); at += PIECE) {
-      long bytes = Math.min(PIECE, data.byteSize() - at);
-      writeFully(channel, data.asSlice(at, bytes).asByteBuffer());
-    }
-  }
-
-  private static void writeFully(FileChannel channel, ByteBuffer bytes) throws IOException {
-    while (bytes.hasRemaining()) {
-      channel.write(bytes);
-    }
+    WholeFile.write(
+        target,
+        channel -> {
+          byte[] header = header().getBytes(StandardCharsets.UTF_8);
+          ByteBuffer length = ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN);
+          WholeFile.append(channel, length.putLong(0, header.length));
+          WholeFile.append(channel, ByteBuffer.wrap(header));
+          for (StoredTensor tensor : tensors.values()) {
+            WholeFile.append(channel, tensor.data());
+          }
+        });
   }
 
   private String header() {

@@ -1,0 +1,89 @@
+package io.github.linattn.cli;
+
+import io.github.linattn.io.Npy;
+import io.github.linattn.io.SafeTensors;
+import io.github.linattn.io.StoredTensor;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.function.Function;
+
+/** Tensors by name: those of one safetensors file, or of an {@code .npy} each. */
+final class TensorSource implements AutoCloseable {
+  private final Function<String, StoredTensor> tensors;
+  private final Runnable closer;
+
+  private TensorSource(Function<String, StoredTensor> tensors, Runnable closer) {
+    this.tensors = tensors;
+    this.closer = closer;
+  }
+
+  /**
+   * The tensors of a safetensors file.
+   *
+   * @throws CommandFailure if it can't be read
+   */
+  static TensorSource of(Path file) {
+    try {
+      SafeTensors opened = SafeTensors.open(file);
+      return new TensorSource(opened::tensor, opened::close);
+    } catch (IOException e) {
+      throw unreadable(file, e);
+    }
+  }
+
+  /**
+   * The arrays of these files, by the names of the options that named them.
+   *
+   * @throws CommandFailure if one can't be read
+   */
+  static TensorSource of(Map<String, Path> files) {
+    Map<String, Npy> opened = new LinkedHashMap<>();
+    var source =
+        new TensorSource(
+            name -> array(opened, name).tensor(), () -> opened.values().forEach(Npy::close));
+    for (var file : files.entrySet()) {
+      try {
+        opened.put(file.getKey(), Npy.open(file.getValue()));
+      } catch (IOException e) {
+        source.close();
+        throw unreadable(file.getValue(), e);
+      }
+    }
+    return source;
+  }
+
+  private static Npy array(Map<String, Npy> opened, String name) {
+    Npy array = opened.get(name);
+    if (array == null) {
+      throw new IllegalArgumentException("there is no --%s; name its file".formatted(name));
+    }
+    return array;
+  }
+
+  private static CommandFailure unreadable(Path file, IOException e) {
+    String message = Text.message(e);
+    return CommandFailure.misuse(
+        "can't read %s", message.contains(file.toString()) ? message : file + ": " + message);
+  }
+
+  /**
+   * One tensor, in place.
+   *
+   * @throws CommandFailure if there is none of this name
+   */
+  StoredTensor tensor(String name) {
+    try {
+      return tensors.apply(name);
+    } catch (IllegalArgumentException e) {
+      throw CommandFailure.misuse(e);
+    }
+  }
+
+  /** Ends the mappings. */
+  @Override
+  public void close() {
+    closer.run();
+  }
+}

@@ -1,0 +1,59 @@
+package io.github.linattn.io;
+
+import static java.nio.file.StandardCopyOption.REPLACE_EXISTING;
+import static java.nio.file.StandardOpenOption.CREATE_NEW;
+import static java.nio.file.StandardOpenOption.WRITE;
+
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.FileSystemException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.UUID;
+
+/** A file that is written completely or not at all. Stateless. */
+final class WholeFile {
+  private static final long PIECE = 1 << 30;
+
+  private WholeFile() {}
+
+  /** Writes what a file consists of. */
+  interface Content {
+    void write(FileChannel channel) throws IOException;
+  }
+
+  /**
+   * Writes a temporary file beside {@code target} and moves it into place, so that {@code target}
+   * is either complete or as it was before.
+   */
+  static void write(Path target, Content content) throws IOException {
+    if (Files.exists(target) && !Files.isRegularFile(target)) {
+      throw new FileSystemException(target.toString(), null, "not a regular file");
+    }
+    Path temporary =
+        target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".part");
+    try {
+      try (FileChannel channel = FileChannel.open(temporary, CREATE_NEW, WRITE)) {
+        content.write(channel);
+      }
+      Files.move(temporary, target, REPLACE_EXISTING);
+    } finally {
+      Files.deleteIfExists(temporary);
+    }
+  }
+
+  static void append(FileChannel channel, MemorySegment data) throws IOException {
+    for (long at = 0; at < data.byteSize(); at += PIECE) {
+      long bytes = Math.min(PIECE, data.byteSize() - at);
+      append(channel, data.asSlice(at, bytes).asByteBuffer());
+    }
+  }
+
+  static void append(FileChannel channel, ByteBuffer bytes) throws IOException {
+    while (bytes.hasRemaining()) {
+      channel.write(bytes);
+    }
+  }
+}
