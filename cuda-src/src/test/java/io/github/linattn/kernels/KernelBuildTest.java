@@ -51,6 +51,20 @@ class KernelBuildTest {
   }
 
   @Test
+  void aKernelIsTheSameWhereverItIsCompiled() throws IOException {
+    Nvcc.Search search = nvcc();
+    KernelSpec spec = SPECS.getFirst();
+    Path image = Path.of(spec.symbol() + ".fatbin");
+    Path here = folder.resolve("here");
+    Path there = folder.resolve("some/where/else");
+    for (Path out : List.of(here, there)) {
+      new KernelBuild(Headers.shipped(), search, log, false)
+          .run(List.of(spec), out, out.resolve("digests"));
+    }
+    assertThat(here.resolve(image)).hasSameBinaryContentAs(there.resolve(image));
+  }
+
+  @Test
   void digestCoversHeadersCompilerAndArchitectures() throws IOException {
     SortedMap<String, String> headers = new TreeMap<>(Headers.shipped());
     KernelDigest digests = new KernelDigest(headers);

@@ -44,7 +44,7 @@ public final class Leaks {
 
   /** Of what is made without a backend, and of backends. */
   public static Leaks withoutBackend() {
-    return isAskedFor() ? Process.LEAKS : NONE;
+    return isAskedFor() ? Asked.LEAKS : NONE;
   }
 
   /** Of what owns nothing native. */
@@ -57,7 +57,7 @@ public final class Leaks {
   }
 
   /** What exists once somebody asks for it. */
-  private static final class Process {
+  private static final class Asked {
     private static final Leaks LEAKS = new Leaks("", true);
     private static final Cleaner CLEANER = Cleaner.create();
   }
@@ -86,7 +86,7 @@ public final class Leaks {
   private Claim record(Object owner, String what) {
     var claimed = new Owner(this, made.getAndIncrement(), what);
     open.add(claimed);
-    Process.CLEANER.register(owner, claimed::lost);
+    Asked.CLEANER.register(owner, claimed::lost);
     return claimed;
   }
 

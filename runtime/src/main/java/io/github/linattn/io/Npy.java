@@ -78,7 +78,7 @@ public final class Npy implements AutoCloseable {
     if (major < 1 || major > 2 || minor != 0) {
       throw broken("its version is %d.%d; 1.0 and 2.0 are read", major & 0xff, minor & 0xff);
     }
-    long start = MAGIC.length + 2 + (first ? Short.BYTES : Integer.BYTES);
+    long start = MAGIC.length + 2L + (first ? Short.BYTES : Integer.BYTES);
     if (all.byteSize() < start) {
       throw broken("it ends within the length of its header");
     }
