@@ -9,13 +9,16 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
 
 /** {@code linattn selftest}: the GPU test suite that the image carries. */
@@ -25,12 +28,28 @@ import picocli.CommandLine.Parameters;
     versionProvider = Version.class,
     description = {
       "Run the GPU test suite of the self-contained image on GPU 0.",
-      "Exit code 0 if at least one test ran and all passed."
+      "Exit code 0 if at least one test ran and all passed.",
+      "",
+      "With --soak, instead, several threads compute mixed problems forward and backward",
+      "for so long, here without the suite too; exit code 1 if memory of the device,",
+      "of the host or of Java grows meanwhile."
     })
 final class SelftestCommand implements Callable<Integer> {
   private static final Pattern SUCCESSFUL = Pattern.compile("(\\d+) tests successful");
 
+  private static final int MOST_MINUTES = 60 * 24 * 7;
+
   private final Console console;
+
+  @Option(names = "--soak", paramLabel = "MINUTES", description = "how long, such as 8 or 0.1")
+  private @Nullable Double soakMinutes;
+
+  @Option(
+      names = "--backend",
+      paramLabel = "BACKEND",
+      converter = BackendChoice.Converter.class,
+      description = "of --soak: cuda (if left out), cpu or auto")
+  private @Nullable BackendChoice backend;
 
   @Parameters(
       arity = "0..*",
@@ -44,6 +63,12 @@ final class SelftestCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException, InterruptedException {
+    if (soakMinutes != null) {
+      return soak(soakMinutes);
+    }
+    if (backend != null) {
+      throw CommandFailure.misuse("--backend is for --soak; the test suite runs on GPU 0");
+    }
     Path home = home();
     List<Path> suites = jars(home.resolve("suite"));
     if (suites.isEmpty()) {
@@ -64,6 +89,16 @@ final class SelftestCommand implements Callable<Integer> {
     }
     console.note(Text.format("linattn: selftest failed: %d tests passed", successful));
     return ExitCode.FAILED;
+  }
+
+  private int soak(double minutes) {
+    if (!(minutes > 0 && minutes <= MOST_MINUTES)) {
+      throw CommandFailure.misuse(
+          "--soak takes minutes above 0, at most %d: %s", MOST_MINUTES, minutes);
+    }
+    Duration duration = Duration.ofMillis(Math.round(minutes * 60_000));
+    boolean well = new Soak(backend == null ? BackendChoice.CUDA : backend, console).run(duration);
+    return well ? ExitCode.DONE : ExitCode.FAILED;
   }
 
   private static Path home() {
