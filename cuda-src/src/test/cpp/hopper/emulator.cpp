@@ -521,7 +521,10 @@ void in_warp(const char* instruction, void* argument, const std::function<void(v
   }
 }
 
-bool meet(int number, int threads, bool says) { return running->block->meetings[number].join(threads, says); }
+bool meet(int number, int threads, bool says) {
+  running_warp().reads.arrive();
+  return running->block->meetings[number].join(threads, says);
+}
 
 void meet_cluster() { cluster_meeting.join(static_cast<int>(cluster.size()) * block_threads(), false); }
 

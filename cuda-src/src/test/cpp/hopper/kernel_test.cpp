@@ -257,6 +257,21 @@ struct Problem {
   }
 };
 
+// Of a row from that of the row over its length, if the kernel says so.
+void finish_row(std::vector<double>& gradient, const Tensor& rows, int head, int token) {
+  if (!Plan::kFinishesRows) {
+    return;
+  }
+  const double length = rows.length(head, token);
+  double along = 0;
+  for (int m = 0; m < D; ++m) {
+    along += gradient[m] * rows.at(head, token, m) / length;
+  }
+  for (int m = 0; m < D; ++m) {
+    gradient[m] = (gradient[m] - along * rows.at(head, token, m) / length) / length;
+  }
+}
+
 constexpr int kTiles = (D + Plan::kTileColumns - 1) / Plan::kTileColumns;
 
 // The blocks of a cluster together, one cluster after the other.
@@ -265,6 +280,15 @@ void launch(int clusters, int blocks_of_one, unsigned seed, const Arguments& arg
   for (int cluster = 0; cluster < clusters; ++cluster) {
     emulator::run_cluster(static_cast<unsigned>(cluster * blocks_of_one), blocks_of_one, Plan::kThreads,
                           seed + 1000u * static_cast<unsigned>(cluster), [&] { kernel(args); });
+  }
+}
+
+template <class Plan>
+void run_gradient(const HopperRowGradientArguments& args) {
+  if constexpr (Plan::kFinishesRows) {
+    gradient<Plan>(args);
+  } else {
+    gradient<Plan>(args.gradients);
   }
 }
 
@@ -364,13 +388,13 @@ void run_gradient_sums(Problem& p, unsigned seed) {
   if constexpr (Plan::kGradientSums) {
     States sums(p.kv_heads);
     sums.spoil();
-    HopperGradientArguments args = {};
-    args.tasks[0] = p.gradient(linattn::kValueGradient, p.k, p.q, p.dO, nullptr);
-    ChunkedArguments& chunked = args.tasks[0].gradient.chunked;
+    HopperRowGradientArguments args = {};
+    args.gradients.tasks[0] = p.gradient(linattn::kValueGradient, p.k, p.q, p.dO, nullptr);
+    ChunkedArguments& chunked = args.gradients.tasks[0].gradient.chunked;
     chunked.state_out = sums.s.data();
     chunked.key_sum_out = sums.z.data();
     chunked.value_sum_out = sums.u.data();
-    launch(p.kv_heads * kItems, kTiles, seed, args, [](const HopperGradientArguments& all) { gradient<Plan>(all); });
+    launch(p.kv_heads * kItems, kTiles, seed, args, run_gradient<Plan>);
     Comparison of_s{"dS"};
     Comparison of_z{"dz"};
     Comparison of_u{"du"};
@@ -412,15 +436,16 @@ void run_query_gradient(Problem& p, unsigned seed) {
     }
     std::vector<uint32_t> marks(kHeads * kItems * Plan::kBoxes, 7);
     std::vector<double> partials(2 * marks.size(), NAN);
-    HopperGradientArguments args = {};
-    args.tasks[0] = p.gradient(linattn::kQueryGradient, p.dO, p.v, p.k, &dq);
-    GradientArguments& gradient_args = args.tasks[0].gradient;
+    HopperRowGradientArguments args = {};
+    args.gradients.tasks[0] = p.gradient(linattn::kQueryGradient, p.dO, p.v, p.k, &dq);
+    args.rows = p.q.map();
+    GradientArguments& gradient_args = args.gradients.tasks[0].gradient;
     gradient_args.partials = partials.data();
     gradient_args.chunked.state_in = p.before.s.data();
     gradient_args.chunked.key_sum_in = p.before.u.data();
     gradient_args.chunked.value_sum_in = p.before.z.data();
     gradient_args.chunked.marks = marks.data();
-    launch(kHeads * kItems, kTiles, seed, args, [](const HopperGradientArguments& all) { gradient<Plan>(all); });
+    launch(kHeads * kItems, kTiles, seed, args, run_gradient<Plan>);
     Comparison of_delta{"d"};
     for (size_t i = 0; i < delta.size(); ++i) {
       of_delta.add(delta[i], p.delta[i]);
@@ -451,8 +476,12 @@ void run_query_gradient(Problem& p, unsigned seed) {
           }
         }
         weights[head * kItems + item] += weight / p.g_of(head, i);
+        for (double& element : sum) {
+          element *= slope;
+        }
+        finish_row(sum, p.q, head, i);
         for (int m = 0; m < D; ++m) {
-          of_dq.add(slope * sum[m], dq.at(head, i, m));
+          of_dq.add(sum[m], dq.at(head, i, m));
         }
       }
     }
@@ -469,18 +498,18 @@ void run_key_value_gradient(Problem& p, unsigned seed) {
     Tensor dk(p.kv_heads);
     Tensor dv(p.kv_heads);
     std::vector<uint32_t> marks(2 * p.kv_heads * kItems * Plan::kBoxes, 7);
-    HopperGradientArguments args = {};
-    args.tasks[0] = p.gradient(linattn::kKeyGradient, p.v, p.dO, p.q, &dk);
-    args.tasks[1] = p.gradient(linattn::kValueGradient, p.k, p.q, p.dO, &dv);
+    HopperRowGradientArguments args = {};
+    args.gradients.tasks[0] = p.gradient(linattn::kKeyGradient, p.v, p.dO, p.q, &dk);
+    args.gradients.tasks[1] = p.gradient(linattn::kValueGradient, p.k, p.q, p.dO, &dv);
+    args.rows = p.k.map();
     for (int task = 0; task < 2; ++task) {
-      GradientArguments& gradient_args = args.tasks[task].gradient;
+      GradientArguments& gradient_args = args.gradients.tasks[task].gradient;
       gradient_args.tasks = 2;
       gradient_args.chunked.state_in = p.after.s.data();
       gradient_args.chunked.value_sum_in = task == 0 ? p.after.z.data() : p.after.u.data();
       gradient_args.chunked.marks = marks.data() + task * marks.size() / 2;
     }
-    launch(p.kv_heads * kItems, 2 * kTiles, seed, args,
-           [](const HopperGradientArguments& all) { gradient<Plan>(all); });
+    launch(p.kv_heads * kItems, 2 * kTiles, seed, args, run_gradient<Plan>);
     Comparison of_dk{"dk"};
     Comparison of_dv{"dv"};
     for (int kv = 0; kv < p.kv_heads; ++kv) {
@@ -505,6 +534,7 @@ void run_key_value_gradient(Problem& p, unsigned seed) {
             }
           }
         }
+        finish_row(key_sum, p.k, kv, n);
         for (int m = 0; m < D; ++m) {
           of_dk.add(key_sum[m], dk.at(kv, n, m));
           of_dv.add(value_sum[m], dv.at(kv, n, m));

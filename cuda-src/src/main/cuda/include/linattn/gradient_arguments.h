@@ -11,8 +11,8 @@
 //   value_gradient  k    q    dO  dv   n >= p  a, slope b  1 / g_n           1
 //
 // with d_i = o_i . dO_i. Where rows are normalised, rows of k and q that are x or y are divided by their
-// lengths as well; dq and dk are then the gradients of the divided rows, and normalize_rows_gradient finishes
-// them. Without causality n is any row.
+// lengths as well; dq and dk are then the gradients of the divided rows, which the kernel finishes itself or leaves to
+// normalize_rows_gradient. Without causality n is any row.
 //
 // The states that the tasks walk with are those of the forward, and their gradients, as [Dk, Dv] each:
 //
@@ -45,7 +45,7 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 // offset  bytes  member
 //      0    312  chunked
 //    312      8  delta         d [batch, heads, tokens]
-//    320      8  query_scale   1 / |q| [batch, heads, tokens], 1 for a row of zeros; or null: as they are
+//    320      8  query_scale   1 / |q| [batch, heads, tokens], -1 for a row of zeros; or null: as they are
 //    328      8  key_scale     1 / |k| [batch, kv heads, tokens], likewise
 //    336      8  partials      [batch, heads, num_items, turns, tiles of 64 columns, 2] sums of da and db over the
 //                              rows of a tile of dq: da = sum of (sum over n of offset + x.y) / g of the first
@@ -99,7 +99,7 @@ struct GradientRowsArguments {
 };
 
 // dx = (dy - y (y . dy)) s with y = s x: the gradient of a row from that of the row over its length, in
-// place. A row of zeros gets zeros.
+// place. A row of zeros, which s < 0 says, gets zeros.
 //
 // offset  bytes  member
 //      0     32  row        x: q or k
@@ -155,11 +155,14 @@ struct CoefficientSumsArguments {
 //   1152     64  coefficients  partials null where they are not asked for
 //   1216      4  count         of the tasks
 //   1220      4  reserved      0
+//   1224     96  rows          of each task that finishes rows itself, which a mark in any tile of the item has
+//                              spoilt: q of dq, k of dk; of others address null
 struct GradientRecurrenceArguments {
   GradientArguments tasks[3];
   CoefficientSumsArguments coefficients;
   int32_t count;
   int32_t reserved;
+  TensorView rows[3];
 };
 
 }  // namespace linattn

@@ -100,10 +100,34 @@ __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args)
   const float length = row_length<Plan::kLanes>(squares, [&](auto&& visit) {
     visit_row<Plan::kLanes, 1>(row_gmem, num_columns, lane, visit);
   });
+  const bool is_zero = sum_lanes<Plan::kLanes>(squares) == 0.0f && length == 1.0f;
   if (lane == 0 && (is_query || is_key)) {
     float* const scale_gmem = is_query ? args.query_scale + row : args.key_scale + (row - num_queries);
-    *scale_gmem = inverse_length(length);
+    *scale_gmem = is_zero ? -1.0f : inverse_length(length);
   }
+}
+
+// dx = (dy - y (y . dy)) s with y = s x, in place, for groups of kLanes lanes with a row each. All lanes of a warp call.
+template <int kLanes, typename Element>
+__device__ __forceinline__ void finish_row(const Element* row_gmem, Element* gradient_gmem, int num_columns, int lane,
+                                           float scale) {
+  float products = 0.0f;
+  visit_rows<kLanes, Element>(row_gmem, gradient_gmem, num_columns, lane,
+                              [&](int, float x0, float y0, float x1, float y1) {
+                                products = fmaf(x0 * scale, y0, fmaf(x1 * scale, y1, products));
+                              });
+  const float along = sum_lanes<kLanes>(products);
+  const float factor = scale < 0.0f ? 0.0f : scale;  // a row of zeros gets zeros
+  visit_rows<kLanes, Element>(
+      row_gmem, gradient_gmem, num_columns, lane, [&](int column, float x0, float y0, float x1, float y1) {
+        const float first = fmaf(-along, x0 * scale, y0) * factor;
+        const float second = fmaf(-along, x1 * scale, y1) * factor;
+        if constexpr (sizeof(Element) == 2) {
+          *reinterpret_cast<uint32_t*>(gradient_gmem + column) = pack<Element>(first, second);
+        } else {
+          *reinterpret_cast<float2*>(gradient_gmem + column) = make_float2(first, second);
+        }
+      });
 }
 
 template <class Plan>
@@ -125,25 +149,7 @@ __device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradi
     gradient_gmem = row_in_order<Element>(args.gradient, row, args.heads, args.tokens);
     scale = args.scale[row];
   }
-  float products = 0.0f;
-  int is_other = 0;  // than a row of zeros
-  visit_rows<Plan::kLanes, Element>(row_gmem, gradient_gmem, num_columns, lane,
-                                    [&](int, float x0, float y0, float x1, float y1) {
-                                      products = fmaf(x0 * scale, y0, fmaf(x1 * scale, y1, products));
-                                      is_other |= x0 != 0.0f || x1 != 0.0f;
-                                    });
-  const float along = sum_lanes<Plan::kLanes>(products);
-  const float factor = sum_lanes<Plan::kLanes>(is_other) != 0 ? scale : 0.0f;
-  visit_rows<Plan::kLanes, Element>(
-      row_gmem, gradient_gmem, num_columns, lane, [&](int column, float x0, float y0, float x1, float y1) {
-        const float first = fmaf(-along, x0 * scale, y0) * factor;
-        const float second = fmaf(-along, x1 * scale, y1) * factor;
-        if constexpr (sizeof(Element) == 2) {
-          *reinterpret_cast<uint32_t*>(gradient_gmem + column) = pack<Element>(first, second);
-        } else {
-          *reinterpret_cast<float2*>(gradient_gmem + column) = make_float2(first, second);
-        }
-      });
+  finish_row<Plan::kLanes>(row_gmem, gradient_gmem, num_columns, lane, scale);
 }
 
 }  // namespace linattn

@@ -78,8 +78,9 @@ final class HopperText {
     String text =
         String.format(
             Locale.ROOT,
-            "%scopies and %s (%d registers), %s%sstate (%d)",
+            "%scopies%s and %s (%d registers), %s%sstate (%d)",
             plan.auxiliaryGroups() == 1 ? "" : plan.auxiliaryGroups() + " of ",
+            plan.rowTiles() > 0 ? ", finished rows" : "",
             plan.beside() > 1 && (plan.products() == 3 || plan.slots() > 0) ? "rows" : "sums",
             roles.auxiliary(),
             roles.score() == 0 ? "" : String.format(Locale.ROOT, "scores (%d), ", roles.score()),
@@ -198,6 +199,8 @@ final class HopperText {
           static constexpr int kSlots = %7$d;
           static constexpr int kWeightBuffers = %8$d;
           static constexpr int kOutputBuffers = %9$d;
+          static constexpr bool kFinishesRows = %25$b;
+          static constexpr int kRowTiles = %26$d;
           using Registers = ::Registers;
           using Products = ::Products;
         };
@@ -233,12 +236,16 @@ final class HopperText {
         plan.auxiliaryGroups(),
         HopperPlan.isQueryGradient(spec.operation()),
         HopperPlan.isReverse(spec.operation()),
-        HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
+        plan.rowTiles() > 0
+            ? "HopperRowGradient"
+            : HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
         HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward",
         HopperPlan.formsDelta(spec),
         plan.merges(spec),
         HopperPlan.isGradientSums(spec.operation()),
-        HopperPlan.scalesRows(spec.operation()));
+        HopperPlan.scalesRows(spec.operation()),
+        plan.rowTiles() > 0,
+        plan.rowTiles());
   }
 
   private static String tag(ElementType element) {

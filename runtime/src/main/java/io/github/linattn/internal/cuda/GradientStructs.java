@@ -83,7 +83,8 @@ public final class GradientStructs {
           MemoryLayout.sequenceLayout(REPAIR_TASKS, GRADIENT).withName("tasks"),
           COEFFICIENT_SUMS.withName("coefficients"),
           JAVA_INT.withName("count"),
-          JAVA_INT.withName("reserved"));
+          JAVA_INT.withName("reserved"),
+          MemoryLayout.sequenceLayout(REPAIR_TASKS, ChunkedStructs.TENSOR_VIEW).withName("rows"));
 
   /** Tasks of one launch on Hopper. */
   static final int HOPPER_TASKS = 2;
@@ -104,11 +105,22 @@ public final class GradientStructs {
       MemoryLayout.structLayout(
           MemoryLayout.sequenceLayout(HOPPER_TASKS, HOPPER_GRADIENT).withName("tasks"));
 
+  /**
+   * {@code linattn::hopper::HopperRowGradientArguments}. Kernels that do not finish rows take what
+   * stands before these.
+   */
+  public static final StructLayout HOPPER_ROW_GRADIENTS =
+      MemoryLayout.structLayout(
+          HOPPER_GRADIENTS.withName("gradients"), ChunkedStructs.TENSOR_MAP.withName("rows"));
+
   private static final long TASK_CHUNKED = ChunkedStructs.offset(GRADIENT, "chunked");
 
   private GradientStructs() {}
 
-  /** Offset of a member of a task in {@link #HOPPER_GRADIENTS}. */
+  /**
+   * Offset of a member of a task in {@link #HOPPER_GRADIENTS}, with which {@link
+   * #HOPPER_ROW_GRADIENTS} begins.
+   */
   static long hopperOffset(int task, String member) {
     return task * HOPPER_GRADIENT.byteSize() + ChunkedStructs.offset(HOPPER_GRADIENT, member);
   }
@@ -126,7 +138,7 @@ public final class GradientStructs {
             switch (role) {
               case STATE_SUMS -> allocate(owner, ChunkedStructs.HOPPER);
               case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE ->
-                  allocate(owner, HOPPER_GRADIENTS);
+                  allocate(owner, HOPPER_ROW_GRADIENTS);
               default -> plain[role.ordinal()];
             };
       }
@@ -144,7 +156,7 @@ public final class GradientStructs {
         for (int i = 0; i < REPAIR_TASKS; i++) {
           addInitialCount(struct, i * GRADIENT.byteSize() + TASK_CHUNKED);
         }
-      } else if (layout.equals(HOPPER_GRADIENTS)) {
+      } else if (layout.equals(HOPPER_ROW_GRADIENTS)) {
         for (int i = 0; i < HOPPER_TASKS; i++) {
           addInitialCount(struct, hopperOffset(i, "gradient") + TASK_CHUNKED);
         }

@@ -122,18 +122,21 @@ class GradientPlannerTest {
     GradientPlan plan = planner(true).plan(causal(shape, true)).orElseThrow();
     assertThat(roles(plan))
         .as("the first finds the lengths")
-        .containsExactly(
-            Role.ROWS,
-            Role.QUERY,
-            Role.KEY_AND_VALUE,
-            Role.COEFFICIENTS,
-            Role.NORMALIZED_QUERY,
-            Role.NORMALIZED_KEY);
+        .containsExactly(Role.ROWS, Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
     assertThat(plan.step(Role.QUERY).kernel().symbol())
         .isEqualTo("la_chunked_normalized_query_gradient_wgmma_d128_bf16");
     assertThat(plan.step(Role.KEY_AND_VALUE).kernel().symbol())
         .isEqualTo("la_chunked_normalized_key_value_gradient_wgmma_d128_bf16");
     assertThat(plan.turns()).as("blocks in turn do not divide").isEqualTo(1);
+  }
+
+  @ParameterizedTest
+  @EnumSource(Mode.class)
+  void rowsOfFp32AreFinishedBehindTheSweeps(Mode mode) {
+    AttentionShape shape = AttentionShape.of(1, 4, 1000, 128);
+    GradientPlan plan =
+        planner(true).plan(Question.of(shape, DType.F32, mode, true, true)).orElseThrow();
+    assertThat(roles(plan)).endsWith(Role.NORMALIZED_QUERY, Role.NORMALIZED_KEY);
   }
 
   @Test

@@ -111,7 +111,13 @@ final class FakeKernels {
       case GRADIENT_RECURRENCE -> GradientStructs.GRADIENT_RECURRENCE;
       case FORWARD, STATE_SUMS, NORMALIZED_STATE_SUMS, STATE_OUTPUTS, DECODE, RECURRENCE ->
           tensorMaps ? ChunkedStructs.HOPPER : ChunkedStructs.CHUNKED;
-      default -> tensorMaps ? GradientStructs.HOPPER_GRADIENTS : GradientStructs.GRADIENT;
+      default -> {
+        StructLayout withMaps =
+            entry.finishesRows()
+                ? GradientStructs.HOPPER_ROW_GRADIENTS
+                : GradientStructs.HOPPER_GRADIENTS;
+        yield tensorMaps ? withMaps : GradientStructs.GRADIENT;
+      }
     };
   }
 
