@@ -1,9 +1,11 @@
 // Runs a kernel of sm_90a on the emulator, under several schedules, and compares what it writes with sums over rows in
-// double. Built with -DKERNEL="file": the generated text, its products handed to the emulator. Arguments: the error that
-// is allowed, the schedules to try, the first of them. Exit status 0: agrees.
+// double. Built with -DKERNEL="file": the generated text, its products handed to the emulator; with -DKEY_DIM=n too q and k
+// are so wide, and of the gradients those of q and k alone are formed. Arguments: the error that is allowed, the
+// schedules to try, the first of them. Exit status 0: agrees.
 #include "emulator.h"
 
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -14,14 +16,21 @@ using namespace linattn::hopper;
 
 namespace {
 
-constexpr int D = Plan::kHeadDim;
+constexpr int D = Plan::kHeadDim;  // of v, and of q and k
+#ifdef KEY_DIM
+constexpr int K = KEY_DIM;
+#else
+constexpr int K = D;
+#endif
 constexpr int kItemTokens = (Plan::kStages + 5) * Plan::kChunk;  // so that all places are used again
 constexpr int kTokens = kItemTokens + 72;                        // the last item has a chunk of 8 rows
 constexpr int kItems = 2;
 constexpr int kHeads = 2;
 constexpr float kOffset = 0.7f;    // a
-constexpr float kSlope = 0.45f;    // b
+constexpr float kSlope = 0.45f;    // b of the first head
 constexpr int64_t kBefore = 40;    // tokens in the states that items start from
+float strange_scale = 0x1p70f;      // takes the place of one where marks are wanted
+constexpr int kZeroRow = 70;        // of q and k of the first head, where rows are divided
 constexpr bool kDivided = Plan::kNormalize || Plan::kScalesRows;
 using Stored = std::conditional_t<Plan::kConverted, float, typename Plan::Half::Type>;
 
@@ -32,9 +41,11 @@ std::mt19937 engine(11);
 // [head, token, column] of one batch row.
 struct Tensor {
   int heads;
+  int width;
   std::vector<Stored> stored;
 
-  explicit Tensor(int heads) : heads(heads), stored(static_cast<size_t>(heads) * kTokens * D) {}
+  explicit Tensor(int heads, int width = D)
+      : heads(heads), width(width), stored(static_cast<size_t>(heads) * kTokens * width) {}
 
   Tensor& draw(float low, float high) {
     std::uniform_real_distribution<float> uniform(low, high);
@@ -54,20 +65,30 @@ struct Tensor {
     element.bits = emulator::from_float(kType, x);
   }
   float at(int head, int token, int column) const {
-    return stored[(static_cast<size_t>(head) * kTokens + token) * D + column];
+    return stored[(static_cast<size_t>(head) * kTokens + token) * width + column];
+  }
+  void clear(int head, int token) {
+    for (int j = 0; j < width; ++j) {
+      set(stored[(static_cast<size_t>(head) * kTokens + token) * width + j], 0.0f);
+    }
   }
   double length(int head, int token) const {
     double squares = 0;
-    for (int j = 0; j < D; ++j) {
+    for (int j = 0; j < width; ++j) {
       squares += static_cast<double>(at(head, token, j)) * at(head, token, j);
     }
     return std::sqrt(squares);
   }
-  TensorView view() { return {stored.data(), int64_t{heads} * kTokens * D, int64_t{kTokens} * D, D}; }
+  // As a sweep is given it.
+  float scale(int head, int token) const {
+    const double length = this->length(head, token);
+    return length == 0 ? -1.0f : static_cast<float>(1 / length);
+  }
+  TensorView view() { return {stored.data(), int64_t{heads} * kTokens * width, int64_t{kTokens} * width, width}; }
   TensorMap map() {
     const emulator::TensorMapContent content = {reinterpret_cast<char*>(stored.data()),
-                                                {D, kTokens, heads, 1},
-                                                {1, D, int64_t{kTokens} * D, int64_t{heads} * kTokens * D},
+                                                {width, kTokens, heads, 1},
+                                                {1, width, int64_t{kTokens} * width, int64_t{heads} * kTokens * width},
                                                 kRowBytes / static_cast<int>(sizeof(Stored)),
                                                 Plan::kChunk,
                                                 sizeof(Stored)};
@@ -77,13 +98,13 @@ struct Tensor {
   }
 };
 
-// [kv head, item]: S [D, D], z and u [D].
+// [kv head, item]: S [K, D], z [K] and u [D].
 struct States {
   std::vector<float> s, z, u;
 
   explicit States(int heads)
-      : s(static_cast<size_t>(heads) * kItems * D * D),
-        z(static_cast<size_t>(heads) * kItems * D),
+      : s(static_cast<size_t>(heads) * kItems * K * D),
+        z(static_cast<size_t>(heads) * kItems * K),
         u(static_cast<size_t>(heads) * kItems * D) {}
   States& draw(float largest) {
     std::uniform_real_distribution<float> uniform(-largest, largest);
@@ -100,8 +121,8 @@ struct States {
     }
   }
   static size_t slot(int head, int item) { return static_cast<size_t>(head) * kItems + item; }
-  float s_at(int head, int item, int m, int j) const { return s[(slot(head, item) * D + m) * D + j]; }
-  float z_at(int head, int item, int m) const { return z[slot(head, item) * D + m]; }
+  float s_at(int head, int item, int m, int j) const { return s[(slot(head, item) * K + m) * D + j]; }
+  float z_at(int head, int item, int m) const { return z[slot(head, item) * K + m]; }
   float u_at(int head, int item, int j) const { return u[slot(head, item) * D + j]; }
 };
 
@@ -127,9 +148,10 @@ struct Comparison {
 struct Problem {
   int group;
   int kv_heads = kHeads / group;
-  Tensor q{kHeads}, k{kv_heads}, v{kv_heads}, o{kHeads}, dO{kHeads};
+  Tensor q{kHeads, K}, k{kv_heads, K}, v{kv_heads}, o{kHeads}, dO{kHeads};
   States before{kv_heads}, after{kv_heads};
   std::vector<float> g, delta, query_scale, key_scale;
+  float slopes[kHeads] = {kSlope, group == 1 ? 0.3f * kSlope : 0.0f};  // b
   std::vector<double> query_rows, key_rows;  // as the sums have them
 
   explicit Problem(int query_heads_of_one) : group(query_heads_of_one) {
@@ -138,6 +160,10 @@ struct Problem {
     v.draw(-1.0f, 1.0f);
     o.draw(-1.0f, 1.0f);
     dO.draw(-1.0f, 1.0f);
+    if (kDivided) {
+      q.clear(0, kZeroRow);
+      k.clear(0, kZeroRow);
+    }
     before.draw(4.0f);
     for (float& z : before.z) {
       z = std::fabs(z);
@@ -153,12 +179,12 @@ struct Problem {
           d += static_cast<double>(o.at(head, token, j)) * dO.at(head, token, j);
         }
         delta.push_back(static_cast<float>(d));
-        query_scale.push_back(static_cast<float>(1 / q.length(head, token)));
+        query_scale.push_back(q.scale(head, token));
       }
     }
     for (int head = 0; head < kv_heads; ++head) {
       for (int token = 0; token < kTokens; ++token) {
-        key_scale.push_back(static_cast<float>(1 / k.length(head, token)));
+        key_scale.push_back(k.scale(head, token));
       }
     }
   }
@@ -171,24 +197,24 @@ struct Problem {
     for (int head = 0; head < tensor.heads; ++head) {
       for (int token = 0; token < kTokens; ++token) {
         const double length = kDivided ? tensor.length(head, token) : 1;
-        for (int m = 0; m < D; ++m) {
-          rows.push_back(tensor.at(head, token, m) / length);
+        for (int m = 0; m < tensor.width; ++m) {
+          rows.push_back(length == 0 ? 0 : tensor.at(head, token, m) / length);
         }
       }
     }
     return rows;
   }
   double query(int head, int token, int m) const {
-    return query_rows[(static_cast<size_t>(head) * kTokens + token) * D + m];
+    return query_rows[(static_cast<size_t>(head) * kTokens + token) * K + m];
   }
   double key(int kv_head, int token, int m) const {
-    return key_rows[(static_cast<size_t>(kv_head) * kTokens + token) * D + m];
+    return key_rows[(static_cast<size_t>(kv_head) * kTokens + token) * K + m];
   }
   double g_of(int head, int token) const { return g[static_cast<size_t>(head) * kTokens + token]; }
   double d_of(int head, int token) const { return delta[static_cast<size_t>(head) * kTokens + token]; }
   double score(int head, int i, int n) const {
     double sum = 0;
-    for (int m = 0; m < D; ++m) {
+    for (int m = 0; m < K; ++m) {
       sum += query(head, i, m) * key(kv(head), n, m);
     }
     return sum;
@@ -202,11 +228,11 @@ struct Problem {
   }
   double normalizer(int head, int token) const {
     double sum = kOffset * (kBefore + token + 1);
-    for (int m = 0; m < D; ++m) {
-      sum += kSlope * query(head, token, m) * before.z_at(kv(head), token / kItemTokens, m);
+    for (int m = 0; m < K; ++m) {
+      sum += slopes[head] * query(head, token, m) * before.z_at(kv(head), token / kItemTokens, m);
     }
     for (int n = start(token); n <= token; ++n) {
-      sum += kSlope * score(head, token, n);
+      sum += slopes[head] * score(head, token, n);
     }
     return sum;
   }
@@ -229,10 +255,10 @@ struct Problem {
     args.slot_step = 1;
     args.heads = kHeads;
     args.group = group;
-    args.key_dim = D;
-    args.value_dim = D;
+    args.key_dim = x.width;
+    args.value_dim = z.width;
     args.a = kOffset;
-    args.b = kSlope;
+    args.b_per_head = slopes;
     args.batches = 1;
     args.turns = 1;
     return args;
@@ -263,16 +289,22 @@ void finish_row(std::vector<double>& gradient, const Tensor& rows, int head, int
     return;
   }
   const double length = rows.length(head, token);
+  if (length == 0) {
+    std::fill(gradient.begin(), gradient.end(), 0.0);
+    return;
+  }
   double along = 0;
-  for (int m = 0; m < D; ++m) {
+  for (int m = 0; m < K; ++m) {
     along += gradient[m] * rows.at(head, token, m) / length;
   }
-  for (int m = 0; m < D; ++m) {
+  for (int m = 0; m < K; ++m) {
     gradient[m] = (gradient[m] - along * rows.at(head, token, m) / length) / length;
   }
 }
 
 constexpr int kTiles = (D + Plan::kTileColumns - 1) / Plan::kTileColumns;
+constexpr int kKeyTiles = (K + Plan::kTileColumns - 1) / Plan::kTileColumns;  // of dq and dk
+constexpr int kKeyBoxes = (K + Plan::kBoxColumns - 1) / Plan::kBoxColumns;
 
 // The blocks of a cluster together, one cluster after the other.
 template <typename Arguments, typename Kernel>
@@ -302,6 +334,20 @@ void expect_no_marks(const std::vector<uint32_t>& marks) {
   }
 }
 
+// Of marks of items of `count` boxes: those of `marked` and no others.
+void expect_marks(const uint32_t* marks, int items, int count, int marked) {
+  for (int item = 0; item < items; ++item) {
+    bool any = false;
+    for (int box = 0; box < count; ++box) {
+      any = any || marks[item * count + box] != 0;
+    }
+    if (any != (item == marked)) {
+      std::printf(" WRONG: item %d is %smarked", item, any ? "" : "not ");
+      ++failures;
+    }
+  }
+}
+
 template <class Plan>
 void run_forward(Problem& p, unsigned seed) {
   if constexpr (!Plan::kGradient && !Plan::kSums) {
@@ -324,11 +370,11 @@ void run_forward(Problem& p, unsigned seed) {
         for (int j = 0; j < D; ++j) {
           sum[j] = kOffset * p.before.u_at(p.kv(head), i / kItemTokens, j);
           for (int m = 0; m < D; ++m) {
-            sum[j] += kSlope * p.before.s_at(p.kv(head), i / kItemTokens, m, j) * p.query(head, i, m);
+            sum[j] += p.slopes[head] * p.before.s_at(p.kv(head), i / kItemTokens, m, j) * p.query(head, i, m);
           }
         }
         for (int n = Problem::start(i); n <= i; ++n) {
-          const double weight = kOffset + kSlope * p.score(head, i, n);
+          const double weight = kOffset + p.slopes[head] * p.score(head, i, n);
           for (int j = 0; j < D; ++j) {
             sum[j] += weight * p.v.at(p.kv(head), n, j);
           }
@@ -405,7 +451,7 @@ void run_gradient_sums(Problem& p, unsigned seed) {
         for (int head = kv * p.group; head < (kv + 1) * p.group; ++head) {
           for (int i = start; i < Problem::end(start); ++i) {
             for (int m = 0; m < D; ++m) {
-              const double slope = kSlope * p.query(head, i, m) / p.g_of(head, i);
+              const double slope = p.slopes[head] * p.query(head, i, m) / p.g_of(head, i);
               z[m] -= slope * p.d_of(head, i);
               u[m] += kOffset * p.dO.at(head, i, m) / p.g_of(head, i);
               for (int j = 0; j < D; ++j) {
@@ -429,12 +475,12 @@ void run_gradient_sums(Problem& p, unsigned seed) {
 template <class Plan>
 void run_query_gradient(Problem& p, unsigned seed) {
   if constexpr (Plan::kQueryGradient) {
-    Tensor dq(kHeads);
+    Tensor dq(kHeads, K);
     const std::vector<float> delta = p.delta;
     if (Plan::kFormsDelta) {
       std::fill(p.delta.begin(), p.delta.end(), NAN);
     }
-    std::vector<uint32_t> marks(kHeads * kItems * Plan::kBoxes, 7);
+    std::vector<uint32_t> marks(kHeads * kItems * kKeyBoxes, 7);
     std::vector<double> partials(2 * marks.size(), NAN);
     HopperRowGradientArguments args = {};
     args.gradients.tasks[0] = p.gradient(linattn::kQueryGradient, p.dO, p.v, p.k, &dq);
@@ -445,7 +491,7 @@ void run_query_gradient(Problem& p, unsigned seed) {
     gradient_args.chunked.key_sum_in = p.before.u.data();
     gradient_args.chunked.value_sum_in = p.before.z.data();
     gradient_args.chunked.marks = marks.data();
-    launch(kHeads * kItems, kTiles, seed, args, run_gradient<Plan>);
+    launch(kHeads * kItems, kKeyTiles, seed, args, run_gradient<Plan>);
     Comparison of_delta{"d"};
     for (size_t i = 0; i < delta.size(); ++i) {
       of_delta.add(delta[i], p.delta[i]);
@@ -458,20 +504,22 @@ void run_query_gradient(Problem& p, unsigned seed) {
       const int kv = p.kv(head);
       for (int i = 0; i < kTokens; ++i) {
         const int item = i / kItemTokens;
-        const double slope = kSlope / p.g_of(head, i);
+        const double slope = p.slopes[head] / p.g_of(head, i);
         double weight = -p.d_of(head, i) * (kBefore + i + 1);
-        std::vector<double> sum(D);
-        for (int m = 0; m < D; ++m) {
+        std::vector<double> sum(K);
+        for (int j = 0; j < D; ++j) {
+          weight += p.before.u_at(kv, item, j) * p.dO.at(head, i, j);
+        }
+        for (int m = 0; m < K; ++m) {
           sum[m] = -p.d_of(head, i) * p.before.z_at(kv, item, m);
           for (int j = 0; j < D; ++j) {
             sum[m] += p.before.s_at(kv, item, m, j) * p.dO.at(head, i, j);
           }
-          weight += p.before.u_at(kv, item, m) * p.dO.at(head, i, m);
         }
         for (int n = Problem::start(i); n <= i; ++n) {
           const double product = p.value_score(head, i, n);
           weight += product;
-          for (int m = 0; m < D; ++m) {
+          for (int m = 0; m < K; ++m) {
             sum[m] += (product - p.d_of(head, i)) * p.key(kv, n, m);
           }
         }
@@ -480,68 +528,93 @@ void run_query_gradient(Problem& p, unsigned seed) {
           element *= slope;
         }
         finish_row(sum, p.q, head, i);
-        for (int m = 0; m < D; ++m) {
+        for (int m = 0; m < K; ++m) {
           of_dq.add(sum[m], dq.at(head, i, m));
         }
       }
     }
     for (size_t i = 0; i < weights.size(); ++i) {
-      of_da.add(weights[i], partials[2 * Plan::kBoxes * i]);
+      of_da.add(weights[i], partials[2 * kKeyBoxes * i]);
     }
     expect_no_marks(marks);
+    if (Plan::kFinishesRows) {  // a length that is not one to go by
+      std::swap(p.query_scale.back(), strange_scale);
+      launch(kHeads * kItems, kKeyTiles, seed, args, run_gradient<Plan>);
+      std::swap(p.query_scale.back(), strange_scale);
+      p.delta = delta;
+      expect_marks(marks.data(), kHeads * kItems, kKeyBoxes, kHeads * kItems - 1);
+    }
   }
 }
 
 template <class Plan>
 void run_key_value_gradient(Problem& p, unsigned seed) {
   if constexpr (Plan::kReverse) {
-    Tensor dk(p.kv_heads);
+    Tensor dk(p.kv_heads, K);
     Tensor dv(p.kv_heads);
-    std::vector<uint32_t> marks(2 * p.kv_heads * kItems * Plan::kBoxes, 7);
+    constexpr int kTasks = K == D ? 2 : 1;  // dv of another width is another kernel's
+    std::vector<uint32_t> marks(kTasks * p.kv_heads * kItems * kKeyBoxes, 7);
     HopperRowGradientArguments args = {};
     args.gradients.tasks[0] = p.gradient(linattn::kKeyGradient, p.v, p.dO, p.q, &dk);
     args.gradients.tasks[1] = p.gradient(linattn::kValueGradient, p.k, p.q, p.dO, &dv);
     args.rows = p.k.map();
-    for (int task = 0; task < 2; ++task) {
+    for (int task = 0; task < kTasks; ++task) {
       GradientArguments& gradient_args = args.gradients.tasks[task].gradient;
-      gradient_args.tasks = 2;
+      gradient_args.tasks = kTasks;
       gradient_args.chunked.state_in = p.after.s.data();
       gradient_args.chunked.value_sum_in = task == 0 ? p.after.z.data() : p.after.u.data();
-      gradient_args.chunked.marks = marks.data() + task * marks.size() / 2;
+      gradient_args.chunked.marks = marks.data() + task * marks.size() / kTasks;
     }
-    launch(p.kv_heads * kItems, 2 * kTiles, seed, args, run_gradient<Plan>);
+    launch(p.kv_heads * kItems, kTasks * kKeyTiles, seed, args, run_gradient<Plan>);
     Comparison of_dk{"dk"};
-    Comparison of_dv{"dv"};
+    std::optional<Comparison> of_dv;
+    if (kTasks == 2) {
+      of_dv.emplace("dv");
+    }
     for (int kv = 0; kv < p.kv_heads; ++kv) {
       for (int n = 0; n < kTokens; ++n) {
         const int item = n / kItemTokens;
-        std::vector<double> key_sum(D), value_sum(D);
-        for (int m = 0; m < D; ++m) {
+        std::vector<double> key_sum(K), value_sum(D);
+        for (int m = 0; m < K; ++m) {
           key_sum[m] = p.after.z_at(kv, item, m);
-          value_sum[m] = p.after.u_at(kv, item, m);
           for (int j = 0; j < D; ++j) {
             key_sum[m] += static_cast<double>(p.after.s_at(kv, item, m, j)) * p.v.at(kv, n, j);
-            value_sum[m] += p.after.s_at(kv, item, j, m) * p.key(kv, n, j);
+          }
+        }
+        for (int j = 0; j < D; ++j) {
+          value_sum[j] = p.after.u_at(kv, item, j);
+          for (int m = 0; m < K; ++m) {
+            value_sum[j] += p.after.s_at(kv, item, m, j) * p.key(kv, n, m);
           }
         }
         for (int head = kv * p.group; head < (kv + 1) * p.group; ++head) {
           for (int i = n; i < Problem::end(n); ++i) {
-            const double slope = kSlope * (p.value_score(head, i, n) - p.d_of(head, i)) / p.g_of(head, i);
-            const double weight = (kOffset + kSlope * p.score(head, i, n)) / p.g_of(head, i);
-            for (int m = 0; m < D; ++m) {
+            const double slope = p.slopes[head] * (p.value_score(head, i, n) - p.d_of(head, i)) / p.g_of(head, i);
+            const double weight = (kOffset + p.slopes[head] * p.score(head, i, n)) / p.g_of(head, i);
+            for (int m = 0; m < K; ++m) {
               key_sum[m] += slope * p.query(head, i, m);
-              value_sum[m] += weight * p.dO.at(head, i, m);
+            }
+            for (int j = 0; j < D; ++j) {
+              value_sum[j] += weight * p.dO.at(head, i, j);
             }
           }
         }
         finish_row(key_sum, p.k, kv, n);
-        for (int m = 0; m < D; ++m) {
+        for (int m = 0; m < K; ++m) {
           of_dk.add(key_sum[m], dk.at(kv, n, m));
-          of_dv.add(value_sum[m], dv.at(kv, n, m));
+        }
+        for (int j = 0; j < D && of_dv; ++j) {
+          of_dv->add(value_sum[j], dv.at(kv, n, j));
         }
       }
     }
     expect_no_marks(marks);
+    if (Plan::kFinishesRows) {
+      std::swap(p.key_scale.front(), strange_scale);
+      launch(p.kv_heads * kItems, kTasks * kKeyTiles, seed, args, run_gradient<Plan>);
+      std::swap(p.key_scale.front(), strange_scale);
+      expect_marks(marks.data(), p.kv_heads * kItems, kKeyBoxes, 0);
+    }
   }
 }
 

@@ -128,7 +128,17 @@ class HopperEmulationTest {
         kernel(Operation.KEY_VALUE_GRADIENT, 64, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F16, Precision.NATIVE),
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F32, Precision.TF32),
-        kernel(Operation.NORMALIZED_GRADIENT_SUMS, 64, ElementType.F32, Precision.TF32));
+        kernel(Operation.NORMALIZED_GRADIENT_SUMS, 64, ElementType.F32, Precision.TF32),
+        kernel(Operation.NORMALIZED_QUERY_GRADIENT, 64, ElementType.F16, Precision.NATIVE),
+        kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 96, ElementType.BF16, Precision.NATIVE));
+  }
+
+  /** Of each way that rows of dq or dk, which several blocks of a cluster write, are finished. */
+  private static Stream<KernelSpec> finishingKernels() {
+    return Stream.of(
+        kernel(Operation.NORMALIZED_QUERY_GRADIENT, 96, ElementType.BF16, Precision.NATIVE),
+        kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 64, ElementType.F16, Precision.NATIVE),
+        kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 96, ElementType.BF16, Precision.NATIVE));
   }
 
   private static KernelSpec kernel(
@@ -140,12 +150,23 @@ class HopperEmulationTest {
   @ParameterizedTest
   @MethodSource("kernels")
   void agreesWithSumsInDoubleUnderAnySchedule(KernelSpec spec) throws Exception {
+    expectAgreement(spec);
+  }
+
+  @ParameterizedTest
+  @MethodSource("finishingKernels")
+  void finishesRowsThatSeveralBlocksWrite(KernelSpec spec) throws Exception {
+    expectAgreement(spec, "-DKEY_DIM=160");
+  }
+
+  private static void expectAgreement(KernelSpec spec, String... options) throws Exception {
     Path text = folder.resolve(spec.symbol() + ".cuh");
     Path program = folder.resolve(spec.symbol());
     Files.writeString(text, forEmulator(KernelText.emit(spec)));
     List<String> command =
         compiler(emulator.toString(), SOURCES.resolve("kernel_test.cpp").toString(), program);
     command.add("-DKERNEL=\"" + text.toAbsolutePath() + "\"");
+    command.addAll(List.of(options));
     HostPrograms.expectSuccess(command);
     String schedules = System.getProperty("linattn.emulate.schedules", "1");
     HostPrograms.expectSuccess(List.of(program.toString(), error(spec), schedules));
