@@ -85,6 +85,13 @@ final class ChunkedBackwardTest extends OnFakeKernels {
     return addresses;
   }
 
+  /** The address of the map of the rows that a launch finishes. */
+  private static long mappedRows(int launch) {
+    StructLayout layout = GradientStructs.HOPPER_ROW_GRADIENTS;
+    long map = layout.byteOffset(PathElement.groupElement("rows"));
+    return arguments(launch, layout).get(JAVA_LONG, map + 24);
+  }
+
   private static long address(Tensor tensor) {
     return tensor.segment().address();
   }
@@ -396,6 +403,28 @@ final class ChunkedBackwardTest extends OnFakeKernels {
           .isEqualTo(number(query, GRADIENT, "key_scale"));
       assertThat(count(ofKeys, NORMALIZED, "heads")).isEqualTo(2);
       assertThat(count(ofKeys, NORMALIZED, "dim")).isEqualTo(48);
+    }
+  }
+
+  @Test
+  void sweepsThatFinishRowsAndTheirRepairGetTheRows() {
+    AttentionShape shape = AttentionShape.of(1, 2, 100, D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      f.backward(linear().normalizeQueriesAndKeys(true));
+      assertThat(kernels(0, Math.toIntExact(cudart.launches())))
+          .containsExactly(
+              "gradient_rows_simt",
+              "normalized_query_gradient_wgmma_d128",
+              "normalized_key_value_gradient_wgmma_d128",
+              "gradient_recurrence_simt");
+      assertThat(mappedRows(1)).isEqualTo(address(f.input.q()));
+      assertThat(mappedRows(2)).isEqualTo(address(f.input.k()));
+      long rows = REPAIR.byteOffset(PathElement.groupElement("rows"));
+      long step = ChunkedStructs.TENSOR_VIEW.byteSize();
+      MemorySegment repair = arguments(3, REPAIR);
+      assertThat(repair.get(JAVA_LONG, rows)).isEqualTo(address(f.input.q()));
+      assertThat(repair.get(JAVA_LONG, rows + step)).isEqualTo(address(f.input.k()));
+      assertThat(repair.get(JAVA_LONG, rows + 2 * step)).as("dv is as it is").isZero();
     }
   }
 
