@@ -4,7 +4,7 @@
 // state      D = 128 in 2 boxes of 64 columns: 64 registers of each thread of a warpgroup
 // products   3 of f16 for each of the formula
 // block      512 threads: warpgroups copies and sums (72 registers), scores (128), state (224), rows (88)
-// grid       heads x items x tiles of 64 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 2 in shared memory
 // shared     221024 bytes from a multiple of 1024 on, 222048 with what finding it may take:
 //   offset  bytes  holds

@@ -4,7 +4,7 @@
 // state      D = 64 in 1 boxes of 64 columns: 32 registers of each thread of a warpgroup
 // products   1 of f16 for each of the formula
 // block      512 threads: warpgroups copies and sums (80 registers), scores (120), state (200), rows (112)
-// grid       heads x items x tiles of 64 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 2 in shared memory, 8 boxes of fp32 on their way
 // shared     219024 bytes from a multiple of 1024 on, 220048 with what finding it may take:
 //   offset  bytes  holds

@@ -4,7 +4,7 @@
 // state      D = 96 in 2 boxes of 64 columns: 48 registers of each thread of a warpgroup
 // products   1 of bf16 for each of the formula
 // block      512 threads: warpgroups 2 of copies and sums (56 registers), scores (160), state (240)
-// grid       heads x items x tiles of 64 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 4 in shared memory
 // shared     217472 bytes from a multiple of 1024 on, 218496 with what finding it may take:
 //   offset  bytes  holds

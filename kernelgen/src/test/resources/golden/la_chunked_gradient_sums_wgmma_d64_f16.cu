@@ -4,7 +4,7 @@
 // state      D = 64 in 1 boxes of 64 columns: 32 registers of each thread of a warpgroup
 // products   1 of f16 for each of the formula
 // block      384 threads: warpgroups 2 of copies and sums (168 registers), state (168)
-// grid       heads x items x tiles of 64 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 6 in shared memory
 // shared     114296 bytes from a multiple of 1024 on, 115320 with what finding it may take:
 //   offset  bytes  holds

@@ -4,7 +4,7 @@
 // state      D = 128 in 2 boxes of 64 columns: 64 registers of each thread of a warpgroup
 // products   1 of bf16 for each of the formula
 // block      512 threads: warpgroups copies and sums (56 registers), scores (88), 2 of state (184)
-// grid       heads x items x tiles of 128 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 128 value columns; two of an item are a cluster
 // tokens     chunks of 64, 3 in shared memory
 // shared     227240 bytes from a multiple of 1024 on, 228264 with what finding it may take:
 //   offset  bytes  holds

@@ -4,7 +4,7 @@
 // state      D = 96 in 2 boxes of 64 columns: 48 registers of each thread of a warpgroup
 // products   3 of f16 for each of the formula
 // block      512 threads: warpgroups copies and rows (96 registers), scores (80), 2 of state (168)
-// grid       heads x items x tiles of 128 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 128 value columns; two of an item are a cluster
 // tokens     chunks of 64, 2 in shared memory
 // shared     222648 bytes from a multiple of 1024 on, 223672 with what finding it may take:
 //   offset  bytes  holds

@@ -4,7 +4,7 @@
 // state      D = 64 in 1 boxes of 64 columns: 32 registers of each thread of a warpgroup
 // products   1 of bf16 for each of the formula
 // block      512 threads: warpgroups 2 of copies, finished rows and sums (64 registers), scores (160), state (224)
-// grid       heads x items x tiles of 64 value columns; the tiles of an item are a cluster
+// grid       heads x items x tiles of 64 value columns; those of an item are a cluster
 // tokens     chunks of 64, 4 in shared memory
 // shared     194816 bytes from a multiple of 1024 on, 195840 with what finding it may take:
 //   offset  bytes  holds

@@ -4,7 +4,7 @@
 // state      D = 192 in 3 boxes of 64 columns: 96 registers of each thread of a warpgroup
 // products   1 of bf16 for each of the formula
 // block      384 threads: warpgroups copies and sums (104 registers), state (232), rows (168)
-// grid       heads x items x tiles of 64 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 6 in shared memory
 // shared     217040 bytes from a multiple of 1024 on, 218064 with what finding it may take:
 //   offset  bytes  holds

@@ -4,7 +4,7 @@
 // state      D = 128 in 2 boxes of 64 columns: 64 registers of each thread of a warpgroup
 // products   3 of bf16 for each of the formula
 // block      512 threads: warpgroups copies and sums (64 registers), scores (136), state (240), rows (72)
-// grid       heads x items x tiles of 64 value columns; pairs of an item's are clusters
+// grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 2 in shared memory
 // shared     222856 bytes from a multiple of 1024 on, 223880 with what finding it may take:
 //   offset  bytes  holds

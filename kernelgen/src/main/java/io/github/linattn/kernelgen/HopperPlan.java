@@ -226,9 +226,11 @@ public record HopperPlan(
             map,
             bytes,
             new GridRule(
-                takesTurns(headDim, rows || sums || reverse || scalesRows(operation))
-                    ? GridRule.Per.CLUSTER_IN_TURNS
-                    : GridRule.Per.CLUSTER,
+                finishes
+                    ? GridRule.Per.WHOLE_CLUSTER
+                    : takesTurns(headDim, rows || sums || reverse || scalesRows(operation))
+                        ? GridRule.Per.CLUSTER_IN_TURNS
+                        : GridRule.Per.CLUSTER,
                 beside * KernelSpec.BOX_COLUMNS));
       }
     }

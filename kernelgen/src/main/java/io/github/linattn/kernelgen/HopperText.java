@@ -28,7 +28,7 @@ final class HopperText {
         // state      D = %4$d in %5$d boxes of 64 columns: %6$d registers of each thread of a warpgroup
         // products   %7$d of %8$s for each of the formula
         // block      %9$d threads: warpgroups %10$s
-        // grid       heads x items x tiles of %17$d value columns; pairs of an item's are clusters
+        // grid       heads x items x tiles of %17$d value columns; %19$s of an item are a cluster
         // tokens     chunks of 64, %11$d in shared memory%12$s
         // shared     %13$d bytes from a multiple of 1024 on, %14$d with what finding it may take:
         //   offset  bytes  holds
@@ -54,7 +54,8 @@ final class HopperText {
             KernelText.map(plan.shared()),
             spec.operation().id(),
             plan.beside() * KernelSpec.BOX_COLUMNS,
-            HopperPlan.isGradient(spec.operation()) ? "hopper_gradient.cuh" : "hopper_forward.cuh")
+            HopperPlan.isGradient(spec.operation()) ? "hopper_gradient.cuh" : "hopper_forward.cuh",
+            plan.gridRule().per() == GridRule.Per.WHOLE_CLUSTER ? "those" : "two")
         + products(spec, plan)
         + "\n"
         + registers(plan)
