@@ -306,11 +306,14 @@ constexpr int kTiles = (D + Plan::kTileColumns - 1) / Plan::kTileColumns;
 constexpr int kKeyTiles = (K + Plan::kTileColumns - 1) / Plan::kTileColumns;  // of dq and dk
 constexpr int kKeyBoxes = (K + Plan::kBoxColumns - 1) / Plan::kBoxColumns;
 
-// The blocks of a cluster together, one cluster after the other.
+// The blocks of a cluster together, one cluster after the other: two, or the tiles of an item that finish its rows.
 template <typename Arguments, typename Kernel>
-void launch(int clusters, int blocks_of_one, unsigned seed, const Arguments& args, Kernel kernel) {
+void launch(int items, int blocks_of_item, unsigned seed, const Arguments& args, Kernel kernel) {
+  const int pairs = blocks_of_item % 2 == 0 ? 2 : 1;
+  const int size = !Plan::kFinishesRows ? pairs : kKeyTiles == 1 ? blocks_of_item : kKeyTiles;
+  const int clusters = items * blocks_of_item / size;
   for (int cluster = 0; cluster < clusters; ++cluster) {
-    emulator::run_cluster(static_cast<unsigned>(cluster * blocks_of_one), blocks_of_one, Plan::kThreads,
+    emulator::run_cluster(static_cast<unsigned>(cluster * size), size, Plan::kThreads,
                           seed + 1000u * static_cast<unsigned>(cluster), [&] { kernel(args); });
   }
 }
