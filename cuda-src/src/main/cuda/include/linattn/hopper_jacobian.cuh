@@ -11,7 +11,7 @@
 namespace linattn {
 namespace hopper {
 
-// Warps of a box of 64 columns of the outputs; each has bands of 16 rows. A lane has columns 2 t, 2 t + 1 of each eight,
+// Warps of a box of 64 columns of the outputs; each has bands of 16 rows, of which it works on two at a time. A lane has columns 2 t, 2 t + 1 of each eight,
 // t = lane % 4, of rows `lane / 4` of a band and 8 more.
 template <class Plan>
 struct Jacobian {
@@ -53,6 +53,7 @@ struct Jacobian {
     const bool divides = block.args.gradient.task != kValueGradient;
     const int num_written = block.num_chunks / block.group();
     RingPosition<Plan::kOutputBuffers> outputs_at;
+    RingPosition<Plan::kOutputBuffers> given_back_at;
     RingPosition<Plan::kRowTiles> rows_at;
     RingPosition<Plan::kRowProductPlaces> products_at;
     if (divides) {
@@ -70,9 +71,17 @@ struct Jacobian {
         ask_for_scales(chunk, scales);
       }
       barrier_wait(block.outputs_full(outputs.box, outputs_at.index()), outputs_at.parity());
+      const uint32_t row_tile = block.row_tile(outputs.box, rows_at.index());
       if (divides) {
         barrier_wait(block.row_tile_full(outputs.box, rows_at.index()), rows_at.parity());
-        divide(chunk, tile, block.row_tile(outputs.box, rows_at.index()), scales, products_at);
+        send_products(tile, row_tile, products_at);
+      }
+      if (written > 0) {  // while products are on their way
+        give_back(given_back_at);
+        given_back_at.advance();
+      }
+      if (divides) {
+        divide(chunk, tile, row_tile, scales, products_at);
       }
       publish_to_async_proxy();
       named_barrier(kFirstBarrier + outputs.box, kThreads);
@@ -83,9 +92,7 @@ struct Jacobian {
         outputs.template copy_tail<kThreads>(tile, chunk);
       } else if (outputs.leads()) {
         outputs.start_store(tile, chunk);
-        wait_for_stores_to_read<0>();
       }
-      barrier_arrive(block.outputs_empty(outputs.box, outputs_at.index()));
       outputs_at.advance();
       rows_at.advance();
       products_at.advance();
@@ -93,6 +100,14 @@ struct Jacobian {
     if (outputs.leads()) {
       wait_for_stores();
     }
+  }
+
+  // A buffer, once the copy has read it. Every thread arrives: it wrote there, and of a tail it read.
+  __device__ __forceinline__ void give_back(const RingPosition<Plan::kOutputBuffers>& at) const {
+    if (outputs.leads()) {
+      wait_for_stores_to_read<0>();
+    }
+    barrier_arrive(block.outputs_empty(outputs.box, at.index()));
   }
 
   __device__ __forceinline__ void ask_for_rows(int written, const RingPosition<Plan::kRowTiles>& at) const {
@@ -116,21 +131,29 @@ struct Jacobian {
     }
   }
 
-  __device__ __forceinline__ void divide(int chunk, uint32_t tile, uint32_t row_tile, const float (&scales)[kScales],
-                                         const RingPosition<Plan::kRowProductPlaces>& products_at) {
-    const uint32_t full = block.barrier(Plan::kRowProductsFull, products_at.index());
-    const uint32_t own_products = block.row_products(products_at.index()) + (lane >> 2) * 4;
+  // Where this lane's rows of band 0 have their products.
+  __device__ __forceinline__ uint32_t own_products(const RingPosition<Plan::kRowProductPlaces>& at) const {
+    return block.row_products(at.index()) + (lane >> 2) * 4;
+  }
+
+  __device__ __forceinline__ void send_products(uint32_t tile, uint32_t row_tile,
+                                                const RingPosition<Plan::kRowProductPlaces>& at) const {
+    const uint32_t full = block.barrier(Plan::kRowProductsFull, at.index());
     if (outputs.box == 0 && outputs.leads()) {
       barrier_expect(full, num_boxes() * Plan::kChunk * 4);
     }
-#pragma unroll 1
+#pragma unroll 2
     for (int band = first_band(); band < first_band() + kBands; ++band) {
-      send(own_products + band * 64, full, multiply(tile, row_tile, band));
+      send(own_products(at) + band * 64, full, multiply(tile, row_tile, band));
     }
-    barrier_wait(full, products_at.parity());
-#pragma unroll 1
+  }
+
+  __device__ __forceinline__ void divide(int chunk, uint32_t tile, uint32_t row_tile, const float (&scales)[kScales],
+                                         const RingPosition<Plan::kRowProductPlaces>& at) {
+    barrier_wait(block.barrier(Plan::kRowProductsFull, at.index()), at.parity());
+#pragma unroll 2
     for (int band = first_band(); band < first_band() + kBands; ++band) {
-      const float2 products = add_boxes(own_products + band * 64);
+      const float2 products = add_boxes(own_products(at) + band * 64);
       const float own_scale = kScales == 1 || band - first_band() < 2 ? scales[0] : scales[kScales - 1];
       const int row = band * 16 + (lane >> 2);
       const float2 scale = make_float2(usable(__shfl_sync(kAllLanes, own_scale, row % kWarp)),
