@@ -3,10 +3,10 @@
 // operation  normalized_query_gradient, family chunked, wgmma, bf16 native
 // state      D = 64 in 1 boxes of 64 columns: 32 registers of each thread of a warpgroup
 // products   1 of bf16 for each of the formula
-// block      512 threads: warpgroups 2 of copies, finished rows and sums (64 registers), scores (160), state (224)
-// grid       heads x items x tiles of 64 value columns; those of an item are a cluster
+// block      512 threads: warpgroups 2 of copies and sums (56 registers), scores (160), state (240)
+// grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 4 in shared memory
-// shared     194816 bytes from a multiple of 1024 on, 195840 with what finding it may take:
+// shared     184512 bytes from a multiple of 1024 on, 185536 with what finding it may take:
 //   offset  bytes  holds
 //        0   9216  stage 0: keys and z [72 x 64] x 1
 //     9216   8192  stage 0: queries [64 x 64] x 1
@@ -26,16 +26,14 @@
 //   126976   8192  stage 3: outputs of the forward [64 x 64] x 1
 //   135168   8192  outputs 0 [64 x 64]
 //   143360   8192  outputs 1 [64 x 64]
-//   151552   8192  rows that are divided 0 [64 x 64]
-//   159744   8192  rows that are divided 1 [64 x 64]
-//   167936   9216  weights 0 and ones [72 x 64]
-//   177152   9216  weights 1 and ones [72 x 64]
-//   186368   1024  factors of the outputs [64 x 2]
-//   187392   1024  lengths of the rows of q [64]
-//   188416   3584  g and d of rows [64] each
-//   192000    256  partial sums of the gradients of a and b
-//   192256   2048  products of rows and outputs [64 x 4 boxes] x 2
-//   194304    512  barriers, scales, the item
+//   151552   8192  outputs 2 [64 x 64]
+//   159744   9216  weights 0 and ones [72 x 64]
+//   168960   9216  weights 1 and ones [72 x 64]
+//   178176   1024  factors of the outputs [64 x 2]
+//   179200   1024  lengths of the rows of q [64]
+//   180224   3584  g and d of rows [64] each
+//   183808    256  partial sums of the gradients of a and b
+//   184064    448  barriers, scales, the item
 #include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
@@ -118,9 +116,9 @@ struct Products {
 
 // of a thread of each role; 128 at the start
 struct Registers {
-  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 64;"); }
+  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 56;"); }
   static __device__ __forceinline__ void score() { asm volatile("setmaxnreg.inc.sync.aligned.u32 160;"); }
-  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 224;"); }
+  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
 };
 
 struct Spec {
@@ -141,21 +139,21 @@ struct Spec {
   static constexpr int kStages = 4;
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 2;
-  static constexpr int kOutputBuffers = 2;
-  static constexpr bool kFinishesRows = true;
-  static constexpr int kRowTiles = 2;
+  static constexpr int kOutputBuffers = 3;
+  static constexpr bool kFinishesRows = false;
+  static constexpr int kRowTiles = 0;
   using Registers = ::Registers;
   using Products = ::Products;
 };
 
 using Plan = linattn::hopper::HopperPlan<Spec>;
 static_assert(Plan::kThreads == 512, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 195840, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 185536, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 32, "the header and the resource plan disagree on state");
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    la_chunked_normalized_query_gradient_wgmma_d64_bf16(const __grid_constant__ linattn::hopper::HopperRowGradientArguments arguments) {
+    la_chunked_normalized_query_gradient_wgmma_d64_bf16(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
   linattn::let_later_kernels_start();
   linattn::wait_for_earlier_kernels();
   linattn::hopper::gradient<Plan>(arguments);

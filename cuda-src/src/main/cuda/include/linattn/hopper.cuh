@@ -26,6 +26,13 @@ __device__ __forceinline__ uint32_t block_number() {
   return number;
 }
 
+// 1 where the launch has no clusters. Addresses in blocks of a cluster are then illegal.
+__device__ __forceinline__ uint32_t blocks_of_cluster() {
+  uint32_t count;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+  return count;
+}
+
 // --- Barriers -------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {

@@ -96,7 +96,8 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
       barrier_init(block.barrier(Plan::kRowTileFull, i), 1);
     }
     for (int i = 0; i < Plan::kRowProductPlaces; ++i) {
-      barrier_init(block.barrier(Plan::kRowProductsFull, i), 1);
+      // With their bytes from all blocks of a cluster, else from the threads that form them.
+      barrier_init(block.barrier(Plan::kRowProductsFull, i), blocks_of_cluster() == 1 ? Plan::kJacobianWarps * kWarp : 1);
     }
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {

@@ -139,12 +139,22 @@ struct Jacobian {
   __device__ __forceinline__ void send_products(uint32_t tile, uint32_t row_tile,
                                                 const RingPosition<Plan::kRowProductPlaces>& at) const {
     const uint32_t full = block.barrier(Plan::kRowProductsFull, at.index());
-    if (outputs.box == 0 && outputs.leads()) {
+    const bool alone = blocks_of_cluster() == 1;  // and then has whole rows; it has no address to send to
+    if (!alone && outputs.box == 0 && outputs.leads()) {
       barrier_expect(full, num_boxes() * Plan::kChunk * 4);
     }
 #pragma unroll 2
     for (int band = first_band(); band < first_band() + kBands; ++band) {
-      send(own_products(at) + band * 64, full, multiply(tile, row_tile, band));
+      const float2 products = multiply(tile, row_tile, band);
+      const uint32_t word = own_products(at) + band * 64 + own_box() * Plan::kChunk * 4;
+      if (alone) {
+        keep(word, products);
+      } else {
+        send(word, full, products);
+      }
+    }
+    if (alone) {
+      barrier_arrive(full);
     }
   }
 
@@ -197,10 +207,18 @@ struct Jacobian {
                        __shfl_sync(kAllLanes, odd ? second_frag[3] : second_frag[2], diagonal_lane));
   }
 
+  // Among the boxes of a row.
+  __device__ __forceinline__ int own_box() const { return block.work.tile * Plan::kBeside + outputs.box; }
+
+  __device__ __forceinline__ void keep(uint32_t word, float2 products) const {
+    if ((lane & 3) == 0) {
+      store_float(word, products.x);
+      store_float(word + 32, products.y);
+    }
+  }
+
   // To every block of the item, itself too. Of the four lanes of a row each sends to one.
-  __device__ __forceinline__ void send(uint32_t own_products, uint32_t full, float2 products) const {
-    const int box = block.work.tile * Plan::kBeside + outputs.box;
-    const uint32_t word = own_products + box * Plan::kChunk * 4;
+  __device__ __forceinline__ void send(uint32_t word, uint32_t full, float2 products) const {
     for (int rank = lane & 3; rank < num_tiles(); rank += 4) {
       const uint32_t full_there = address_in_block(full, rank);
       store_float_async(address_in_block(word, rank), products.x, full_there);

@@ -295,11 +295,13 @@ public record HopperPlan(
 
   /**
    * Whether dq and dk leave as gradients of rows that are divided, not of what these are divided
-   * to: warps for it there are where nothing is converted.
+   * to: warps for it there are where nothing is converted. Of 64 columns and fewer not yet: blocks
+   * that have whole rows have finished them on the emulator alone.
    */
   static boolean finishesRows(Operation operation, int headDim, ElementType element) {
     return scalesRows(operation)
         && !isSums(operation)
+        && headDim > KernelSpec.BOX_COLUMNS
         && headDim <= MAX_WHOLE_HEAD_DIM
         && element != ElementType.F32;
   }

@@ -118,8 +118,8 @@ class PlannerTest {
       int most =
           switch (mode) {
             case TF32 -> 32_768;
-            case ACCURATE -> 262_144;
-            case DEFAULT -> 1_048_576;
+            case ACCURATE -> 163_840;
+            case DEFAULT -> 524_288;
           };
       assertThat(plan.kind()).as(mode.name()).isEqualTo(Kind.SEGMENTED);
       assertThat(plan.cut().longest()).as(mode.name()).isBetween(most / 2, most);
