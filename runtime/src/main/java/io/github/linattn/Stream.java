@@ -24,7 +24,8 @@ public interface Stream extends AutoCloseable {
 
   /**
    * Notes what {@code work} queues here instead of doing it. Calls that wait, and copies of memory
-   * that is not pinned, fail inside.
+   * that is not pinned, fail inside; meanwhile so do those of other threads that wait for the whole
+   * device, as freeing its memory and copies to and from arrays do.
    *
    * @throws UnsupportedOperationException if this is a stream of the CPU
    */
