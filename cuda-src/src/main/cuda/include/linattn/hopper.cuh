@@ -26,7 +26,7 @@ __device__ __forceinline__ uint32_t block_number() {
   return number;
 }
 
-// 1 where the launch has no clusters: store_float_async was an illegal instruction there.
+// 1 where the launch has no clusters. Addresses in blocks of a cluster are then illegal.
 __device__ __forceinline__ uint32_t blocks_of_cluster() {
   uint32_t count;
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));

@@ -137,10 +137,10 @@ final class Rates {
 
   /**
    * The most tokens of an item. Where tensor cores add to the state they truncate, and its error
-   * grows with the chunks added, at worst by 1.1e-8 a token; that is to stay below what the operands
-   * lose. The sums of chunks of split operands are added in fp32, rounded to nearest. Measured of
-   * ACCURATE: 1.1e-6 in o after 150,000 tokens, 1.9e-6 in dk after 100,000 and 2.6e-6 after 150,000;
-   * of DEFAULT nothing to be seen after 300,000.
+   * grows with the chunks added, at worst by 1.1e-8 a token; that is to stay below what the
+   * operands lose. The sums of chunks of split operands are added in fp32, rounded to nearest.
+   * Measured of ACCURATE: 1.1e-6 in o after 150,000 tokens, 1.9e-6 in dk after 100,000 and 2.6e-6
+   * after 150,000; of DEFAULT nothing to be seen after 300,000.
    */
   static int mostItemTokens(KernelEntry kernel) {
     return switch (kernel.precision()) {
