@@ -97,7 +97,7 @@ final class ChunkedForwardTest extends OnFakeKernels {
   }
 
   @Test
-  void onePassLaunchesAClusterForEachItemAndTheRecurrenceBehindIt() {
+  void onePassLaunchesTheTilesOfEachItemAndTheRecurrenceBehindThem() {
     AttentionShape shape = new AttentionShape(2, 64, 32, 100, D, 192);
     try (Fixture f = new Fixture(shape, DType.BF16)) {
       LinearAttention.builder().coefficients(2, 3).on(f.gpu).forwardInto(f.q, f.k, f.v, f.o, f.g);
@@ -105,7 +105,7 @@ final class ChunkedForwardTest extends OnFakeKernels {
       assertThat(cudart.launchKernel(0)).isEqualTo("la_chunked_forward_wgmma_d128_bf16");
       assertThat(cudart.launchKernel(1)).isEqualTo("la_chunked_recurrence_simt_bf16");
       assertThat(cudart.launchBlocks(0)).isEqualTo(2 * 64 * 3);
-      assertThat(cudart.launchCluster(0)).isEqualTo(3);
+      assertThat(cudart.launchCluster(0)).as("three tiles are no pairs").isEqualTo(1);
       assertThat(cudart.launchedEarly(0)).isTrue();
       assertThat(cudart.launchBlocks(1)).as("of 2 x 64 x 6 tiles").isEqualTo(2 * 132);
       assertThat(cudart.launchedEarly(1)).isTrue();
