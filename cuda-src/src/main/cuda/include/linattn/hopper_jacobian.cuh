@@ -11,8 +11,8 @@
 namespace linattn {
 namespace hopper {
 
-// Warps of a box of 64 columns of the outputs; each has bands of 16 rows, of which it works on two at a time. A lane has columns 2 t, 2 t + 1 of each eight,
-// t = lane % 4, of rows `lane / 4` of a band and 8 more.
+// Warps of a box of 64 columns of the outputs; each has bands of 16 rows, of which it works on two at a time. A lane has
+// columns 2 t, 2 t + 1 of each eight, t = lane % 4, of rows `lane / 4` of a band and 8 more.
 template <class Plan>
 struct Jacobian {
   static constexpr int kFirstBarrier = 2 + Plan::kBeside;  // of as many as there are boxes

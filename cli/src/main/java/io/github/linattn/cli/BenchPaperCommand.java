@@ -178,10 +178,9 @@ final class BenchPaperCommand implements Callable<Integer> {
    */
   private List<Problem> missingOfPeers(PointFile file, boolean gpu) {
     List<Problem> problems = new ArrayList<>();
-    for (String method : Peers.METHODS) {
+    for (String method : Peers.METHODS.stream().filter(peers::contains).toList()) {
       String name = gpu ? method : method + " cpu";
       sweeps.stream()
-          .filter(sweep -> peers.contains(method))
           .flatMap(
               sweep -> sweep.peers(quick).stream().map(each -> each.problem(sweep.title(), name)))
           .filter(problem -> !file.stands(problem))

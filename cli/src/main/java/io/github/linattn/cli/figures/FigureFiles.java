@@ -71,7 +71,7 @@ public final class FigureFiles {
     Files.write(Path.of(path + ".csv"), csv(figure));
   }
 
-  /** Cuts coordinates of letters to a hundredth of a pixel: a third of the bytes. */
+  /** Cuts coordinates to a hundredth of a pixel, which leaves three quarters of the bytes. */
   private static void shorten(Path drawing) throws IOException {
     String text = Files.readString(drawing);
     Files.writeString(drawing, DIGITS.matcher(text).replaceAll("$1"));
