@@ -161,6 +161,11 @@ class RingPosition<2> {
   __device__ __forceinline__ int index() const { return steps & 1; }
   __device__ __forceinline__ uint32_t parity() const { return static_cast<uint32_t>(steps) >> 1 & 1; }
   __device__ __forceinline__ void advance() { ++steps; }
+  __device__ __forceinline__ RingPosition ahead(int further) const {
+    RingPosition position;
+    position.steps = steps + further;
+    return position;
+  }
 
  private:
   int steps = 0;

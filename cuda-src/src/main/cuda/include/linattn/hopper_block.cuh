@@ -55,6 +55,34 @@ struct HopperRowGradientArguments {
   TensorMap rows;
 };
 
+// dq, dk and dv by one launch: the tasks of dk and of dv, and what dq wants beside. With o in output_rows of the task of
+// dk, marks of dk and dv in their tasks; the partial sums go where those of the task of dv are.
+//
+// offset  bytes  member
+//      0   2048  gradients
+//   2048    128  query_gradient  dq
+//   2176      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
+//                                than a chunk
+//   2184      8  last_key_sum    z
+//   2192      8  first_state     S before the first token, or null for zeros
+//   2200      8  first_key_sum   z
+//   2208      8  query_marks     of dq, as marks are of its own sweep
+//   2216     32  query_out       dq
+//   2248      8  first_value_sum u before the first token, or null for zeros
+//   2256     48  reserved
+struct alignas(64) HopperOneSweepArguments {
+  HopperGradientArguments gradients;
+  TensorMap query_gradient;
+  const float* last_state;
+  const float* last_key_sum;
+  const float* first_state;
+  const float* first_key_sum;
+  uint32_t* query_marks;
+  TensorView query_out;
+  const float* first_value_sum;
+  int64_t reserved[6];
+};
+
 template <class Plan>
 __device__ __forceinline__ int chunks_of(int tokens) {
   return (tokens + Plan::kChunk - 1) / Plan::kChunk;

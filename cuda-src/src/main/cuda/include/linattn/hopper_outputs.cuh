@@ -12,8 +12,7 @@ struct Outputs {
   static constexpr int kFirstBarrier = 1;  // of as many as there are warpgroups with outputs
   // Of additions to marks that don't wait for one another.
   static constexpr int kMarkChains = Plan::kGradient ? 4 : 1;
-  // Where registers are short an output that is not finite spoils u instead, and with it the outputs to come.
-  static constexpr bool kMarksInSums = Plan::kGradient && Plan::kHeadDim > 128;
+  static constexpr bool kMarksInSums = Plan::kMarksInSums;
   using Half = typename Plan::Half;
 
   const Block<Plan>& block;

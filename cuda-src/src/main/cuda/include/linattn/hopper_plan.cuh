@@ -68,6 +68,8 @@ struct HopperPlan {
   // Whether warpgroups mark their columns themselves, so that nothing is kept until all meet: cheaper in registers
   // unless scales follow the tokens.
   static constexpr bool kMarksAtOnce = kReverse && !kFollows;
+  // Where registers are short an output that is not finite spoils u instead of marks, and with it the outputs to come.
+  static constexpr bool kMarksInSums = kGradient && kHeadDim > 128;
   // Rows of fp32 for two warpgroups of the state: the warps behind the producer convert them, the producer weighs.
   static constexpr bool kCompact = kReverse && kConverted && kBeside > 1;
   // Where these are split outputs leave from the place of their queries.

@@ -329,14 +329,14 @@ struct State {
         uint32_t half_frag[kPairs];
         make_operands(scale, 0, half_frag);
         barrier_wait(block.query_full(at.index()), at.parity());
-        add_state_query(outputs_frag, half_frag, at.index(), 0);
+        add_state_query(outputs_frag, half_frag, operand(block.query(at.index(), 0)), 0);
       } else {
         barrier_wait(block.query_full(at.index()), at.parity());
 #pragma unroll
         for (int part = 0; part < kQueryParts; ++part) {
           uint32_t half_frag[kPairs];
           make_operands(scale, part, half_frag);
-          add_state_query(outputs_frag, half_frag, at.index(), part);
+          add_state_query(outputs_frag, half_frag, operand(block.query(at.index(), 0)), part);
           if (part + 1 < kQueryParts) {
             products_commit();
             products_wait<0>();
@@ -875,12 +875,11 @@ struct State {
 
   // O^T (+)= S^T Q^T over the key columns of a part; the first product of part 0 starts O^T.
   __device__ __forceinline__ void add_state_query(float (&outputs_frag)[36], uint32_t (&half_frag)[kPairs],
-                                                  int stage_idx, int part) {
+                                                  uint64_t query, int part) {
     pin(half_frag);
     pin(outputs_frag);
     pin_parts(state_frag);
     products_fence();
-    const uint64_t query = operand(block.query(stage_idx, 0));
 #pragma unroll
     for (int i = 0; i < kPairs / 4 && part * (kPairs / 4) + i < kSteps; ++i) {
       const int step = part * (kPairs / 4) + i;

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.ColumnPlan;
 import io.github.linattn.kernelgen.HopperPlan;
+import io.github.linattn.kernelgen.OneSweepPlan;
 import io.github.linattn.kernelgen.ResourcePlan;
 import io.github.linattn.kernelgen.RowPlan;
 import io.github.linattn.kernelgen.ScanPlan;
@@ -53,6 +54,7 @@ class EmulationTest {
         case ColumnPlan columns -> centerThreads = columns.threads();
         case RowPlan rows -> lanes = Math.max(lanes, rows.lanesPerRow());
         case HopperPlan hopper -> throw new AssertionError(hopper);
+        case OneSweepPlan sweep -> throw new AssertionError(sweep);
         case TilePlan tiles -> throw new AssertionError(tiles);
       }
     }

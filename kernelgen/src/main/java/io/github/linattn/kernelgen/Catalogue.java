@@ -109,6 +109,9 @@ public final class Catalogue {
                     HopperPlan.exists(operation, headDim, numbers.element, numbers.precision))
             .map(operation -> chunked(operation, Technique.WGMMA, headDim, numbers, hopper))
             .forEach(specs::add);
+        if (OneSweepPlan.exists(headDim, numbers.element)) {
+          specs.add(chunked(Operation.ONE_SWEEP, Technique.WGMMA, headDim, numbers, hopper));
+        }
       }
       Set<Architecture> mma = mmaArchitectures(headDim, numbers, portable);
       if (!mma.isEmpty() && mmaFits(headDim, numbers)) {

@@ -249,7 +249,7 @@ final class HopperText {
         plan.rowTiles());
   }
 
-  private static String tag(ElementType element) {
+  static String tag(ElementType element) {
     return switch (element) {
       case F32 -> "F32";
       case BF16 -> "Bf16";

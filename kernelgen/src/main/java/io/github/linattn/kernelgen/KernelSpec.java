@@ -76,7 +76,9 @@ public record KernelSpec(
         requireChunked(operation, technique, elementType, precision);
         requireChunkedHeadDim(operation, technique, headDim);
         requireWgmma(technique, architectures);
-        if (technique == Technique.WGMMA) {
+        if (operation == Operation.ONE_SWEEP) {
+          OneSweepPlan.of(headDim, elementType);
+        } else if (technique == Technique.WGMMA) {
           HopperPlan.of(operation, headDim, elementType, precision);
         } else if (operation.keepsState()) {
           TilePlan.sweep(operation, headDim, elementType, precision);
@@ -180,7 +182,8 @@ public record KernelSpec(
               NORMALIZED_STATE_SUMS,
               NORMALIZED_QUERY_GRADIENT,
               NORMALIZED_KEY_VALUE_GRADIENT,
-              NORMALIZED_GRADIENT_SUMS ->
+              NORMALIZED_GRADIENT_SUMS,
+              ONE_SWEEP ->
               technique == Technique.WGMMA; // others ask at run time
           case STATE_OUTPUTS, GRADIENT_OUTPUTS -> technique == Technique.MMA;
           case STATE_SCAN -> technique == Technique.SIMT && elementType == ElementType.F32;

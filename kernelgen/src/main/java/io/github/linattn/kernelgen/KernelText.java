@@ -18,6 +18,7 @@ public final class KernelText {
   public static String emit(KernelSpec spec) {
     return switch (ResourcePlan.of(spec)) {
       case HopperPlan hopper -> HopperText.emit(spec, hopper);
+      case OneSweepPlan sweep -> OneSweepText.emit(spec, sweep);
       case TilePlan tiles -> TileText.emit(spec, tiles);
       case ScanPlan scan -> scan(spec, scan);
       case ColumnPlan columns -> columns(spec, columns);

@@ -78,6 +78,12 @@ public enum Operation {
   /** The sums for these, with rows of q divided by their length. */
   NORMALIZED_GRADIENT_SUMS("normalized_gradient_sums", false),
 
+  /**
+   * dq, dk and dv from the last token on, with the state after it, of which chunk after chunk is
+   * taken out; and the gradient of the state before.
+   */
+  ONE_SWEEP("one_sweep_gradient", false),
+
   /** dq, dk or dv of each item from one state, without causality. */
   GRADIENT_OUTPUTS("gradient_outputs", false),
 

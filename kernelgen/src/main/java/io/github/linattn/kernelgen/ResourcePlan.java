@@ -1,7 +1,8 @@
 package io.github.linattn.kernelgen;
 
 /** What one block of a kernel uses, and how many blocks a launch takes. */
-public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, HopperPlan, TilePlan {
+public sealed interface ResourcePlan
+    permits ScanPlan, RowPlan, ColumnPlan, HopperPlan, OneSweepPlan, TilePlan {
 
   /** Threads per block that every supported GPU allows. */
   int MAX_THREADS = 1024;
@@ -58,6 +59,7 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, Hopp
           NORMALIZED_QUERY_GRADIENT,
           NORMALIZED_KEY_VALUE_GRADIENT,
           NORMALIZED_GRADIENT_SUMS,
+          ONE_SWEEP,
           GRADIENT_OUTPUTS,
           GRADIENT_RECURRENCE,
           NORMALIZE_ROWS_GRADIENT ->
@@ -66,6 +68,9 @@ public sealed interface ResourcePlan permits ScanPlan, RowPlan, ColumnPlan, Hopp
   }
 
   private static ResourcePlan chunked(KernelSpec spec) {
+    if (spec.operation() == Operation.ONE_SWEEP) {
+      return OneSweepPlan.of(spec);
+    }
     return spec.technique() == Technique.WGMMA ? HopperPlan.of(spec) : TilePlan.of(spec);
   }
 }

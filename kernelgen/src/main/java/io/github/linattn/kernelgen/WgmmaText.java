@@ -6,8 +6,9 @@ import java.util.Locale;
 import java.util.StringJoiner;
 
 /**
- * C++ functions around {@code wgmma.mma_async}: d (+)= A B for A of 64 x 16, B of 16 x N and fp32
- * d, which is a prefix of the registers of an array. The last argument says whether d is added to.
+ * C++ functions around {@code wgmma.mma_async}: d (+)= A B or d (+)= -A B for A of 64 x 16, B of 16
+ * x N and fp32 d, which is a prefix of the registers of an array. The last argument says whether d
+ * is added to.
  */
 final class WgmmaText {
   private static final int MOST_COLUMNS = 256;
@@ -23,6 +24,7 @@ final class WgmmaText {
    * @param fragment whether A is in registers, four words of each thread, and not in shared memory
    * @param rowsOfA whether A contracts over the rows of its tile and not along them
    * @param rowsOfB whether B does
+   * @param negates whether A B is taken off d
    */
   record Instruction(
       String name,
@@ -31,7 +33,19 @@ final class WgmmaText {
       ElementType operand,
       boolean fragment,
       boolean rowsOfA,
-      boolean rowsOfB) {
+      boolean rowsOfB,
+      boolean negates) {
+    Instruction(
+        String name,
+        int columns,
+        int registers,
+        ElementType operand,
+        boolean fragment,
+        boolean rowsOfA,
+        boolean rowsOfB) {
+      this(name, columns, registers, operand, fragment, rowsOfA, rowsOfB, false);
+    }
+
     Instruction {
       if (columns < 8 || columns > MOST_COLUMNS || columns % 8 != 0) {
         throw new IllegalArgumentException("N is a multiple of 8 up to 256, not " + columns);
@@ -46,6 +60,11 @@ final class WgmmaText {
       if (fragment && rowsOfA) {
         throw new IllegalArgumentException("A in registers has one layout");
       }
+    }
+
+    /** The same that takes A B off d. */
+    Instruction negative() {
+      return new Instruction(name, columns, registers, operand, fragment, rowsOfA, rowsOfB, true);
     }
   }
 
@@ -70,7 +89,7 @@ final class WgmmaText {
       operands.add("%" + (count + 1));
     }
     operands.add("accumulate");
-    operands.add("1");
+    operands.add(it.negates ? "-1" : "1");
     operands.add("1");
     if (!it.fragment) {
       operands.add(it.rowsOfA ? "1" : "0");

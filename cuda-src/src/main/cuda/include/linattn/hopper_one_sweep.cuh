@@ -1,0 +1,836 @@
+// dq, dk and dv of an item by one walk from its last chunk on, for rows of 128 columns of 16 bits:
+// docs/decisions/0012-one-sweep.md. S, which dq takes from the tokens before, comes as it is after the last of them, and
+// chunk after chunk is taken out of it; S before the first chunk is known and takes the place of what is left.
+//
+// Blocks are clusters of two: one forms dk and the columns 64 to 127 of dq, the other dv and the columns 0 to 63. With
+// w = b dO / g, d = o . w and E_pi = v_p . w_i - d_i,
+//
+//   dk_p = sum over i >= p of E_pi q_i
+//   dv_p = sum over i >= p of (a / b + k_p . q_i) w_i
+//   dq_i = sum over n <= i of E_ni k_n
+//   b da = sum over n <= i of E_ni
+//
+// Warpgroups in this order:
+//
+//   score   w where dO landed, half of d, which blocks send to each other, E, and W of dv
+//   state   two, with 64 columns each of dk or dv and of the sums over the tokens after
+//   prefix  64 columns of dq, with S and z of the tokens before
+//
+// A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k.
+#pragma once
+
+#include "linattn/hopper_outputs.cuh"
+#include "linattn/hopper_score.cuh"
+#include "linattn/hopper_state.cuh"
+#include "linattn/hopper_tiles.cuh"
+
+namespace linattn {
+namespace hopper {
+
+// With the task of dk, or of dv.
+template <class Spec_, bool kIsKey_ = true>
+struct OneSweepPlan : HopperPlan<Spec_> {
+  using Base = HopperPlan<Spec_>;
+  static constexpr bool kIsKey = kIsKey_;
+  static_assert(Base::kHeadDim == 128 && !Base::kConverted && !Base::kScaled, "what its registers suffice for");
+  static constexpr bool kWeighsInState = false;
+  static constexpr bool kMarksInSums = true;
+  static constexpr bool kFormsDelta = true;
+  static constexpr bool kMerged = true;  // operands are made of few columns of a state at a time
+  static constexpr bool kScoresProduce = true;
+
+  static constexpr int kKeyBox = Base::kBoxBytes;
+  static constexpr int kQueryBox = Base::kBoxBytes;
+  static constexpr int kQueryOffset = 0;
+  static constexpr int kKeyOffset = 2 * Base::kBoxBytes;
+  static constexpr int kValueOffset = 4 * Base::kBoxBytes;
+  static constexpr int kOtherOffset = 6 * Base::kBoxBytes;  // v with the task of dv, a box of k with that of dk
+  static constexpr int kRowsOffset = 8 * Base::kBoxBytes;   // a box of o
+  static constexpr int kStageBytes = 9 * Base::kBoxBytes;
+
+  static constexpr int kStagesOffset = 0;
+  static constexpr int kOutputsOffset = Base::kStages * kStageBytes;
+  static constexpr int kOutputTiles = 2 * Base::kOutputBuffers + 1;  // the last is that of dq
+  static constexpr int kWeightBytes = Base::kBoxBytes + Base::kExtraBytes;
+  static constexpr int kWeightsOffset = kOutputsOffset + kOutputTiles * Base::kOutputBytes;
+  static constexpr int kOnesOffset = kWeightsOffset + 2 * kWeightBytes;  // 8 rows
+  // g of the rows of chunks, and two parts of d behind. Who sends its part of those of a chunk has received the other
+  // part of the chunk before, which its peer sent once it had left all but two chunks before that.
+  static constexpr int kDeltaParts = 2;
+  static constexpr int kRowPlaces = 4;
+  static constexpr int kRowBytesOfChunk = (1 + kDeltaParts) * Base::kChunk * 4;
+  static constexpr int kRowValuesOffset = kOnesOffset + Base::kExtraBytes;
+  static constexpr int kPartialsOffset = kRowValuesOffset + kRowPlaces * kRowBytesOfChunk;
+  static constexpr int kBarriersOffset = kPartialsOffset + Base::kPartialsBytes;
+
+  static constexpr int kFull = 0;
+  static constexpr int kEmpty = kFull + Base::kStages;
+  static constexpr int kReady = kEmpty + Base::kStages;  // rows of dO are weighed, and those past the end cleared
+  static constexpr int kRowsFull = kReady + Base::kStages;
+  static constexpr int kDeltaFull = kRowsFull + kRowPlaces;
+  static constexpr int kWeightsFull = kDeltaFull + kRowPlaces;
+  static constexpr int kWeightsEmpty = kWeightsFull + 2;
+  static constexpr int kPartialsFull = kWeightsEmpty + 2;
+  static constexpr int kNumBarriers = kPartialsFull + 1;
+  static constexpr int kWorkOffset = kBarriersOffset + kNumBarriers * 8;
+  static constexpr int kSharedBytes = kWorkOffset + 56 + Base::kAlignment;
+
+  static constexpr int kStateGroup = 1;
+  static constexpr int kPrefixGroup = kStateGroup + Base::kBeside;
+  static constexpr int kThreads = (kPrefixGroup + 1) * kWarpgroup;
+  static constexpr int kSummingWarps = 4 * kPrefixGroup;
+};
+
+// What roles know of the tiles of a stage, by the task of the block.
+template <class Plan>
+struct SweepTiles {
+  const Block<Plan>& block;
+
+  __device__ __forceinline__ explicit SweepTiles(const Block<Plan>& shared) : block(shared) {}
+
+  __device__ __forceinline__ uint32_t full(int stage) const { return block.barrier(Plan::kFull, stage); }
+  __device__ __forceinline__ uint32_t empty(int stage) const { return block.barrier(Plan::kEmpty, stage); }
+  __device__ __forceinline__ uint32_t ready(int stage) const { return block.barrier(Plan::kReady, stage); }
+  __device__ __forceinline__ uint32_t delta_full(int place) const { return block.barrier(Plan::kDeltaFull, place); }
+
+  __device__ __forceinline__ uint32_t other(int stage) const { return block.stage(stage) + Plan::kOtherOffset; }
+  // Rows of dO, of w once the stage is ready.
+  __device__ __forceinline__ uint32_t output_gradient(int stage) const {
+    return Plan::kIsKey ? block.key(stage, 0) : block.value(stage, 0);
+  }
+  __device__ __forceinline__ uint32_t values(int stage) const { return Plan::kIsKey ? block.query(stage, 0) : other(stage); }
+  // The 64 columns of k that those of dq belong to.
+  __device__ __forceinline__ int key_box() const { return Plan::kIsKey ? 1 : 0; }
+  __device__ __forceinline__ uint32_t keys(int stage) const { return Plan::kIsKey ? other(stage) : block.query(stage, 0); }
+  __device__ __forceinline__ uint32_t ones() const { return block.base + Plan::kOnesOffset; }
+
+  // E has both buffers with the task of dk, chunk by chunk; with that of dv one, and W the other.
+  __device__ __forceinline__ int entries_buffer(int chunk) const { return Plan::kIsKey ? chunk & 1 : 0; }
+  __device__ __forceinline__ int weights_buffer(int chunk) const { return Plan::kIsKey ? chunk & 1 : 1; }
+  __device__ __forceinline__ uint32_t parity(int chunk) const { return (Plan::kIsKey ? chunk >> 1 : chunk) & 1; }
+  __device__ __forceinline__ uint32_t weights_full(int buffer) const { return block.barrier(Plan::kWeightsFull, buffer); }
+  __device__ __forceinline__ uint32_t weights_empty(int buffer) const { return block.barrier(Plan::kWeightsEmpty, buffer); }
+  __device__ __forceinline__ int weights_readers(int buffer) const {  // threads of the states, a lane of each warp of S
+    return (Plan::kIsKey || buffer == 1 ? Plan::kBeside * kWarpgroup : 0) + (Plan::kIsKey || buffer == 0 ? 4 : 0);
+  }
+
+  __device__ __forceinline__ void load(const HopperOneSweepArguments& args, int chunk, int stage) const {
+    const ItemWork& work = block.work;
+    const TileCoordinates first = {0, work.start + block.first_token(chunk), work.head, work.batch};
+    const TileCoordinates second = {Plan::kBoxColumns, first.token, first.head, first.batch};
+    const HopperGradient& key_task = args.gradients.tasks[0];
+    const HopperGradient& value_task = args.gradients.tasks[1];
+    const uint32_t barrier = full(stage);
+    barrier_expect(barrier, (Plan::kIsKey ? 8 : 9) * Plan::kBoxBytes);
+    load_row(&value_task.value, output_gradient(stage), first, second, barrier);
+    load_tile(block.stage(stage) + Plan::kRowsOffset, &key_task.output_rows, Plan::kIsKey ? first : second, barrier);
+    load_row(&key_task.query, values(stage), first, second, barrier);
+    load_row(&key_task.value, Plan::kIsKey ? block.value(stage, 0) : block.key(stage, 0), first, second, barrier);  // q
+    if constexpr (Plan::kIsKey) {
+      load_tile(keys(stage), &value_task.query, second, barrier);
+    } else {
+      load_row(&value_task.query, keys(stage), first, second, barrier);
+    }
+  }
+  __device__ __forceinline__ static void load_row(const TensorMap* map, uint32_t tile, const TileCoordinates& first,
+                                                  const TileCoordinates& second, uint32_t barrier) {
+    load_tile(tile, map, first, barrier);
+    load_tile(tile + Plan::kBoxBytes, map, second, barrier);
+  }
+
+  // What the block has of b da.
+  __device__ __forceinline__ void tell(double sum) const {
+    sum = sum_lanes(sum);
+    if (threadIdx.x % kWarp == 0) {
+      sums_smem()[threadIdx.x / kWarp] = sum;
+      barrier_arrive(block.barrier(Plan::kPartialsFull));
+    }
+  }
+  __device__ __forceinline__ double* sums_smem() const {
+    extern __shared__ unsigned char shared[];
+    return reinterpret_cast<double*>(shared + (block.base - shared_address(shared)) + Plan::kPartialsOffset);
+  }
+};
+
+template <class Plan>
+struct SweepScore : Scores<Plan> {
+  using Base = Scores<Plan>;
+  using Base::at;
+  using Base::block;
+  using Base::lane;
+  using Base::warp;
+  using Half = typename Plan::Half;
+  static constexpr int kRows = 16;            // of a warp
+  static constexpr int kConstantParts = 2;    // of 16 bits
+  static constexpr int kOnesRow = 3;          // behind the weights: what adds up the rows of z
+  static constexpr int kBarrier = 4;          // behind those of the roles with outputs
+
+  SweepTiles<Plan> tiles;
+  RingPosition<Plan::kRowPlaces> rows_at;
+  float slope;       // b
+  float ratio;       // a / b
+  double sum = 0.0;  // of E, and of d times the tokens before its row that are in other chunks, taken off
+
+  __device__ __forceinline__ SweepScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
+      : Base(shared, warp_in_group, lane_idx), tiles(shared), slope(shared.slope_of(0)), ratio(shared.constant_of(0) / slope) {}
+
+  __device__ __forceinline__ void run() {
+    ask(0);
+    ask(1);
+    double later_delta = 0.0;  // of the chunks after, of two rows of each
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      barrier_wait(tiles.full(at.index()), at.parity());
+      ask(chunk + 2);
+      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
+      const int num_rows = block.rows(chunk);
+      if (num_rows < Plan::kChunk) {
+        clear_tail(num_rows);
+      }
+      weigh_rows(num_rows);
+      send_delta(num_rows);
+      barrier_arrive(tiles.ready(at.index()));
+      barrier_wait(tiles.ready(at.index()), at.parity());
+      if constexpr (!Plan::kIsKey) {
+        weigh(chunk, false, num_rows, later_delta);
+      }
+      weigh(chunk, true, num_rows, later_delta);
+      arrive_once_a_warp(tiles.empty(at.index()), lane);
+      at.advance();
+      rows_at.advance();
+    }
+    if constexpr (!Plan::kIsKey) {
+      tiles.tell(sum - static_cast<double>(block.work.count) * later_delta);
+    }
+  }
+
+  __device__ __forceinline__ void ask(int chunk) const {
+    if (warp == 0 && chunk < block.num_chunks) {
+      ask_for_rows(block, chunk, lane);
+    }
+  }
+
+  __device__ __forceinline__ void clear_tail(int num_rows) const {
+    const int boxes = Plan::kIsKey ? 7 : 8;  // not those of o
+    for (int i = warp * kWarp + lane; i < boxes * Plan::kChunk * 8; i += kWarpgroup) {
+      const int row = i / 8 % Plan::kChunk;
+      if (row >= num_rows) {
+        const uint32_t box = block.stage(at.index()) + i / (8 * Plan::kChunk) * Plan::kBoxBytes;
+        store_unit(box + swizzled(row, i & 7), make_uint4(0, 0, 0, 0));
+      }
+    }
+    named_barrier(kBarrier, kWarpgroup);
+  }
+
+  // Rows of dO times b / g, those of this warp.
+  __device__ __forceinline__ void weigh_rows(int num_rows) const {
+    const int own = warp * kRows + (lane & 15);
+    const float weight =
+        own < num_rows ? slope * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
+    const uint32_t tile = tiles.output_gradient(at.index());
+#pragma unroll 2
+    for (int i = 0; i < kRows / 4; ++i) {
+      const float factor = __shfl_sync(kAllLanes, weight, i * 4 + (lane >> 3));
+      const uint32_t address = tile + swizzled(warp * kRows + i * 4 + (lane >> 3), lane & 7);
+#pragma unroll
+      for (int box = 0; box < Plan::kBoxes; ++box) {
+        const uint4 unit = load_unit(address + box * Plan::kBoxBytes);
+        store_unit(address + box * Plan::kBoxBytes, make_uint4(weighed(unit.x, factor), weighed(unit.y, factor),
+                                                               weighed(unit.z, factor), weighed(unit.w, factor)));
+      }
+    }
+    publish_to_async_proxy();
+    __syncwarp();
+  }
+  __device__ __forceinline__ static uint32_t weighed(uint32_t pair, float factor) {
+    return Half::pack(Half::low(pair) * factor, Half::high(pair) * factor);
+  }
+
+  // o . w of 64 columns, the diagonal of a product of tiles, to both blocks.
+  __device__ __forceinline__ void send_delta(int num_rows) const {
+    constexpr int kChains = 2;  // of sums, because a product waits for the one before
+    const int part = Plan::kIsKey ? 0 : 1;
+    float first_frag[kChains][4] = {};
+    float second_frag[kChains][4] = {};
+    const uint32_t weighed_rows = tiles.output_gradient(at.index()) + part * Plan::kBoxBytes;
+    const uint32_t output_rows = block.stage(at.index()) + Plan::kRowsOffset;
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint32_t unit = swizzled(warp * kRows + (lane & 15), step * 2 + (lane >> 4));
+      uint32_t gradient[4];
+      uint32_t output[4];
+      load_matrices(weighed_rows + unit, gradient);
+      load_matrices(output_rows + unit, output);
+      Half::add_product(first_frag[step % kChains], gradient, output[0], output[2]);
+      Half::add_product(second_frag[step % kChains], gradient, output[1], output[3]);
+    }
+    const bool odd = (lane >> 2 & 1) != 0;
+    const float first = odd ? first_frag[0][1] + first_frag[1][1] : first_frag[0][0] + first_frag[1][0];
+    const float second = odd ? second_frag[0][3] + second_frag[1][3] : second_frag[0][2] + second_frag[1][2];
+    const uint32_t barrier = tiles.delta_full(rows_at.index());
+    if (warp == 0 && lane == 0) {
+      barrier_expect(barrier, Plan::kDeltaParts * Plan::kChunk * 4);
+    }
+    if ((lane & 3) == lane >> 3) {  // it has the diagonal
+      const int row = this->row();
+      const uint32_t word = block.deltas(rows_at.index()) + (part * Plan::kChunk + row) * 4;
+#pragma unroll
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        const uint32_t to = address_in_block(word, rank);
+        const uint32_t at_barrier = address_in_block(barrier, rank);
+        store_float_async(to, row < num_rows ? first : 0.0f, at_barrier);
+        store_float_async(to + 32, row + 8 < num_rows ? second : 0.0f, at_barrier);
+      }
+    }
+    finish_reads();
+  }
+
+  // d of two columns.
+  __device__ __forceinline__ float2 deltas(int column) const {
+    const uint32_t words = block.deltas(rows_at.index()) + column * 4;
+    const float2 first = load_float2(words);
+    const float2 second = load_float2(words + Plan::kChunk * 4);
+    return make_float2(first.x + second.x, first.y + second.y);
+  }
+
+  // E, or W of dv: rows are tokens p, columns tokens i.
+  __device__ __forceinline__ void weigh(int chunk, bool entries, int num_rows, double& later_delta) {
+    const int row = this->row();
+    const int buffer = entries ? tiles.entries_buffer(chunk) : tiles.weights_buffer(chunk);
+    float scores_frag[Plan::Products::kScoreRegisters];
+    pin(scores_frag);
+    products_fence();
+    const uint64_t x = operand(entries ? tiles.values(at.index()) : block.query(at.index(), 0));
+    const uint64_t y = operand(entries ? tiles.output_gradient(at.index()) : block.key(at.index(), 0));
+#pragma unroll
+    for (int step = 0; step < Plan::kHeadDim / 16; ++step) {
+      const int further_on = step / 4 * Plan::kBoxBytes + step % 4 * 32;
+      Plan::Products::scores(scores_frag, further(x, further_on), further(y, further_on), step > 0);
+    }
+    products_commit();
+    products_wait<0>();
+    pin(scores_frag);
+    if (entries) {
+      barrier_wait(tiles.delta_full(rows_at.index()), rows_at.parity());
+    }
+    barrier_wait(tiles.weights_empty(buffer), tiles.parity(chunk) ^ 1);
+    const uint32_t weights =
+        block.weights(buffer) + swizzled(0, 0) + static_cast<uint32_t>((warp * kRows + (lane & 15)) * kRowBytes);
+    float entries_sum = 0.0f;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      if (pair >= warp) {  // below the diagonal are the zeros of the start
+        typename Base::Pair weights_frag;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int block8 = 2 * pair + i;
+          const int column = 8 * block8 + 2 * (lane & 3);
+          const float2 constant = entries ? negative(deltas(column)) : make_float2(ratio, ratio);
+          float w0 = scores_frag[4 * block8] + constant.x;
+          float w1 = scores_frag[4 * block8 + 1] + constant.y;
+          float w2 = scores_frag[4 * block8 + 2] + constant.x;
+          float w3 = scores_frag[4 * block8 + 3] + constant.y;
+          if (pair == warp) {
+            w0 = column >= row ? w0 : 0.0f;
+            w1 = column + 1 >= row ? w1 : 0.0f;
+            w2 = column >= row + 8 ? w2 : 0.0f;
+            w3 = column + 1 >= row + 8 ? w3 : 0.0f;
+          }
+          entries_sum += (w0 + w1) + (w2 + w3);  // rows past the end are zero
+          weights_frag.set(i, w0, w1, w2, w3);
+        }
+        this->store(weights, pair, weights_frag);
+      }
+    }
+    if (warp == 3) {  // it has the fewest weights
+      const int column = 2 * lane;
+      const float2 delta = entries ? deltas(column) : make_float2(0.0f, 0.0f);
+      const float2 constant = entries ? negative(delta) : make_float2(ratio, ratio);
+      store_constants(buffer, constant.x, constant.y);
+      if (entries) {
+        entries_sum -= static_cast<float>(num_rows * later_delta);
+        later_delta += static_cast<double>(delta.x) + delta.y;
+        write_delta(chunk, column, num_rows, delta);
+      }
+    }
+    if (entries) {
+      sum += entries_sum;
+    }
+    publish_to_async_proxy();
+    barrier_arrive(tiles.weights_full(buffer));
+  }
+
+  __device__ __forceinline__ static float2 negative(float2 pair) { return make_float2(-pair.x, -pair.y); }
+
+  // Of columns 2 lane and 2 lane + 1, in parts: the products add up constant times z there.
+  __device__ __forceinline__ void store_constants(int buffer, float low, float high) const {
+    const uint32_t rows = block.weights(buffer) + Plan::kBoxBytes + (lane & 3) * 4;
+#pragma unroll
+    for (int part = 0; part < kConstantParts; ++part) {
+      const uint32_t pair = Half::pack(low, high);
+      store_word(rows + swizzled(part, lane >> 2), pair);
+      low -= Half::low(pair);
+      high -= Half::high(pair);
+    }
+  }
+
+  // d = o . dO, for a repair.
+  __device__ __forceinline__ void write_delta(int chunk, int row, int num_rows, float2 delta) const {
+    if constexpr (!Plan::kIsKey) {
+      return;
+    }
+    const ItemWork& work = block.work;
+    const ChunkedArguments& args = block.chunked();
+    float* const delta_gmem = block.args.gradient.delta +
+                              (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens + work.start +
+                              block.first_token(chunk) + row;
+    const float2 normalizer = load_float2(block.normalizers(rows_at.index()) + row * 4);
+    if (row < num_rows) {
+      delta_gmem[0] = delta.x * normalizer.x / slope;
+    }
+    if (row + 1 < num_rows) {
+      delta_gmem[1] = delta.y * normalizer.y / slope;
+    }
+  }
+};
+
+// dk or dv, and its sums over the tokens after.
+template <class Plan>
+struct SweepState {
+  const Block<Plan>& block;
+  const HopperOneSweepArguments& args;
+  SweepTiles<Plan> tiles;
+  Outputs<Plan>& outputs;
+  State<Plan>& state;
+  // Sums of rows of z without a factor, of this thread's two columns; in lanes that have the column of ones.
+  float first_rows = 0.0f;
+  float second_rows = 0.0f;
+  double sum = 0.0;  // of v . w over the chunks after each v
+
+  __device__ __forceinline__ SweepState(const HopperOneSweepArguments& all, State<Plan>& sums)
+      : block(sums.block), args(all), tiles(sums.block), outputs(sums.outputs), state(sums) {}
+
+  __device__ __forceinline__ bool loads() const { return outputs.box == 0 && outputs.leads(); }
+
+  __device__ __forceinline__ void run() {
+    if (loads()) {
+      for (int chunk = 0; chunk < Plan::kStages && chunk < block.num_chunks; ++chunk) {
+        tiles.load(args, chunk, chunk);
+      }
+    }
+    __syncwarp();
+    state.start();
+    outputs.start();
+    RingPosition<Plan::kStages> at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      walk(chunk, at);
+      at.advance();
+    }
+    outputs.finish();
+    state.finish();
+    if constexpr (!Plan::kIsKey) {
+      add_first_values();
+      tiles.tell((outputs.lane & 3) == 1 ? sum : 0.0);
+    }
+    outputs.write_mark();
+  }
+
+  // The tokens before the first one.
+  __device__ __forceinline__ void add_first_values() {
+    if (args.first_value_sum != nullptr) {
+      const auto tile = tile_of<Plan>(block.chunked(), StateAddress<Plan>::block_number(block));
+      const float* const value_gmem = args.first_value_sum + tile.value_sum_offset(block.chunked()) +
+                                      outputs.box * Plan::kBoxColumns + outputs.value_column();
+      sum += static_cast<double>(first_rows) * value_gmem[0] + static_cast<double>(second_rows) * value_gmem[8];
+    }
+  }
+
+  __device__ __forceinline__ void walk(int chunk, const RingPosition<Plan::kStages>& at) {
+    const int lane = outputs.lane;
+    float outputs_frag[36];
+    outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
+    // Rows past the end are in the first chunk alone.
+    barrier_wait(chunk == 0 ? tiles.ready(0) : tiles.full(at.index()), at.parity());
+    const uint64_t query = operand(block.query(at.index(), 0));
+#pragma unroll
+    for (int part = 0; part < State<Plan>::kQueryParts; ++part) {
+      uint32_t half_frag[State<Plan>::kPairs];
+      state.make_operands(1.0f, part, half_frag);
+      state.add_state_query(outputs_frag, half_frag, query, part);
+      products_commit();
+      if (part + 1 < State<Plan>::kQueryParts || !Plan::kIsKey) {
+        products_wait<0>();
+        pin(half_frag);
+        pin(outputs_frag);
+        State<Plan>::pin_parts(state.state_frag);
+      }
+    }
+    if constexpr (!Plan::kIsKey) {
+      add_values(at.index());
+    }
+    const int buffer = tiles.weights_buffer(chunk);
+    barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
+    pin(outputs_frag);
+    products_fence();
+    const uint64_t value = operand(block.value(at.index(), outputs.box));
+    outputs.template add_value_weights<4>(outputs_frag, value, operand(block.weights(buffer)), true);
+    products_commit();
+    state.add_chunk(value, operand(block.key(at.index(), 0), Plan::kBoxBytes));
+    products_commit();
+    products_wait<1>();
+    pin(outputs_frag);
+    const bool has_rows = (lane & 3) == 1;
+    const float first = has_rows ? outputs_frag[33] : 0.0f;
+    const float second = has_rows ? outputs_frag[35] : 0.0f;
+    outputs_frag[33] -= first;
+    outputs_frag[35] -= second;
+    outputs.write(outputs_frag, 1.0f, chunk, buffer, chunk & 1);
+    products_wait<0>();
+    State<Plan>::pin_parts(state.state_frag);
+    first_rows += first;
+    second_rows += second;
+    arrive_once_a_warp(tiles.empty(at.index()), lane);
+    if (loads() && chunk + Plan::kStages < block.num_chunks) {
+      barrier_wait(tiles.empty(at.index()), at.parity());
+      tiles.load(args, chunk + Plan::kStages, at.index());
+    }
+    __syncwarp();
+  }
+
+  // The sum of the chunk's v with the rows after. By products of their own, while the weights are not there yet: beside
+  // others they would take registers.
+  __device__ __forceinline__ void add_values(int stage) {
+    float values_frag[4] = {};  // in each column
+    pin(values_frag);
+    products_fence();
+    const uint64_t rows = operand(tiles.values(stage) + outputs.box * Plan::kBoxBytes);
+    const uint64_t ones = operand(tiles.ones());
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      Plan::Products::value_sums(values_frag, rows_further(rows, step), further(ones, step * 32), step > 0);
+    }
+    products_commit();
+    products_wait<0>();
+    pin(values_frag);
+    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows);
+  }
+};
+
+// 64 columns of dq, with S and z of the tokens before each chunk: rows of S^T's transpose are these columns of k.
+template <class Plan>
+struct SweepPrefix {
+  // What is left of S once all is taken out, against S after the first chunk: beyond, early rows of dq have lost digits.
+  static constexpr float kMostLeft = 0x1p-6f;
+
+  const Block<Plan>& block;
+  const HopperOneSweepArguments& args;
+  SweepTiles<Plan> tiles;
+  Outputs<Plan>& outputs;  // its buffer and its barrier; its sums serve as marks
+  State<Plan>& state;
+  float key_sums_frag[4];  // z of this thread's two columns, twice each
+
+  __device__ __forceinline__ SweepPrefix(const HopperOneSweepArguments& all, State<Plan>& sums)
+      : block(sums.block), args(all), tiles(sums.block), outputs(sums.outputs), state(sums) {}
+
+  __device__ __forceinline__ void run() {
+    // Products under a condition would make the compiler wait for each: what is not wanted is thrown away.
+    load(args.last_state, args.last_key_sum, [](float& element, float x) { element = x; });
+    if (block.num_chunks > 0) {
+      barrier_wait(tiles.ready(0), 0);
+    }
+    take(0);
+    wait_for_take();
+    if (block.num_chunks == 1) {
+      load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
+    }
+    RingPosition<Plan::kStages> at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      walk(chunk, at);
+      at.advance();
+    }
+    if (outputs.leads()) {
+      wait_for_stores();
+    }
+    write_mark();
+  }
+
+  // Hands each element and what stands for it in memory, zero where there is none, to a function.
+  template <typename Take>
+  __device__ __forceinline__ void load(const float* states_gmem, const float* sums_gmem, Take&& take) {
+    const ChunkedArguments& chunked = block.chunked();
+    const auto tile = tile_of<Plan>(chunked, StateAddress<Plan>::block_number(block));
+    const int64_t row = tile.state * Plan::kHeadDim + tiles.key_box() * Plan::kBoxColumns + outputs.value_column();
+    const float* entry_gmem = states_gmem + row * Plan::kHeadDim + 2 * (outputs.lane & 3);
+#pragma unroll
+    for (int j = 0; j < State<Plan>::kColumns8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        take(State<Plan>::element(state.state_frag, j, i),
+             states_gmem == nullptr ? 0.0f : entry_gmem[i / 2 * 8 * Plan::kHeadDim + i % 2]);
+      }
+      entry_gmem = State<Plan>::after(entry_gmem, 8);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      take(key_sums_frag[i], sums_gmem == nullptr ? 0.0f : sums_gmem[row + i / 2 * 8]);
+    }
+  }
+
+  // Starts to take the keys and values of a stage out of S and z.
+  __device__ __forceinline__ void take(int stage) {
+    State<Plan>::pin_parts(state.state_frag);
+    pin(key_sums_frag);
+    products_fence();
+    const uint64_t key = operand(tiles.keys(stage));
+    const uint64_t value = operand(tiles.values(stage), Plan::kBoxBytes);
+    const uint64_t ones = operand(tiles.ones());
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      Plan::Products::take_key_value(state.state_frag[0], rows_further(key, step), rows_further(value, step), 1);
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      Plan::Products::take_key_sums(key_sums_frag, rows_further(key, step), further(ones, step * 32), 1);
+    }
+    products_commit();
+  }
+  __device__ __forceinline__ void wait_for_take() {
+    products_wait<0>();
+    State<Plan>::pin_parts(state.state_frag);
+    pin(key_sums_frag);
+  }
+
+  __device__ __forceinline__ void walk(int chunk, const RingPosition<Plan::kStages>& at) {
+    const int lane = outputs.lane;
+    float key_sums[2] = {key_sums_frag[0], key_sums_frag[2]};
+    pin(key_sums);  // in registers of their own: products change the others before these are used
+    float outputs_frag[36];
+    barrier_wait(tiles.ready(at.index()), at.parity());
+    const uint64_t query = operand(tiles.output_gradient(at.index()));
+#pragma unroll
+    for (int part = 0; part < State<Plan>::kQueryParts; ++part) {
+      uint32_t half_frag[State<Plan>::kPairs];
+      state.make_operands(1.0f, part, half_frag);
+      state.add_state_query(outputs_frag, half_frag, query, part);
+      products_commit();
+      if (part + 1 < State<Plan>::kQueryParts) {
+        products_wait<0>();
+        pin(half_frag);
+        pin(outputs_frag);
+        State<Plan>::pin_parts(state.state_frag);
+      }
+    }
+    const int buffer = tiles.entries_buffer(chunk);
+    barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
+    pin(outputs_frag);
+    products_fence();
+    const uint64_t key = operand(tiles.keys(at.index()));
+    const uint64_t entries = operand(block.weights(buffer));
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      Plan::Products::key_entries(outputs_frag, rows_further(key, step), rows_further(entries, step), 1);
+    }
+    products_commit();
+    products_wait<0>();
+    pin(outputs_frag);
+    State<Plan>::pin_parts(state.state_frag);
+    arrive_once_a_warp(tiles.weights_empty(buffer), lane);
+    const bool is_last_taken = chunk + 2 == block.num_chunks;
+    const float largest = is_last_taken ? largest_element() : 0.0f;
+    const RingPosition<Plan::kStages> next_at = at.ahead(1);
+    if (chunk + 1 < block.num_chunks) {
+      barrier_wait(tiles.full(next_at.index()), next_at.parity());
+    }
+    take(next_at.index());  // while the outputs leave
+    write(outputs_frag, chunk, key_sums);
+    arrive_once_a_warp(tiles.empty(at.index()), lane);
+    wait_for_take();
+    if (is_last_taken) {
+      start_from_first(largest);
+    }
+  }
+
+  __device__ __forceinline__ float largest_element() const {
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Plan::kStateRegisters; ++i) {
+      largest = fmaxf(largest, fabsf(state.state_frag[0][i]));
+    }
+    return largest;
+  }
+
+  // Before the first chunk S is known: what has come of it says how good it was. `largest` is of S after that chunk.
+  __device__ __forceinline__ void start_from_first(float largest) {
+    float left = 0.0f;
+    load(args.first_state, args.first_key_sum, [&](float& element, float x) {
+      left = fmaxf(left, fabsf(element - x));
+      element = fmaf(element, 0.0f, x);  // in its place: a copy of x would take registers
+    });
+    largest = max_lanes<kWarp>(largest);
+    left = max_lanes<kWarp>(left);
+    if (largest > 0.0f && left > kMostLeft * largest) {
+      outputs.first_sum = NAN;
+    }
+  }
+
+  __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, const float (&key_sums)[2]) {
+    const int place = chunk % Plan::kRowPlaces;
+    barrier_wait(tiles.delta_full(place), chunk / Plan::kRowPlaces & 1);
+    const uint32_t words = block.deltas(place) + (outputs.lane & 3) * 8;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 first = load_float2(words + j * 32);
+      const float2 second = load_float2(words + j * 32 + Plan::kChunk * 4);
+      const float deltas[2] = {first.x + second.x, first.y + second.y};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& output = outputs_frag[4 * j + i];
+        output = fmaf(-deltas[i % 2], key_sums[i / 2], output);
+        float& mark = i < 2 ? outputs.first_sum : outputs.second_sum;
+        mark = fmaf(output, 0.0f, mark);
+      }
+    }
+    const uint32_t tile = block.outputs(Plan::kOutputTiles - 1);
+    outputs.reuse_buffer();
+    outputs.stage_halves(outputs_frag, tile);
+    publish_to_async_proxy();
+    named_barrier(outputs.barrier_number(), kWarpgroup);
+    if (block.rows(chunk) == Plan::kChunk) {
+      if (outputs.leads()) {
+        const ItemWork& work = block.work;
+        store_tile(&args.query_gradient,
+                   {tiles.key_box() * Plan::kBoxColumns, work.start + block.first_token(chunk), work.head, work.batch}, tile);
+        commit_stores();
+      }
+    } else {
+      copy_tail(tile, chunk);
+    }
+  }
+
+  // The rows behind those of the chunk may belong to another item.
+  __device__ __forceinline__ void copy_tail(uint32_t tile, int chunk) const {
+    const ItemWork& work = block.work;
+    using Bytes = Untyped<Plan::Element::kBytes>;
+    const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk);
+    for (int i = outputs.warp * kWarp + outputs.lane; i < block.rows(chunk) * 8; i += kWarpgroup) {
+      const uint4 data = load_unit(tile + swizzled(i / 8, i % 8));
+      Bytes* const out_gmem = row_address<Bytes>(args.query_out, work.batch, work.head, token + i / 8);
+      *reinterpret_cast<uint4*>(out_gmem + tiles.key_box() * Plan::kBoxColumns + i % 8 * 8) = data;
+    }
+    reads_are_used();
+  }
+
+  // The mark of the columns, and where they are the first ones the terms of da.
+  __device__ __forceinline__ void write_mark() const {
+    const bool marked = outputs.is_marked(outputs.all_marks());
+    if (!outputs.leads()) {
+      return;
+    }
+    const int64_t item = StateAddress<Plan>::block_number(block);
+    bool is_wrong = marked;
+    if constexpr (!Plan::kIsKey) {
+      barrier_wait(block.barrier(Plan::kPartialsFull), 0);
+      double sum = 0.0;
+#pragma unroll 1
+      for (int i = 0; i < Plan::kSummingWarps; ++i) {
+        sum += tiles.sums_smem()[i];
+      }
+      const float terms = static_cast<float>(sum);
+      is_wrong = marked || 0.0f * terms != 0.0f;
+      double* const partial_gmem = block.args.gradient.partials + 2 * Plan::kBoxes * item;
+      partial_gmem[0] = sum / block.slope_of(0);  // every tile has seen the weights
+      partial_gmem[1] = partial_gmem[2] = partial_gmem[3] = 0.0;
+    }
+    args.query_marks[Plan::kBoxes * item + tiles.key_box()] = is_wrong;
+  }
+};
+
+template <class Plan>
+__device__ __forceinline__ void init_sweep_barriers(const SweepTiles<Plan>& tiles) {
+  const Block<Plan>& block = tiles.block;
+  for (int i = 0; i < Plan::kStages; ++i) {
+    barrier_init(tiles.full(i), 1);
+    barrier_init(tiles.empty(i), Plan::kThreads / kWarp);
+    barrier_init(tiles.ready(i), kWarpgroup);
+  }
+  for (int i = 0; i < Plan::kRowPlaces; ++i) {
+    barrier_init(block.rows_full(i), kWarp);
+    barrier_init(tiles.delta_full(i), 1);
+  }
+  for (int i = 0; i < 2; ++i) {
+    barrier_init(tiles.weights_full(i), kWarpgroup);
+    barrier_init(tiles.weights_empty(i), tiles.weights_readers(i));
+  }
+  barrier_init(block.barrier(Plan::kPartialsFull), Plan::kSummingWarps);
+  barrier_init_fence();
+}
+
+// What is not written again: zeros below the diagonal of weights, and rows of ones.
+template <class Plan>
+__device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) {
+  constexpr int kWeightUnits = 2 * Plan::kWeightBytes / kUnitBytes;
+  for (int i = threadIdx.x; i < kWeightUnits; i += Plan::kThreads) {
+    store_unit(block.weights(0) + i * kUnitBytes, make_uint4(0, 0, 0, 0));
+  }
+  __syncthreads();
+  constexpr int kRowWords = kRowBytes / 4;
+  constexpr uint32_t kOnesRow = SweepScore<Plan>::kOnesRow * kRowBytes;
+  for (int i = threadIdx.x; i < 2 * kRowWords; i += Plan::kThreads) {
+    store_word(block.weights(i / kRowWords) + Plan::kBoxBytes + kOnesRow + i % kRowWords * 4, Plan::Half::kOnes);
+  }
+  for (int i = threadIdx.x; i < 8 * kRowWords; i += Plan::kThreads) {
+    store_word(block.base + Plan::kOnesOffset + i * 4, Plan::Half::kOnes);
+  }
+}
+
+template <class Plan>
+__device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& args) {
+  extern __shared__ unsigned char shared[];
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const uint32_t start = shared_address(shared);
+  const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
+  const GradientArguments& first = args.gradients.tasks[0].gradient;
+  const HopperGradient& task = args.gradients.tasks[Plan::kIsKey ? 0 : 1];
+  auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
+  const ItemWork item(tile_of<Plan>(task.gradient.chunked, number_in_task<Plan>(first, blockIdx.x)), task.gradient, 0);
+  if (threadIdx.x == 0) {
+    *work_smem = item;
+  }
+  static_assert(sizeof(ItemWork) <= 56, "its place in shared memory");
+  const Block<Plan> block{task, *work_smem, base, chunks_of<Plan>(item.tokens)};
+  const SweepTiles<Plan> tiles(block);
+  if (threadIdx.x == 0) {
+    init_sweep_barriers(tiles);
+  }
+  clear_sweep_constants(block);
+  publish_to_async_proxy();
+  __syncthreads();
+  cluster_sync();
+  const int warpgroup = warp / 4;
+  if (warpgroup < Plan::kStateGroup) {
+    Plan::Spec::Registers::score();
+    SweepScore<Plan>(block, warp, lane).run();
+  } else {
+    Plan::Spec::Registers::state();
+    Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
+    State<Plan> state(block, outputs);
+    if (warpgroup < Plan::kPrefixGroup) {
+      SweepState<Plan>(args, state).run();
+    } else {
+      SweepPrefix<Plan>(args, state).run();
+    }
+  }
+  cluster_sync();
+}
+
+template <class Plan>
+__device__ __forceinline__ void one_sweep(const HopperOneSweepArguments& args) {
+  if (task_of<Plan>(args.gradients.tasks[0].gradient, blockIdx.x) == 0) {
+    walk_one_sweep<Plan>(args);
+  } else {
+    walk_one_sweep<OneSweepPlan<typename Plan::Spec, false>>(args);
+  }
+}
+
+}  // namespace hopper
+}  // namespace linattn

@@ -1,0 +1,102 @@
+package io.github.linattn.kernelgen;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+
+/**
+ * Plan of dq, dk and dv by one walk on sm_90a. A cluster of two blocks owns an item of a head: one
+ * forms dk and half of dq, the other dv and the other half. Each has four warpgroups: one of the
+ * scores, two with 64 columns of its gradient and of the sums over the tokens after, one with 64
+ * columns of dq and of the state before. {@code linattn/hopper_one_sweep.cuh} derives the same map.
+ *
+ * @param shared the shared-memory map, in the order of offsets
+ * @param sharedBytes the end of the map, and what aligning its start may take
+ */
+public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implements ResourcePlan {
+  static final int STAGES = 2;
+  static final int OUTPUT_BUFFERS = 2;
+  static final int BESIDE = 2;
+
+  /** Registers of a thread of the scores, and of one of a state: with those of all four, all. */
+  static final int SCORE_REGISTERS = 104;
+
+  static final int STATE_REGISTERS = 136;
+
+  static final int LAUNCH_REGISTERS = 128;
+
+  private static final int HEAD_DIM = 128;
+  private static final int WARPGROUPS = 4;
+  private static final int WARPGROUP = 128;
+  private static final int CHUNK = 64;
+  private static final int BOX_BYTES = CHUNK * 128;
+  private static final int EXTRA_BYTES = 8 * 128;
+  private static final int WEIGHT_BUFFERS = 2;
+  private static final int ROW_PLACES = 4;
+  private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
+  private static final int ITEM_BYTES = 56;
+  private static final int ALIGNMENT = 1024;
+
+  public OneSweepPlan {
+    shared = List.copyOf(shared);
+  }
+
+  static OneSweepPlan of(KernelSpec spec) {
+    return of(spec.headDim(), spec.elementType());
+  }
+
+  static OneSweepPlan of(int headDim, ElementType element) {
+    if (!exists(headDim, element)) {
+      throw new IllegalArgumentException(
+          String.format(
+              Locale.ROOT,
+              "one sweep has registers and shared memory for bf16 and head dimension %d, not for %s"
+                  + " and %d",
+              HEAD_DIM,
+              element.id(),
+              headDim));
+    }
+    List<SharedRegion> map = new ArrayList<>();
+    for (int stage = 0; stage < STAGES; stage++) {
+      add(map, "stage " + stage + ": x, y, z, v or k [64 x 64] x 2 each", 8 * BOX_BYTES);
+      add(map, "stage " + stage + ": outputs of the forward [64 x 64]", BOX_BYTES);
+    }
+    add(map, "dk or dv [64 x 64] x 2", BESIDE * OUTPUT_BUFFERS * BOX_BYTES);
+    add(map, "dq [64 x 64]", BOX_BYTES);
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) {
+      add(map, "weights " + i + " and constants [72 x 64]", BOX_BYTES + EXTRA_BYTES);
+    }
+    add(map, "ones [8 x 64]", EXTRA_BYTES);
+    add(map, "g and two parts of d of rows [64] each", ROW_PLACES * 3 * CHUNK * Float.BYTES);
+    add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
+    int barriers = 3 * STAGES + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
+    add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
+    return new OneSweepPlan(map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
+  }
+
+  /** Whether there are registers and shared memory for it. */
+  static boolean exists(int headDim, ElementType element) {
+    return headDim == HEAD_DIM && element == ElementType.BF16;
+  }
+
+  @Override
+  public int threads() {
+    return WARPGROUPS * WARPGROUP;
+  }
+
+  @Override
+  public int stateRegisters() {
+    return HEAD_DIM / 2;
+  }
+
+  /** Of one of the two tasks. */
+  @Override
+  public GridRule gridRule() {
+    return new GridRule(GridRule.Per.CLUSTER, BESIDE * KernelSpec.BOX_COLUMNS);
+  }
+
+  private static void add(List<SharedRegion> map, String name, int bytes) {
+    int offset = map.isEmpty() ? 0 : map.getLast().offset() + map.getLast().bytes();
+    map.add(new SharedRegion(name, offset, bytes));
+  }
+}
