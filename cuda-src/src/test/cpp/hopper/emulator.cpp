@@ -392,7 +392,8 @@ void execute_product(Block& block, int warpgroup, size_t number) {
       const int column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
       float sum = first.accumulates ? mine.d[i] : 0.0f;
       for (int k = 0; k < 16; ++k) {
-        sum += a[row * 16 + k] * b[k * first.columns + column];
+        const float product = a[row * 16 + k] * b[k * first.columns + column];
+        sum += first.negates ? -product : product;
       }
       mine.d[i] = sum;
     }

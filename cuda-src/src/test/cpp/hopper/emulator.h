@@ -115,7 +115,7 @@ enum class Operand16 { kBf16, kF16 };
 float to_float(Operand16 type, uint16_t bits);
 uint16_t from_float(Operand16 type, float x);
 
-// d (+)= A B of 64 x 16 and 16 x columns, as one lane issues it: A from its registers or from shared memory. Four words
+// d (+)= A B, or its negative, of 64 x 16 and 16 x columns, as one lane issues it: A from its registers or from shared memory. Four words
 // of A are read at once, because the compiler keeps their registers until the product is done.
 struct Product {
   Operand16 type;
@@ -127,6 +127,7 @@ struct Product {
   bool accumulates;
   bool rows_of_a;  // contracts over the rows of the tile, not along them
   bool rows_of_b;
+  bool negates = false;  // takes A B off d
 };
 void issue(const Product& product);
 void commit_products();

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include KERNEL
+#include "linattn/hopper_gradient.cuh"
+#include "linattn/hopper_one_sweep.cuh"
 
 using namespace linattn;
 using namespace linattn::hopper;
@@ -475,6 +477,55 @@ void run_gradient_sums(Problem& p, unsigned seed) {
   }
 }
 
+// What is left of d, dq and the partial sums of da; `delta` is d as it was.
+void compare_query_gradient(Problem& p, const std::vector<float>& delta, const Tensor& dq,
+                            const std::vector<double>& partials) {
+  Comparison of_delta{"d"};
+  for (size_t i = 0; i < delta.size(); ++i) {
+    of_delta.add(delta[i], p.delta[i]);
+  }
+  p.delta = delta;
+  Comparison of_dq{"dq"};
+  Comparison of_da{"da"};
+  std::vector<double> weights(kHeads * kItems);
+  for (int head = 0; head < kHeads; ++head) {
+    const int kv = p.kv(head);
+    for (int i = 0; i < kTokens; ++i) {
+      const int item = i / kItemTokens;
+      const double slope = p.slopes[head] / p.g_of(head, i);
+      double weight = -p.d_of(head, i) * (kBefore + i + 1);
+      std::vector<double> sum(K);
+      for (int j = 0; j < D; ++j) {
+        weight += p.before.u_at(kv, item, j) * p.dO.at(head, i, j);
+      }
+      for (int m = 0; m < K; ++m) {
+        sum[m] = -p.d_of(head, i) * p.before.z_at(kv, item, m);
+        for (int j = 0; j < D; ++j) {
+          sum[m] += p.before.s_at(kv, item, m, j) * p.dO.at(head, i, j);
+        }
+      }
+      for (int n = Problem::start(i); n <= i; ++n) {
+        const double product = p.value_score(head, i, n);
+        weight += product;
+        for (int m = 0; m < K; ++m) {
+          sum[m] += (product - p.d_of(head, i)) * p.key(kv, n, m);
+        }
+      }
+      weights[head * kItems + item] += weight / p.g_of(head, i);
+      for (double& element : sum) {
+        element *= slope;
+      }
+      finish_row(sum, p.q, head, i);
+      for (int m = 0; m < K; ++m) {
+        of_dq.add(sum[m], dq.at(head, i, m));
+      }
+    }
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    of_da.add(weights[i], partials[2 * kKeyBoxes * i]);
+  }
+}
+
 template <class Plan>
 void run_query_gradient(Problem& p, unsigned seed) {
   if constexpr (Plan::kQueryGradient) {
@@ -495,50 +546,7 @@ void run_query_gradient(Problem& p, unsigned seed) {
     gradient_args.chunked.value_sum_in = p.before.z.data();
     gradient_args.chunked.marks = marks.data();
     launch(kHeads * kItems, kKeyTiles, seed, args, run_gradient<Plan>);
-    Comparison of_delta{"d"};
-    for (size_t i = 0; i < delta.size(); ++i) {
-      of_delta.add(delta[i], p.delta[i]);
-    }
-    p.delta = delta;
-    Comparison of_dq{"dq"};
-    Comparison of_da{"da"};
-    std::vector<double> weights(kHeads * kItems);
-    for (int head = 0; head < kHeads; ++head) {
-      const int kv = p.kv(head);
-      for (int i = 0; i < kTokens; ++i) {
-        const int item = i / kItemTokens;
-        const double slope = p.slopes[head] / p.g_of(head, i);
-        double weight = -p.d_of(head, i) * (kBefore + i + 1);
-        std::vector<double> sum(K);
-        for (int j = 0; j < D; ++j) {
-          weight += p.before.u_at(kv, item, j) * p.dO.at(head, i, j);
-        }
-        for (int m = 0; m < K; ++m) {
-          sum[m] = -p.d_of(head, i) * p.before.z_at(kv, item, m);
-          for (int j = 0; j < D; ++j) {
-            sum[m] += p.before.s_at(kv, item, m, j) * p.dO.at(head, i, j);
-          }
-        }
-        for (int n = Problem::start(i); n <= i; ++n) {
-          const double product = p.value_score(head, i, n);
-          weight += product;
-          for (int m = 0; m < K; ++m) {
-            sum[m] += (product - p.d_of(head, i)) * p.key(kv, n, m);
-          }
-        }
-        weights[head * kItems + item] += weight / p.g_of(head, i);
-        for (double& element : sum) {
-          element *= slope;
-        }
-        finish_row(sum, p.q, head, i);
-        for (int m = 0; m < K; ++m) {
-          of_dq.add(sum[m], dq.at(head, i, m));
-        }
-      }
-    }
-    for (size_t i = 0; i < weights.size(); ++i) {
-      of_da.add(weights[i], partials[2 * kKeyBoxes * i]);
-    }
+    compare_query_gradient(p, delta, dq, partials);
     expect_no_marks(marks);
     if (Plan::kFinishesRows) {  // a length that is not one to go by
       std::swap(p.query_scale.back(), strange_scale);
@@ -550,12 +558,58 @@ void run_query_gradient(Problem& p, unsigned seed) {
   }
 }
 
+// dv of another width than dk is another kernel's.
+void compare_key_value_gradient(const Problem& p, const Tensor& dk, const Tensor& dv) {
+  Comparison of_dk{"dk"};
+  std::optional<Comparison> of_dv;
+  if (K == D) {
+    of_dv.emplace("dv");
+  }
+  for (int kv = 0; kv < p.kv_heads; ++kv) {
+    for (int n = 0; n < kTokens; ++n) {
+      const int item = n / kItemTokens;
+      std::vector<double> key_sum(K), value_sum(D);
+      for (int m = 0; m < K; ++m) {
+        key_sum[m] = p.after.z_at(kv, item, m);
+        for (int j = 0; j < D; ++j) {
+          key_sum[m] += static_cast<double>(p.after.s_at(kv, item, m, j)) * p.v.at(kv, n, j);
+        }
+      }
+      for (int j = 0; j < D; ++j) {
+        value_sum[j] = p.after.u_at(kv, item, j);
+        for (int m = 0; m < K; ++m) {
+          value_sum[j] += p.after.s_at(kv, item, m, j) * p.key(kv, n, m);
+        }
+      }
+      for (int head = kv * p.group; head < (kv + 1) * p.group; ++head) {
+        for (int i = n; i < Problem::end(n); ++i) {
+          const double slope = p.slopes[head] * (p.value_score(head, i, n) - p.d_of(head, i)) / p.g_of(head, i);
+          const double weight = (kOffset + p.slopes[head] * p.score(head, i, n)) / p.g_of(head, i);
+          for (int m = 0; m < K; ++m) {
+            key_sum[m] += slope * p.query(head, i, m);
+          }
+          for (int j = 0; j < D; ++j) {
+            value_sum[j] += weight * p.dO.at(head, i, j);
+          }
+        }
+      }
+      finish_row(key_sum, p.k, kv, n);
+      for (int m = 0; m < K; ++m) {
+        of_dk.add(key_sum[m], dk.at(kv, n, m));
+      }
+      for (int j = 0; j < D && of_dv; ++j) {
+        of_dv->add(value_sum[j], dv.at(kv, n, j));
+      }
+    }
+  }
+}
+
 template <class Plan>
 void run_key_value_gradient(Problem& p, unsigned seed) {
-  if constexpr (Plan::kReverse) {
+  if constexpr (Plan::kReverse && !Plan::kOneSweep) {
     Tensor dk(p.kv_heads, K);
     Tensor dv(p.kv_heads);
-    constexpr int kTasks = K == D ? 2 : 1;  // dv of another width is another kernel's
+    constexpr int kTasks = K == D ? 2 : 1;
     std::vector<uint32_t> marks(kTasks * p.kv_heads * kItems * kKeyBoxes, 7);
     HopperRowGradientArguments args = {};
     args.gradients.tasks[0] = p.gradient(linattn::kKeyGradient, p.v, p.dO, p.q, &dk);
@@ -569,48 +623,7 @@ void run_key_value_gradient(Problem& p, unsigned seed) {
       gradient_args.chunked.marks = marks.data() + task * marks.size() / kTasks;
     }
     launch(p.kv_heads * kItems, kTasks * kKeyTiles, seed, args, run_gradient<Plan>);
-    Comparison of_dk{"dk"};
-    std::optional<Comparison> of_dv;
-    if (kTasks == 2) {
-      of_dv.emplace("dv");
-    }
-    for (int kv = 0; kv < p.kv_heads; ++kv) {
-      for (int n = 0; n < kTokens; ++n) {
-        const int item = n / kItemTokens;
-        std::vector<double> key_sum(K), value_sum(D);
-        for (int m = 0; m < K; ++m) {
-          key_sum[m] = p.after.z_at(kv, item, m);
-          for (int j = 0; j < D; ++j) {
-            key_sum[m] += static_cast<double>(p.after.s_at(kv, item, m, j)) * p.v.at(kv, n, j);
-          }
-        }
-        for (int j = 0; j < D; ++j) {
-          value_sum[j] = p.after.u_at(kv, item, j);
-          for (int m = 0; m < K; ++m) {
-            value_sum[j] += p.after.s_at(kv, item, m, j) * p.key(kv, n, m);
-          }
-        }
-        for (int head = kv * p.group; head < (kv + 1) * p.group; ++head) {
-          for (int i = n; i < Problem::end(n); ++i) {
-            const double slope = p.slopes[head] * (p.value_score(head, i, n) - p.d_of(head, i)) / p.g_of(head, i);
-            const double weight = (kOffset + p.slopes[head] * p.score(head, i, n)) / p.g_of(head, i);
-            for (int m = 0; m < K; ++m) {
-              key_sum[m] += slope * p.query(head, i, m);
-            }
-            for (int j = 0; j < D; ++j) {
-              value_sum[j] += weight * p.dO.at(head, i, j);
-            }
-          }
-        }
-        finish_row(key_sum, p.k, kv, n);
-        for (int m = 0; m < K; ++m) {
-          of_dk.add(key_sum[m], dk.at(kv, n, m));
-        }
-        for (int j = 0; j < D && of_dv; ++j) {
-          of_dv->add(value_sum[j], dv.at(kv, n, j));
-        }
-      }
-    }
+    compare_key_value_gradient(p, dk, dv);
     expect_no_marks(marks);
     if (Plan::kFinishesRows) {
       std::swap(p.key_scale.front(), strange_scale);
@@ -618,6 +631,63 @@ void run_key_value_gradient(Problem& p, unsigned seed) {
       std::swap(p.key_scale.front(), strange_scale);
       expect_marks(marks.data(), p.kv_heads * kItems, kKeyBoxes, 0);
     }
+  }
+}
+
+// The states after items, of those before them.
+States after_items(const Problem& p) {
+  States states = p.before;
+  for (int head = 0; head < p.kv_heads; ++head) {
+    for (int n = 0; n < kTokens; ++n) {
+      const size_t slot = States::slot(head, n / kItemTokens);
+      for (int m = 0; m < K; ++m) {
+        const float key = p.k.at(head, n, m);
+        states.z[slot * K + m] += key;
+        for (int j = 0; j < D; ++j) {
+          states.s[(slot * K + m) * D + j] += key * p.v.at(head, n, j);
+        }
+      }
+    }
+  }
+  return states;
+}
+
+template <class Plan>
+void run_one_sweep(Problem& p, unsigned seed) {
+  if constexpr (Plan::kOneSweep) {
+    if (p.group > 1) {
+      return;
+    }
+    const States last = after_items(p);
+    const std::vector<float> delta = p.delta;
+    std::fill(p.delta.begin(), p.delta.end(), NAN);
+    Tensor dq(kHeads), dk(kHeads), dv(kHeads);
+    dq.spoil();
+    std::vector<uint32_t> marks(3 * kHeads * kItems * kKeyBoxes, 7);
+    std::vector<double> partials(2 * kHeads * kItems * kKeyBoxes, NAN);
+    HopperOneSweepArguments args = {};
+    args.gradients.tasks[0] = p.gradient(linattn::kKeyGradient, p.v, p.dO, p.q, &dk);
+    args.gradients.tasks[1] = p.gradient(linattn::kValueGradient, p.k, p.q, p.dO, &dv);
+    for (int task = 0; task < 2; ++task) {
+      GradientArguments& gradient_args = args.gradients.tasks[task].gradient;
+      gradient_args.tasks = 2;
+      gradient_args.partials = partials.data();
+      gradient_args.chunked.state_in = p.after.s.data();
+      gradient_args.chunked.value_sum_in = task == 0 ? p.after.z.data() : p.after.u.data();
+      gradient_args.chunked.marks = marks.data() + task * marks.size() / 3;
+    }
+    args.query_gradient = dq.map();
+    args.query_out = dq.view();
+    args.query_marks = marks.data() + 2 * marks.size() / 3;
+    args.last_state = last.s.data();
+    args.last_key_sum = last.z.data();
+    args.first_state = p.before.s.data();
+    args.first_key_sum = p.before.z.data();
+    args.first_value_sum = p.before.u.data();
+    launch(kHeads * kItems, 2, seed, args, [](const HopperOneSweepArguments& all) { one_sweep<Plan>(all); });
+    compare_query_gradient(p, delta, dq, partials);
+    compare_key_value_gradient(p, dk, dv);
+    expect_no_marks(marks);
   }
 }
 
@@ -636,6 +706,7 @@ int main(int count, char** values) {
       run_gradient_sums<Plan>(problem, static_cast<unsigned>(seed));
       run_query_gradient<Plan>(problem, static_cast<unsigned>(seed));
       run_key_value_gradient<Plan>(problem, static_cast<unsigned>(seed));
+      run_one_sweep<Plan>(problem, static_cast<unsigned>(seed));
       std::printf("\n");
       std::fflush(stdout);
     }

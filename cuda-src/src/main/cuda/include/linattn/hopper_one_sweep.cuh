@@ -32,9 +32,12 @@ template <class Spec_, bool kIsKey_ = true>
 struct OneSweepPlan : HopperPlan<Spec_> {
   using Base = HopperPlan<Spec_>;
   static constexpr bool kIsKey = kIsKey_;
+  static constexpr bool kOneSweep = true;
   static_assert(Base::kHeadDim == 128 && !Base::kConverted && !Base::kScaled, "what its registers suffice for");
   static constexpr bool kWeighsInState = false;
+  // Operands have the range of fp32, so that outputs are finite where scores and sums are: these are looked at.
   static constexpr bool kMarksInSums = true;
+  static constexpr bool kMarksOutputs = false;
   static constexpr bool kFormsDelta = true;
   static constexpr bool kMerged = true;  // operands are made of few columns of a state at a time
   static constexpr bool kScoresProduce = true;
@@ -54,11 +57,11 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kWeightBytes = Base::kBoxBytes + Base::kExtraBytes;
   static constexpr int kWeightsOffset = kOutputsOffset + kOutputTiles * Base::kOutputBytes;
   static constexpr int kOnesOffset = kWeightsOffset + 2 * kWeightBytes;  // 8 rows
-  // g of the rows of chunks, and two parts of d behind. Who sends its part of those of a chunk has received the other
+  // g of the rows of chunks, two parts of d behind, and -d. Who sends its part of those of a chunk has received the other
   // part of the chunk before, which its peer sent once it had left all but two chunks before that.
   static constexpr int kDeltaParts = 2;
   static constexpr int kRowPlaces = 4;
-  static constexpr int kRowBytesOfChunk = (1 + kDeltaParts) * Base::kChunk * 4;
+  static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4;
   static constexpr int kRowValuesOffset = kOnesOffset + Base::kExtraBytes;
   static constexpr int kPartialsOffset = kRowValuesOffset + kRowPlaces * kRowBytesOfChunk;
   static constexpr int kBarriersOffset = kPartialsOffset + Base::kPartialsBytes;
@@ -78,7 +81,7 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kStateGroup = 1;
   static constexpr int kPrefixGroup = kStateGroup + Base::kBeside;
   static constexpr int kThreads = (kPrefixGroup + 1) * kWarpgroup;
-  static constexpr int kSummingWarps = 4 * kPrefixGroup;
+  static constexpr int kSummingWarps = 4 * (kIsKey ? kStateGroup : kPrefixGroup);
 };
 
 // What roles know of the tiles of a stage, by the task of the block.
@@ -138,7 +141,12 @@ struct SweepTiles {
     load_tile(tile + Plan::kBoxBytes, map, second, barrier);
   }
 
-  // What the block has of b da.
+  // -d of a chunk.
+  __device__ __forceinline__ uint32_t constants(int place) const {
+    return block.deltas(place) + Plan::kDeltaParts * Plan::kChunk * 4;
+  }
+
+  // What a warp has of b da; not finite where its scores are not.
   __device__ __forceinline__ void tell(double sum) const {
     sum = sum_lanes(sum);
     if (threadIdx.x % kWarp == 0) {
@@ -146,6 +154,17 @@ struct SweepTiles {
       barrier_arrive(block.barrier(Plan::kPartialsFull));
     }
   }
+  // Once all have told.
+  __device__ __forceinline__ double told() const {
+    barrier_wait(block.barrier(Plan::kPartialsFull), 0);
+    double sum = 0.0;
+#pragma unroll 1
+    for (int i = 0; i < Plan::kSummingWarps; ++i) {
+      sum += sums_smem()[i];
+    }
+    return sum;
+  }
+  __device__ __forceinline__ static bool is_finite(double sum) { return 0.0 * sum == 0.0; }
   __device__ __forceinline__ double* sums_smem() const {
     extern __shared__ unsigned char shared[];
     return reinterpret_cast<double*>(shared + (block.base - shared_address(shared)) + Plan::kPartialsOffset);
@@ -169,7 +188,7 @@ struct SweepScore : Scores<Plan> {
   RingPosition<Plan::kRowPlaces> rows_at;
   float slope;       // b
   float ratio;       // a / b
-  double sum = 0.0;  // of E, and of d times the tokens before its row that are in other chunks, taken off
+  float sum = 0.0f;    // of E, and of d times the tokens before its row that are in other chunks, taken off
 
   __device__ __forceinline__ SweepScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
       : Base(shared, warp_in_group, lane_idx), tiles(shared), slope(shared.slope_of(0)), ratio(shared.constant_of(0) / slope) {}
@@ -177,7 +196,7 @@ struct SweepScore : Scores<Plan> {
   __device__ __forceinline__ void run() {
     ask(0);
     ask(1);
-    double later_delta = 0.0;  // of the chunks after, of two rows of each
+    float later_delta = 0.0f;  // of the chunks after, of two rows of each
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       barrier_wait(tiles.full(at.index()), at.parity());
       ask(chunk + 2);
@@ -190,17 +209,16 @@ struct SweepScore : Scores<Plan> {
       send_delta(num_rows);
       barrier_arrive(tiles.ready(at.index()));
       barrier_wait(tiles.ready(at.index()), at.parity());
-      if constexpr (!Plan::kIsKey) {
-        weigh(chunk, false, num_rows, later_delta);
+      // One copy of the code: what runs side by side has to fit the instruction caches of a quarter of the SM.
+#pragma unroll 1
+      for (int tile = Plan::kIsKey ? 1 : 0; tile < 2; ++tile) {
+        weigh(chunk, tile == 1, num_rows, later_delta);
       }
-      weigh(chunk, true, num_rows, later_delta);
       arrive_once_a_warp(tiles.empty(at.index()), lane);
       at.advance();
       rows_at.advance();
     }
-    if constexpr (!Plan::kIsKey) {
-      tiles.tell(sum - static_cast<double>(block.work.count) * later_delta);
-    }
+    tiles.tell(sum - static_cast<double>(block.work.count) * later_delta);
   }
 
   __device__ __forceinline__ void ask(int chunk) const {
@@ -227,19 +245,21 @@ struct SweepScore : Scores<Plan> {
     const float weight =
         own < num_rows ? slope * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
     const uint32_t tile = tiles.output_gradient(at.index());
-#pragma unroll 2
+#pragma unroll 1
     for (int i = 0; i < kRows / 4; ++i) {
       const float factor = __shfl_sync(kAllLanes, weight, i * 4 + (lane >> 3));
       const uint32_t address = tile + swizzled(warp * kRows + i * 4 + (lane >> 3), lane & 7);
-#pragma unroll
-      for (int box = 0; box < Plan::kBoxes; ++box) {
-        const uint4 unit = load_unit(address + box * Plan::kBoxBytes);
-        store_unit(address + box * Plan::kBoxBytes, make_uint4(weighed(unit.x, factor), weighed(unit.y, factor),
-                                                               weighed(unit.z, factor), weighed(unit.w, factor)));
-      }
+      const uint4 first = load_unit(address);
+      const uint4 second = load_unit(address + Plan::kBoxBytes);
+      store_unit(address, weighed(first, factor));
+      store_unit(address + Plan::kBoxBytes, weighed(second, factor));
     }
     publish_to_async_proxy();
     __syncwarp();
+  }
+  __device__ __forceinline__ static uint4 weighed(const uint4& unit, float factor) {
+    return make_uint4(weighed(unit.x, factor), weighed(unit.y, factor), weighed(unit.z, factor),
+                      weighed(unit.w, factor));
   }
   __device__ __forceinline__ static uint32_t weighed(uint32_t pair, float factor) {
     return Half::pack(Half::low(pair) * factor, Half::high(pair) * factor);
@@ -281,19 +301,19 @@ struct SweepScore : Scores<Plan> {
         store_float_async(to + 32, row + 8 < num_rows ? second : 0.0f, at_barrier);
       }
     }
-    finish_reads();
+    reads_are_used();
   }
 
-  // d of two columns.
-  __device__ __forceinline__ float2 deltas(int column) const {
+  // What is added to the products of two columns: -d, or a / b.
+  __device__ __forceinline__ float2 constants(bool entries, int column) const {
     const uint32_t words = block.deltas(rows_at.index()) + column * 4;
     const float2 first = load_float2(words);
     const float2 second = load_float2(words + Plan::kChunk * 4);
-    return make_float2(first.x + second.x, first.y + second.y);
+    return make_float2(entries ? -first.x - second.x : ratio, entries ? -first.y - second.y : ratio);
   }
 
   // E, or W of dv: rows are tokens p, columns tokens i.
-  __device__ __forceinline__ void weigh(int chunk, bool entries, int num_rows, double& later_delta) {
+  __device__ __forceinline__ void weigh(int chunk, bool entries, int num_rows, float& later_delta) {
     const int row = this->row();
     const int buffer = entries ? tiles.entries_buffer(chunk) : tiles.weights_buffer(chunk);
     float scores_frag[Plan::Products::kScoreRegisters];
@@ -324,7 +344,7 @@ struct SweepScore : Scores<Plan> {
         for (int i = 0; i < 2; ++i) {
           const int block8 = 2 * pair + i;
           const int column = 8 * block8 + 2 * (lane & 3);
-          const float2 constant = entries ? negative(deltas(column)) : make_float2(ratio, ratio);
+          const float2 constant = constants(entries, column);
           float w0 = scores_frag[4 * block8] + constant.x;
           float w1 = scores_frag[4 * block8 + 1] + constant.y;
           float w2 = scores_frag[4 * block8 + 2] + constant.x;
@@ -343,23 +363,20 @@ struct SweepScore : Scores<Plan> {
     }
     if (warp == 3) {  // it has the fewest weights
       const int column = 2 * lane;
-      const float2 delta = entries ? deltas(column) : make_float2(0.0f, 0.0f);
-      const float2 constant = entries ? negative(delta) : make_float2(ratio, ratio);
+      const float2 constant = constants(entries, column);
       store_constants(buffer, constant.x, constant.y);
       if (entries) {
-        entries_sum -= static_cast<float>(num_rows * later_delta);
-        later_delta += static_cast<double>(delta.x) + delta.y;
-        write_delta(chunk, column, num_rows, delta);
+        store_float(tiles.constants(rows_at.index()) + column * 4, constant.x);
+        store_float(tiles.constants(rows_at.index()) + column * 4 + 4, constant.y);
+        entries_sum -= num_rows * later_delta;
+        later_delta -= constant.x + constant.y;
+        write_delta(chunk, column, num_rows, constant);
       }
     }
-    if (entries) {
-      sum += entries_sum;
-    }
+    sum += entries ? entries_sum : 0.0f * entries_sum;
     publish_to_async_proxy();
     barrier_arrive(tiles.weights_full(buffer));
   }
-
-  __device__ __forceinline__ static float2 negative(float2 pair) { return make_float2(-pair.x, -pair.y); }
 
   // Of columns 2 lane and 2 lane + 1, in parts: the products add up constant times z there.
   __device__ __forceinline__ void store_constants(int buffer, float low, float high) const {
@@ -374,7 +391,7 @@ struct SweepScore : Scores<Plan> {
   }
 
   // d = o . dO, for a repair.
-  __device__ __forceinline__ void write_delta(int chunk, int row, int num_rows, float2 delta) const {
+  __device__ __forceinline__ void write_delta(int chunk, int row, int num_rows, float2 constant) const {
     if constexpr (!Plan::kIsKey) {
       return;
     }
@@ -385,13 +402,24 @@ struct SweepScore : Scores<Plan> {
                               block.first_token(chunk) + row;
     const float2 normalizer = load_float2(block.normalizers(rows_at.index()) + row * 4);
     if (row < num_rows) {
-      delta_gmem[0] = delta.x * normalizer.x / slope;
+      delta_gmem[0] = -constant.x * normalizer.x / slope;
     }
     if (row + 1 < num_rows) {
-      delta_gmem[1] = delta.y * normalizer.y / slope;
+      delta_gmem[1] = -constant.y * normalizer.y / slope;
     }
   }
 };
+
+// Not finite where an element is not.
+template <class Plan>
+__device__ __forceinline__ float sum_of_state(const State<Plan>& state) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < Plan::kStateRegisters; ++i) {
+    sum += 0.0f * state.state_frag[0][i];
+  }
+  return sum;
+}
 
 // dk or dv, and its sums over the tokens after.
 template <class Plan>
@@ -431,7 +459,11 @@ struct SweepState {
       add_first_values();
       tiles.tell((outputs.lane & 3) == 1 ? sum : 0.0);
     }
-    outputs.write_mark();
+    const bool marked = outputs.is_marked(0.0f * sum_of_state<Plan>(state) + outputs.all_marks());
+    if (outputs.leads()) {
+      const int64_t item = StateAddress<Plan>::block_number(block);
+      block.chunked().marks[Plan::kBoxes * item + outputs.box] = marked || !tiles.is_finite(tiles.told());
+    }
   }
 
   // The tokens before the first one.
@@ -540,6 +572,7 @@ struct SweepPrefix {
     take(0);
     wait_for_take();
     if (block.num_chunks == 1) {
+      outputs.first_sum = sum_of_state<Plan>(state);  // a mark, where its keys or values are not finite
       load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
     }
     RingPosition<Plan::kStages> at;
@@ -660,6 +693,7 @@ struct SweepPrefix {
 
   // Before the first chunk S is known: what has come of it says how good it was. `largest` is of S after that chunk.
   __device__ __forceinline__ void start_from_first(float largest) {
+    outputs.first_sum = sum_of_state<Plan>(state);  // a mark: products with NaN leave NaN
     float left = 0.0f;
     load(args.first_state, args.first_key_sum, [&](float& element, float x) {
       left = fmaxf(left, fabsf(element - x));
@@ -674,19 +708,14 @@ struct SweepPrefix {
 
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, const float (&key_sums)[2]) {
     const int place = chunk % Plan::kRowPlaces;
-    barrier_wait(tiles.delta_full(place), chunk / Plan::kRowPlaces & 1);
-    const uint32_t words = block.deltas(place) + (outputs.lane & 3) * 8;
+    const uint32_t words = tiles.constants(place) + (outputs.lane & 3) * 8;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float2 first = load_float2(words + j * 32);
-      const float2 second = load_float2(words + j * 32 + Plan::kChunk * 4);
-      const float deltas[2] = {first.x + second.x, first.y + second.y};
+      const float2 constant = load_float2(words + j * 32);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& output = outputs_frag[4 * j + i];
-        output = fmaf(-deltas[i % 2], key_sums[i / 2], output);
-        float& mark = i < 2 ? outputs.first_sum : outputs.second_sum;
-        mark = fmaf(output, 0.0f, mark);
+        output = fmaf(i % 2 == 0 ? constant.x : constant.y, key_sums[i / 2], output);
       }
     }
     const uint32_t tile = block.outputs(Plan::kOutputTiles - 1);
@@ -726,21 +755,13 @@ struct SweepPrefix {
       return;
     }
     const int64_t item = StateAddress<Plan>::block_number(block);
-    bool is_wrong = marked;
+    const double sum = tiles.told();
     if constexpr (!Plan::kIsKey) {
-      barrier_wait(block.barrier(Plan::kPartialsFull), 0);
-      double sum = 0.0;
-#pragma unroll 1
-      for (int i = 0; i < Plan::kSummingWarps; ++i) {
-        sum += tiles.sums_smem()[i];
-      }
-      const float terms = static_cast<float>(sum);
-      is_wrong = marked || 0.0f * terms != 0.0f;
       double* const partial_gmem = block.args.gradient.partials + 2 * Plan::kBoxes * item;
       partial_gmem[0] = sum / block.slope_of(0);  // every tile has seen the weights
       partial_gmem[1] = partial_gmem[2] = partial_gmem[3] = 0.0;
     }
-    args.query_marks[Plan::kBoxes * item + tiles.key_box()] = is_wrong;
+    args.query_marks[Plan::kBoxes * item + tiles.key_box()] = marked || !tiles.is_finite(sum);
   }
 };
 

@@ -240,7 +240,7 @@ struct Outputs {
     } else {
       add_value_sums(outputs_frag[32], outputs_frag[34]);
     }
-    if constexpr (kMarksInSums) {
+    if constexpr (kMarksInSums && Plan::kMarksOutputs) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         float& sum = i % 4 < 2 ? first_sum : second_sum;

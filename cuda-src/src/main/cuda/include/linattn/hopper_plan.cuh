@@ -36,6 +36,7 @@ struct HopperPlan {
   static constexpr bool kScalesRows = Spec::kScalesRows;
   static constexpr bool kFinishesRows = Spec::kFinishesRows;
   static constexpr bool kSums = Spec::kSums;
+  static constexpr bool kOneSweep = false;  // dq, dk and dv at once
   static constexpr bool kQueryGradient = Spec::kQueryGradient;
   // The gradient of k or of v: from the last chunk on, once for each query head of a group.
   static constexpr bool kReverse = Spec::kKeyValueGradient;
@@ -70,6 +71,7 @@ struct HopperPlan {
   static constexpr bool kMarksAtOnce = kReverse && !kFollows;
   // Where registers are short an output that is not finite spoils u instead of marks, and with it the outputs to come.
   static constexpr bool kMarksInSums = kGradient && kHeadDim > 128;
+  static constexpr bool kMarksOutputs = true;
   // Rows of fp32 for two warpgroups of the state: the warps behind the producer convert them, the producer weighs.
   static constexpr bool kCompact = kReverse && kConverted && kBeside > 1;
   // Where these are split outputs leave from the place of their queries.

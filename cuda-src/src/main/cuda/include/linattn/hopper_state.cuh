@@ -775,7 +775,7 @@ struct State {
       for (int part = 0; part < kQueryParts; ++part) {
         uint32_t half_frag[kPairs];
         make_operands(block.scale(kWeightScale), part, half_frag);
-        add_state_query(outputs_frag, half_frag, stage_idx, part);
+        add_state_query(outputs_frag, half_frag, operand(block.query(stage_idx, 0)), part);
         products_commit();
         products_wait<0>();
         pin(half_frag);

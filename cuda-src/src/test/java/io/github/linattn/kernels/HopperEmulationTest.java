@@ -44,7 +44,7 @@ class HopperEmulationTest {
           Pattern.DOTALL);
   private static final Pattern INSTRUCTION = Pattern.compile("m64n(\\d+)k16\\.f32\\.(bf16|f16)");
   private static final Pattern ROWS =
-      Pattern.compile("accumulate, 1, 1(?:, (?<first>[01]))?(?:, (?<second>[01]))?;");
+      Pattern.compile("accumulate, (?<scale>-?1), 1(?:, (?<first>[01]))?(?:, (?<second>[01]))?;");
   private static final Pattern REGISTERS =
       Pattern.compile("asm volatile\\(\"setmaxnreg[^;]*;\"\\);");
 
@@ -129,6 +129,7 @@ class HopperEmulationTest {
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F16, Precision.NATIVE),
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F32, Precision.TF32),
         kernel(Operation.NORMALIZED_GRADIENT_SUMS, 64, ElementType.F32, Precision.TF32),
+        kernel(Operation.ONE_SWEEP, 128, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_QUERY_GRADIENT, 64, ElementType.F16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 96, ElementType.BF16, Precision.NATIVE));
   }
@@ -204,7 +205,7 @@ class HopperEmulationTest {
       throw new AssertionError("not the text of a product: " + body);
     }
     return Matcher.quoteReplacement(
-        "%s{ emulator::issue({emulator::Operand16::%s, %s, d, %s, %s, b, add != 0, %s, %s}); }\n"
+        "%s{ emulator::issue({emulator::Operand16::%s, %s, d, %s, %s, b, add != 0, %s, %s, %s}); }\n"
             .formatted(
                 head,
                 instruction.group(2).equals("bf16") ? "kBf16" : "kF16",
@@ -212,6 +213,7 @@ class HopperEmulationTest {
                 fragment ? "a" : "nullptr",
                 fragment ? "0" : "a",
                 fragment ? "0" : rows.group("first"),
-                fragment ? rows.group("first") : rows.group("second")));
+                fragment ? rows.group("first") : rows.group("second"),
+                rows.group("scale").equals("-1")));
   }
 }
