@@ -677,7 +677,7 @@ void run_one_sweep(Problem& p, unsigned seed) {
       gradient_args.chunked.marks = marks.data() + task * marks.size() / 3;
     }
     args.query_gradient = dq.map();
-    args.query_out = dq.view();
+    
     args.query_marks = marks.data() + 2 * marks.size() / 3;
     args.last_state = last.s.data();
     args.last_key_sum = last.z.data();

@@ -67,9 +67,8 @@ struct HopperRowGradientArguments {
 //   2192      8  first_state     S before the first token, or null for zeros
 //   2200      8  first_key_sum   z
 //   2208      8  query_marks     of dq, as marks are of its own sweep
-//   2216     32  query_out       dq
-//   2248      8  first_value_sum u before the first token, or null for zeros
-//   2256     48  reserved
+//   2216      8  first_value_sum u before the first token, or null for zeros
+//   2224     16  reserved
 struct alignas(64) HopperOneSweepArguments {
   HopperGradientArguments gradients;
   TensorMap query_gradient;
@@ -78,9 +77,8 @@ struct alignas(64) HopperOneSweepArguments {
   const float* first_state;
   const float* first_key_sum;
   uint32_t* query_marks;
-  TensorView query_out;
   const float* first_value_sum;
-  int64_t reserved[6];
+  int64_t reserved[2];
 };
 
 template <class Plan>

@@ -16,7 +16,8 @@
 //   state   two, with 64 columns each of dk or dv and of the sums over the tokens after
 //   prefix  64 columns of dq, with S and z of the tokens before
 //
-// A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k.
+// A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item is all
+// tokens of a batch row, so that copies bring zeros for rows past its end, and do not write them.
 #pragma once
 
 #include "linattn/hopper_outputs.cuh"
@@ -53,7 +54,7 @@ struct OneSweepPlan : HopperPlan<Spec_> {
 
   static constexpr int kStagesOffset = 0;
   static constexpr int kOutputsOffset = Base::kStages * kStageBytes;
-  static constexpr int kOutputTiles = 2 * Base::kOutputBuffers + 1;  // the last is that of dq
+  static constexpr int kOutputTiles = Base::kBeside * Base::kOutputBuffers + 1;  // the last is that of dq
   static constexpr int kWeightBytes = Base::kBoxBytes + Base::kExtraBytes;
   static constexpr int kWeightsOffset = kOutputsOffset + kOutputTiles * Base::kOutputBytes;
   static constexpr int kOnesOffset = kWeightsOffset + 2 * kWeightBytes;  // 8 rows
@@ -62,7 +63,8 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kDeltaParts = 2;
   static constexpr int kRowPlaces = 4;
   static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4;
-  static constexpr int kRowValuesOffset = kOnesOffset + Base::kExtraBytes;
+  static constexpr int kRatiosOffset = kOnesOffset + Base::kExtraBytes;  // a / b
+  static constexpr int kRowValuesOffset = kRatiosOffset + Base::kChunk * 4;
   static constexpr int kPartialsOffset = kRowValuesOffset + kRowPlaces * kRowBytesOfChunk;
   static constexpr int kBarriersOffset = kPartialsOffset + Base::kPartialsBytes;
 
@@ -186,25 +188,21 @@ struct SweepScore : Scores<Plan> {
 
   SweepTiles<Plan> tiles;
   RingPosition<Plan::kRowPlaces> rows_at;
-  float slope;       // b
-  float ratio;       // a / b
-  float sum = 0.0f;    // of E, and of d times the tokens before its row that are in other chunks, taken off
+  float slope;  // b
+  float sum = 0.0f;  // of E, and of d times the tokens before its row that are in other chunks, taken off
+  float later_delta = 0.0f;  // of a row of each chunk after
 
   __device__ __forceinline__ SweepScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
-      : Base(shared, warp_in_group, lane_idx), tiles(shared), slope(shared.slope_of(0)), ratio(shared.constant_of(0) / slope) {}
+      : Base(shared, warp_in_group, lane_idx), tiles(shared), slope(shared.slope_of(0)) {}
 
   __device__ __forceinline__ void run() {
     ask(0);
     ask(1);
-    float later_delta = 0.0f;  // of the chunks after, of two rows of each
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       barrier_wait(tiles.full(at.index()), at.parity());
       ask(chunk + 2);
       barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
       const int num_rows = block.rows(chunk);
-      if (num_rows < Plan::kChunk) {
-        clear_tail(num_rows);
-      }
       weigh_rows(num_rows);
       send_delta(num_rows);
       barrier_arrive(tiles.ready(at.index()));
@@ -212,7 +210,7 @@ struct SweepScore : Scores<Plan> {
       // One copy of the code: what runs side by side has to fit the instruction caches of a quarter of the SM.
 #pragma unroll 1
       for (int tile = Plan::kIsKey ? 1 : 0; tile < 2; ++tile) {
-        weigh(chunk, tile == 1, num_rows, later_delta);
+        weigh(chunk, tile == 1, num_rows);
       }
       arrive_once_a_warp(tiles.empty(at.index()), lane);
       at.advance();
@@ -225,18 +223,6 @@ struct SweepScore : Scores<Plan> {
     if (warp == 0 && chunk < block.num_chunks) {
       ask_for_rows(block, chunk, lane);
     }
-  }
-
-  __device__ __forceinline__ void clear_tail(int num_rows) const {
-    const int boxes = Plan::kIsKey ? 7 : 8;  // not those of o
-    for (int i = warp * kWarp + lane; i < boxes * Plan::kChunk * 8; i += kWarpgroup) {
-      const int row = i / 8 % Plan::kChunk;
-      if (row >= num_rows) {
-        const uint32_t box = block.stage(at.index()) + i / (8 * Plan::kChunk) * Plan::kBoxBytes;
-        store_unit(box + swizzled(row, i & 7), make_uint4(0, 0, 0, 0));
-      }
-    }
-    named_barrier(kBarrier, kWarpgroup);
   }
 
   // Rows of dO times b / g, those of this warp.
@@ -304,16 +290,29 @@ struct SweepScore : Scores<Plan> {
     reads_are_used();
   }
 
-  // What is added to the products of two columns: -d, or a / b.
-  __device__ __forceinline__ float2 constants(bool entries, int column) const {
-    const uint32_t words = block.deltas(rows_at.index()) + column * 4;
-    const float2 first = load_float2(words);
-    const float2 second = load_float2(words + Plan::kChunk * 4);
-    return make_float2(entries ? -first.x - second.x : ratio, entries ? -first.y - second.y : ratio);
+  // -d of the chunk, once both parts have come.
+  __device__ __forceinline__ void add_deltas(int chunk, int num_rows) {
+    barrier_wait(tiles.delta_full(rows_at.index()), rows_at.parity());
+    if (warp >= 2) {  // those with the fewest weights, a row each
+      const int row = (warp - 2) * kWarp + lane;
+      const uint32_t word = block.deltas(rows_at.index()) + row * 4;
+      const float delta = load_float(word) + load_float(word + Plan::kChunk * 4);
+      store_float(tiles.constants(rows_at.index()) + row * 4, -delta);
+      sum -= num_rows * later_delta;
+      later_delta += delta;
+      if (Plan::kIsKey && row < num_rows) {  // for a repair
+        const ItemWork& work = block.work;
+        block.args.gradient.delta[(static_cast<int64_t>(work.batch) * block.chunked().heads + work.head) *
+                                      block.chunked().tokens +
+                                  work.start + block.first_token(chunk) + row] =
+            delta * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;
+      }
+    }
+    named_barrier(kBarrier, kWarpgroup);
   }
 
   // E, or W of dv: rows are tokens p, columns tokens i.
-  __device__ __forceinline__ void weigh(int chunk, bool entries, int num_rows, float& later_delta) {
+  __device__ __forceinline__ void weigh(int chunk, bool entries, int num_rows) {
     const int row = this->row();
     const int buffer = entries ? tiles.entries_buffer(chunk) : tiles.weights_buffer(chunk);
     float scores_frag[Plan::Products::kScoreRegisters];
@@ -327,11 +326,13 @@ struct SweepScore : Scores<Plan> {
       Plan::Products::scores(scores_frag, further(x, further_on), further(y, further_on), step > 0);
     }
     products_commit();
+    if (entries) {
+      add_deltas(chunk, num_rows);
+    }
     products_wait<0>();
     pin(scores_frag);
-    if (entries) {
-      barrier_wait(tiles.delta_full(rows_at.index()), rows_at.parity());
-    }
+    const uint32_t constants =
+        entries ? tiles.constants(rows_at.index()) : block.base + static_cast<uint32_t>(Plan::kRatiosOffset);
     barrier_wait(tiles.weights_empty(buffer), tiles.parity(chunk) ^ 1);
     const uint32_t weights =
         block.weights(buffer) + swizzled(0, 0) + static_cast<uint32_t>((warp * kRows + (lane & 15)) * kRowBytes);
@@ -344,7 +345,7 @@ struct SweepScore : Scores<Plan> {
         for (int i = 0; i < 2; ++i) {
           const int block8 = 2 * pair + i;
           const int column = 8 * block8 + 2 * (lane & 3);
-          const float2 constant = constants(entries, column);
+          const float2 constant = load_float2(constants + column * 4);
           float w0 = scores_frag[4 * block8] + constant.x;
           float w1 = scores_frag[4 * block8 + 1] + constant.y;
           float w2 = scores_frag[4 * block8 + 2] + constant.x;
@@ -361,17 +362,9 @@ struct SweepScore : Scores<Plan> {
         this->store(weights, pair, weights_frag);
       }
     }
-    if (warp == 3) {  // it has the fewest weights
-      const int column = 2 * lane;
-      const float2 constant = constants(entries, column);
+    if (warp == 3) {
+      const float2 constant = load_float2(constants + 8 * lane);
       store_constants(buffer, constant.x, constant.y);
-      if (entries) {
-        store_float(tiles.constants(rows_at.index()) + column * 4, constant.x);
-        store_float(tiles.constants(rows_at.index()) + column * 4 + 4, constant.y);
-        entries_sum -= num_rows * later_delta;
-        later_delta -= constant.x + constant.y;
-        write_delta(chunk, column, num_rows, constant);
-      }
     }
     sum += entries ? entries_sum : 0.0f * entries_sum;
     publish_to_async_proxy();
@@ -387,25 +380,6 @@ struct SweepScore : Scores<Plan> {
       store_word(rows + swizzled(part, lane >> 2), pair);
       low -= Half::low(pair);
       high -= Half::high(pair);
-    }
-  }
-
-  // d = o . dO, for a repair.
-  __device__ __forceinline__ void write_delta(int chunk, int row, int num_rows, float2 constant) const {
-    if constexpr (!Plan::kIsKey) {
-      return;
-    }
-    const ItemWork& work = block.work;
-    const ChunkedArguments& args = block.chunked();
-    float* const delta_gmem = block.args.gradient.delta +
-                              (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens + work.start +
-                              block.first_token(chunk) + row;
-    const float2 normalizer = load_float2(block.normalizers(rows_at.index()) + row * 4);
-    if (row < num_rows) {
-      delta_gmem[0] = -constant.x * normalizer.x / slope;
-    }
-    if (row + 1 < num_rows) {
-      delta_gmem[1] = -constant.y * normalizer.y / slope;
     }
   }
 };
@@ -480,8 +454,7 @@ struct SweepState {
     const int lane = outputs.lane;
     float outputs_frag[36];
     outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
-    // Rows past the end are in the first chunk alone.
-    barrier_wait(chunk == 0 ? tiles.ready(0) : tiles.full(at.index()), at.parity());
+    barrier_wait(tiles.full(at.index()), at.parity());
     const uint64_t query = operand(block.query(at.index(), 0));
 #pragma unroll
     for (int part = 0; part < State<Plan>::kQueryParts; ++part) {
@@ -515,7 +488,7 @@ struct SweepState {
     const float second = has_rows ? outputs_frag[35] : 0.0f;
     outputs_frag[33] -= first;
     outputs_frag[35] -= second;
-    outputs.write(outputs_frag, 1.0f, chunk, buffer, chunk & 1);
+    write(outputs_frag, chunk, buffer);
     products_wait<0>();
     State<Plan>::pin_parts(state.state_frag);
     first_rows += first;
@@ -526,6 +499,25 @@ struct SweepState {
       tiles.load(args, chunk + Plan::kStages, at.index());
     }
     __syncwarp();
+  }
+
+  __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, int buffer) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      outputs_frag[i] += i % 4 < 2 ? outputs.first_sum : outputs.second_sum;
+    }
+    outputs.add_value_sums(outputs_frag[32] + outputs_frag[33], outputs_frag[34] + outputs_frag[35]);
+    barrier_arrive(tiles.weights_empty(buffer));
+    const uint32_t tile = block.outputs(outputs.box * Plan::kOutputBuffers + chunk % Plan::kOutputBuffers);
+    outputs.stage_halves(outputs_frag, tile);
+    publish_to_async_proxy();
+    if (outputs.leads()) {
+      wait_for_stores_to_read<Plan::kOutputBuffers - 2>();
+    }
+    named_barrier(outputs.barrier_number(), kWarpgroup);
+    if (outputs.leads()) {
+      outputs.start_store(tile, chunk);
+    }
   }
 
   // The sum of the chunk's v with the rows after. By products of their own, while the weights are not there yet: beside
@@ -567,7 +559,7 @@ struct SweepPrefix {
     // Products under a condition would make the compiler wait for each: what is not wanted is thrown away.
     load(args.last_state, args.last_key_sum, [](float& element, float x) { element = x; });
     if (block.num_chunks > 0) {
-      barrier_wait(tiles.ready(0), 0);
+      barrier_wait(tiles.full(0), 0);
     }
     take(0);
     wait_for_take();
@@ -577,7 +569,14 @@ struct SweepPrefix {
     }
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const bool is_next_first = chunk + 2 == block.num_chunks;
+      if (__builtin_expect(is_next_first, 0)) {
+        keep_largest();
+      }
       walk(chunk, at);
+      if (__builtin_expect(is_next_first, 0)) {
+        start_from_first();
+      }
       at.advance();
     }
     if (outputs.leads()) {
@@ -667,8 +666,6 @@ struct SweepPrefix {
     pin(outputs_frag);
     State<Plan>::pin_parts(state.state_frag);
     arrive_once_a_warp(tiles.weights_empty(buffer), lane);
-    const bool is_last_taken = chunk + 2 == block.num_chunks;
-    const float largest = is_last_taken ? largest_element() : 0.0f;
     const RingPosition<Plan::kStages> next_at = at.ahead(1);
     if (chunk + 1 < block.num_chunks) {
       barrier_wait(tiles.full(next_at.index()), next_at.parity());
@@ -677,29 +674,34 @@ struct SweepPrefix {
     write(outputs_frag, chunk, key_sums);
     arrive_once_a_warp(tiles.empty(at.index()), lane);
     wait_for_take();
-    if (is_last_taken) {
-      start_from_first(largest);
-    }
   }
 
-  __device__ __forceinline__ float largest_element() const {
+  // Of S after the item's first chunk, for start_from_first().
+  __device__ __forceinline__ void keep_largest() const {
     float largest = 0.0f;
 #pragma unroll
     for (int i = 0; i < Plan::kStateRegisters; ++i) {
       largest = fmaxf(largest, fabsf(state.state_frag[0][i]));
     }
-    return largest;
+    largest = max_lanes<kWarp>(largest);
+    if (outputs.lane == 0) {
+      store_float(largest_word(), largest);
+    }
+  }
+  __device__ __forceinline__ uint32_t largest_word() const {
+    return block.base + Plan::kPartialsOffset + Plan::kPartialsBytes / 2 + outputs.warp * 4;
   }
 
-  // Before the first chunk S is known: what has come of it says how good it was. `largest` is of S after that chunk.
-  __device__ __forceinline__ void start_from_first(float largest) {
+  // Before the first chunk S is known: what has come of it says how good it was.
+  __device__ __forceinline__ void start_from_first() {
     outputs.first_sum = sum_of_state<Plan>(state);  // a mark: products with NaN leave NaN
     float left = 0.0f;
     load(args.first_state, args.first_key_sum, [&](float& element, float x) {
       left = fmaxf(left, fabsf(element - x));
       element = fmaf(element, 0.0f, x);  // in its place: a copy of x would take registers
     });
-    largest = max_lanes<kWarp>(largest);
+    __syncwarp();
+    const float largest = load_float(largest_word());
     left = max_lanes<kWarp>(left);
     if (largest > 0.0f && left > kMostLeft * largest) {
       outputs.first_sum = NAN;
@@ -723,29 +725,12 @@ struct SweepPrefix {
     outputs.stage_halves(outputs_frag, tile);
     publish_to_async_proxy();
     named_barrier(outputs.barrier_number(), kWarpgroup);
-    if (block.rows(chunk) == Plan::kChunk) {
-      if (outputs.leads()) {
-        const ItemWork& work = block.work;
-        store_tile(&args.query_gradient,
-                   {tiles.key_box() * Plan::kBoxColumns, work.start + block.first_token(chunk), work.head, work.batch}, tile);
-        commit_stores();
-      }
-    } else {
-      copy_tail(tile, chunk);
+    if (outputs.leads()) {
+      const ItemWork& work = block.work;
+      store_tile(&args.query_gradient,
+                 {tiles.key_box() * Plan::kBoxColumns, work.start + block.first_token(chunk), work.head, work.batch}, tile);
+      commit_stores();
     }
-  }
-
-  // The rows behind those of the chunk may belong to another item.
-  __device__ __forceinline__ void copy_tail(uint32_t tile, int chunk) const {
-    const ItemWork& work = block.work;
-    using Bytes = Untyped<Plan::Element::kBytes>;
-    const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk);
-    for (int i = outputs.warp * kWarp + outputs.lane; i < block.rows(chunk) * 8; i += kWarpgroup) {
-      const uint4 data = load_unit(tile + swizzled(i / 8, i % 8));
-      Bytes* const out_gmem = row_address<Bytes>(args.query_out, work.batch, work.head, token + i / 8);
-      *reinterpret_cast<uint4*>(out_gmem + tiles.key_box() * Plan::kBoxColumns + i % 8 * 8) = data;
-    }
-    reads_are_used();
   }
 
   // The mark of the columns, and where they are the first ones the terms of da.
@@ -801,6 +786,9 @@ __device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) 
   for (int i = threadIdx.x; i < 8 * kRowWords; i += Plan::kThreads) {
     store_word(block.base + Plan::kOnesOffset + i * 4, Plan::Half::kOnes);
   }
+  if (threadIdx.x < Plan::kChunk) {
+    store_float(block.base + Plan::kRatiosOffset + threadIdx.x * 4, block.constant_of(0) / block.slope_of(0));
+  }
 }
 
 template <class Plan>
@@ -823,6 +811,7 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   if (threadIdx.x == 0) {
     init_sweep_barriers(tiles);
   }
+  __syncthreads();
   clear_sweep_constants(block);
   publish_to_async_proxy();
   __syncthreads();

@@ -66,7 +66,7 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
     for (int i = 0; i < WEIGHT_BUFFERS; i++) {
       add(map, "weights " + i + " and constants [72 x 64]", BOX_BYTES + EXTRA_BYTES);
     }
-    add(map, "ones [8 x 64]", EXTRA_BYTES);
+    add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
     add(map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
     add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
     int barriers = 3 * STAGES + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
