@@ -138,7 +138,8 @@ final class Checks {
     }
   }
 
-  static void state(
+  /** Checks a state that a call reads or writes, and gives its tensors. */
+  static List<Named> state(
       String role, Operator operator, AttentionState state, AttentionInput input, Backend backend) {
     if (!operator.causal()) {
       throw new IllegalArgumentException(
@@ -150,9 +151,10 @@ final class Checks {
       throw new IllegalArgumentException(
           "the %s state must have S %s for this input, got %s".formatted(role, expected, state));
     }
-    readable(role + " state S", state.s(), backend);
-    readable(role + " state z", state.z(), backend);
-    readable(role + " state u", state.u(), backend);
+    return List.of(
+        readable(role + " state S", state.s(), backend),
+        readable(role + " state z", state.z(), backend),
+        readable(role + " state u", state.u(), backend));
   }
 
   private static TensorShape stateShape(AttentionInput input) {

@@ -71,7 +71,7 @@ public final class LinearAttention {
         state = results.add(backend.unsetState(shape, input.sequences().count()));
       }
       forwardInto(input, o, g, state);
-      return new Forward(input, o, g, state);
+      return Forward.owning(input, o, g, state);
     } catch (RuntimeException | Error e) {
       results.closeAfter(e);
       throw e;
@@ -173,7 +173,8 @@ public final class LinearAttention {
 
   /**
    * Computes all gradients into new tensors of the backend, with that of the initial state where
-   * the input has one.
+   * the input has one. Where {@code y} kept its state, a GPU may need less time: see {@link
+   * #backwardInto(Forward, Tensor, StateGradient, Gradients)}.
    *
    * @param y result of {@link #forward} of this operator, still open, its input unchanged
    * @param dO gradient of the loss with respect to o, of its shape and type
@@ -201,7 +202,7 @@ public final class LinearAttention {
               results.add(backend.allocate(DType.F32, shape.coefficients())),
               results.add(backend.allocate(DType.F32, shape.coefficients())),
               initialState);
-      backwardInto(input, y.output(), y.normalizer(), dO, finalState, gradients);
+      backwardInto(y, dO, finalState, gradients);
       return gradients;
     } catch (RuntimeException | Error e) {
       results.closeAfter(e);
@@ -209,10 +210,33 @@ public final class LinearAttention {
     }
   }
 
+  /**
+   * Computes all gradients into the caller's tensors, as {@link #backwardInto(AttentionInput,
+   * Tensor, Tensor, Tensor, StateGradient, Gradients)} does.
+   *
+   * <p>Where {@code y} kept its state, a GPU may start from that state and compute all gradients in
+   * one sweep, which reads each tensor once: for training, {@link Builder#keepState}. It does so
+   * only while the state is open and counts what the forward counted; a state that was moved on
+   * since, as by {@link #decodeInto}, is not used.
+   *
+   * @param y result of a forward of this operator, still open; its input unchanged, and its state
+   *     too unless its counts changed with it
+   * @param dO gradient of the loss with respect to o, of its shape and type
+   * @param finalState gradient of the loss with respect to the state after the last token, read, or
+   *     null for zeros; causal only
+   * @throws IllegalArgumentException if an argument does not fit; nothing is written
+   * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   */
+  public void backwardInto(
+      Forward y, Tensor dO, @Nullable StateGradient finalState, Gradients gradients) {
+    Checks.present("y", y);
+    backwardInto(y.input(), y.output(), y.normalizer(), dO, y.lastState(), finalState, gradients);
+  }
+
   /** The backward into the caller's tensors of a loss that does not see the final state. */
   public void backwardInto(
       AttentionInput input, Tensor o, Tensor g, Tensor dO, Gradients gradients) {
-    backwardInto(input, o, g, dO, null, gradients);
+    backwardInto(input, o, g, dO, null, null, gradients);
   }
 
   /**
@@ -234,9 +258,22 @@ public final class LinearAttention {
       Tensor dO,
       @Nullable StateGradient finalState,
       Gradients gradients) {
+    backwardInto(input, o, g, dO, null, finalState, gradients);
+  }
+
+  private void backwardInto(
+      AttentionInput input,
+      Tensor o,
+      Tensor g,
+      Tensor dO,
+      @Nullable AttentionState lastState,
+      @Nullable StateGradient finalState,
+      Gradients gradients) {
     Checks.present("input", input);
     Checks.present("gradients", gradients);
-    if (backend.engine().repeatBackward(operator, input, o, g, dO, finalState, gradients, stream)) {
+    if (backend
+        .engine()
+        .repeatBackward(operator, input, o, g, dO, lastState, finalState, gradients, stream)) {
       return;
     }
     Checks.input(operator, input, backend);
@@ -246,6 +283,9 @@ public final class LinearAttention {
     read.add(Checks.expect("o", o, dtype, shape.output(), backend));
     read.add(Checks.expect("g", g, DType.F32, shape.normalizer(), backend));
     read.add(Checks.expect("dO", dO, dtype, shape.output(), backend));
+    if (lastState != null) {
+      read.addAll(Checks.state("final", operator, lastState, input, backend));
+    }
     if (finalState != null) {
       read.addAll(Checks.stateGradient("final", operator, finalState, input, backend));
     }
@@ -262,12 +302,14 @@ public final class LinearAttention {
     Checks.outputs(written, read, input);
     backend
         .engine()
-        .backward(new BackwardCall(operator, input, o, g, dO, finalState, gradients, stream));
+        .backward(
+            new BackwardCall(operator, input, o, g, dO, lastState, finalState, gradients, stream));
   }
 
   /**
-   * What a forward and a backward of this shape would run and take, without running them. A
-   * backward that this backend can't do has no steps, and its reason says why.
+   * What a forward and a backward of this shape would run and take, without running them; the
+   * backward with the state after the last token where the builder keeps it. A backward that this
+   * backend can't do has no steps, and its reason says why.
    *
    * @throws IllegalArgumentException if the operator and the type don't fit together
    * @throws UnsupportedOperationException if this backend can't do the forward
@@ -283,7 +325,7 @@ public final class LinearAttention {
 
   private Plan.Pass planBackward(AttentionShape shape, DType dtype) {
     try {
-      return backend.engine().planBackward(operator, shape, dtype);
+      return backend.engine().planBackward(operator, shape, dtype, keepState);
     } catch (UnsupportedOperationException refused) {
       return new Plan.Pass(List.of(), 0, 0, 0, String.valueOf(refused.getMessage()));
     }
@@ -352,7 +394,10 @@ public final class LinearAttention {
       return this;
     }
 
-    /** Whether {@link #forward} gives the state after the last token; causal only. */
+    /**
+     * Whether {@link #forward} gives the state after the last token, from which a backward may be
+     * faster; causal only.
+     */
     public Builder keepState(boolean keepState) {
       this.keepState = keepState;
       return this;

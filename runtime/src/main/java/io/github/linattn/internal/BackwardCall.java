@@ -1,6 +1,7 @@
 package io.github.linattn.internal;
 
 import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionState;
 import io.github.linattn.Gradients;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
@@ -13,6 +14,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * A checked backward call.
  *
+ * @param lastState the state after the last token, as the forward left it, or null where it is not
+ *     at hand; read. An engine may do without.
  * @param finalStateGradient gradient of the loss with respect to the state after the last token,
  *     null for zeros; causal only. It overlaps nothing that is written.
  * @param gradients with those of the initial state where they are wanted; causal only
@@ -23,6 +26,7 @@ public record BackwardCall(
     Tensor output,
     Tensor normalizer,
     Tensor outputGradient,
+    @Nullable AttentionState lastState,
     @Nullable StateGradient finalStateGradient,
     Gradients gradients,
     Stream stream) {
@@ -36,6 +40,9 @@ public record BackwardCall(
     input
         .initialState()
         .ifPresent(state -> Collections.addAll(tensors, state.s(), state.z(), state.u()));
+    if (lastState != null) {
+      Collections.addAll(tensors, lastState.s(), lastState.z());
+    }
     addTo(tensors, finalStateGradient);
     addTo(tensors, gradients.initialState().orElse(null));
     return List.copyOf(tensors);

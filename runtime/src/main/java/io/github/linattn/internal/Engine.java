@@ -92,6 +92,7 @@ public interface Engine extends AutoCloseable {
       Tensor output,
       Tensor normalizer,
       Tensor outputGradient,
+      @Nullable AttentionState lastState,
       @Nullable StateGradient finalStateGradient,
       Gradients gradients,
       Stream stream) {
@@ -101,8 +102,12 @@ public interface Engine extends AutoCloseable {
   /** What {@link #forward} would do. */
   Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype);
 
-  /** What {@link #backward} would do. */
-  Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype);
+  /**
+   * What {@link #backward} would do.
+   *
+   * @param lastState whether the state after the last token would be at hand
+   */
+  Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype, boolean lastState);
 
   @Override
   void close();

@@ -9,6 +9,8 @@ import io.github.linattn.Mode;
  * @param b as long as {@code a}
  */
 public record Operator(float[] a, float[] b, boolean causal, boolean normalize, Mode mode) {
+  /** db from da has the error of da times |a / b|: beyond this it is summed. */
+  private static final float MOST_RATIO = 16;
 
   /** a of a query head. */
   public float a(int head) {
@@ -18,6 +20,16 @@ public record Operator(float[] a, float[] b, boolean causal, boolean normalize, 
   /** b of a query head. */
   public float b(int head) {
     return b.length == 1 ? b[0] : b[head];
+  }
+
+  /** Whether db is better summed than taken from a da + b db = 0, for one head at least. */
+  public boolean sumsSlope() {
+    for (int head = 0; head < a.length; head++) {
+      if (Math.abs(b[head]) < Math.abs(a[head]) / MOST_RATIO) {
+        return true;
+      }
+    }
+    return false;
   }
 
   /** Whether all heads share one a and one b. */

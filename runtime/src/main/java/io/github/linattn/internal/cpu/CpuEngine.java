@@ -107,7 +107,8 @@ public final class CpuEngine implements Engine {
   }
 
   @Override
-  public Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype) {
+  public Plan.Pass planBackward(
+      Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
     long deltas = shape.normalizer().elements() * Float.BYTES;

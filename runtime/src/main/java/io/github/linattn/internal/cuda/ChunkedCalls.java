@@ -87,12 +87,20 @@ final class ChunkedCalls {
       Tensor output,
       Tensor normalizer,
       Tensor outputGradient,
+      @Nullable AttentionState lastState,
       @Nullable StateGradient finalStateGradient,
       Gradients gradients) {
     for (int i = 0; i < backwards.size(); i++) {
       GradientCall known = backwards.get(i);
       if (known.isFor(
-          operator, input, output, normalizer, outputGradient, finalStateGradient, gradients)) {
+          operator,
+          input,
+          output,
+          normalizer,
+          outputGradient,
+          lastState,
+          finalStateGradient,
+          gradients)) {
         known.run();
         return true;
       }

@@ -34,6 +34,7 @@ final class ChunkedSupport {
     requireRows("dq", gradients.dq());
     requireRows("dk", gradients.dk());
     requireRows("dv", gradients.dv());
+    requireState("final", call.lastState());
     requireWithoutGaps("da", "", gradients.da());
     requireWithoutGaps("db", "", gradients.db());
     requireGradient(" of the final state", call.finalStateGradient());

@@ -401,6 +401,7 @@ public final class CudaEngine implements Engine {
       Tensor output,
       Tensor normalizer,
       Tensor outputGradient,
+      @Nullable AttentionState lastState,
       @Nullable StateGradient finalStateGradient,
       Gradients gradients,
       Stream stream) {
@@ -416,6 +417,7 @@ public final class CudaEngine implements Engine {
                     output,
                     normalizer,
                     outputGradient,
+                    lastState,
                     finalStateGradient,
                     gradients);
       } catch (CudaException e) {
@@ -473,11 +475,13 @@ public final class CudaEngine implements Engine {
   }
 
   @Override
-  public Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype) {
+  public Plan.Pass planBackward(
+      Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
     Question question =
-        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
+        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
+            .ofBackward(operator.sumsSlope(), lastState);
     Optional<GradientPlan> plan = gradientPlan(question);
     if (plan.isPresent()) {
       GradientPlan chosen = plan.get();

@@ -58,6 +58,7 @@ final class GradientCall {
       Tensor output,
       Tensor normalizer,
       Tensor outputGradient,
+      @Nullable AttentionState lastState,
       @Nullable StateGradient finalStateGradient,
       Gradients gradients) {
     BackwardCall filled = call;
@@ -66,6 +67,7 @@ final class GradientCall {
         && filled.output() == output
         && filled.normalizer() == normalizer
         && filled.outputGradient() == outputGradient
+        && filled.lastState() == lastState
         && filled.finalStateGradient() == finalStateGradient
         && filled.gradients() == gradients
         && filled.input().equals(input)

@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.kernelgen.Technique;
 import java.util.Optional;
 import java.util.regex.Matcher;
@@ -8,12 +9,18 @@ import java.util.regex.Pattern;
 /**
  * A plan of a backward that is asked for by name, as {@link PlanChoice} is of a forward.
  *
+ * @param kind of the causal plan
  * @param technique of the kernels of the sweeps
  * @param segment tokens of a segment; 0 for whole sequences
  */
-record GradientChoice(Technique technique, int segment) {
-  /** Such as {@code mma} or {@code wgmma:2048}; asked each time a backward is planned. */
+record GradientChoice(Kind kind, Technique technique, int segment) {
+  /**
+   * Such as {@code mma}, {@code wgmma:2048} or {@code one_sweep}; asked each time a backward is
+   * planned.
+   */
   private static final String PROPERTY = "linattn.gradient.plan";
+
+  private static final String ONE_SWEEP = "one_sweep";
 
   private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+))?");
 
@@ -24,21 +31,26 @@ record GradientChoice(Technique technique, int segment) {
 
   /** Reads what the property holds. */
   static GradientChoice parse(String text) {
+    if (text.equals(ONE_SWEEP)) {
+      return new GradientChoice(Kind.ONE_SWEEP, Technique.WGMMA, 0);
+    }
     Matcher parts = FORM.matcher(text);
     if (!parts.matches()) {
       throw new IllegalArgumentException(
-          "%s=%s: a plan is TECHNIQUE[:SEGMENT]".formatted(PROPERTY, text));
+          "%s=%s: a plan is TECHNIQUE[:SEGMENT] or %s".formatted(PROPERTY, text, ONE_SWEEP));
     }
     int segment = parts.group(2) == null ? 0 : Integer.parseInt(parts.group(2));
     if (segment % Planner.CHUNK != 0) {
       throw new IllegalArgumentException(
           "%s=%s: segments have a multiple of %d tokens".formatted(PROPERTY, text, Planner.CHUNK));
     }
-    return new GradientChoice(Technique.parse(parts.group(1)), segment);
+    Kind kind = segment == 0 ? Kind.SWEEPS : Kind.SEGMENTED;
+    return new GradientChoice(kind, Technique.parse(parts.group(1)), segment);
   }
 
   @Override
   public String toString() {
-    return PROPERTY + "=" + technique.id() + (segment == 0 ? "" : ":" + segment);
+    String name = kind == Kind.ONE_SWEEP ? ONE_SWEEP : technique.id();
+    return PROPERTY + "=" + name + (segment == 0 ? "" : ":" + segment);
   }
 }

@@ -24,9 +24,6 @@ final class GradientFill {
   private static final int KEY_TASK = 1;
   private static final int VALUE_TASK = 2;
 
-  /** db from da has the error of da times |a / b|: beyond this it is summed. */
-  private static final float MOST_RATIO = 16;
-
   private final CudaQueue queue;
   private final GradientStructs.OfRoles structs;
   private final BackwardCall call;
@@ -96,12 +93,17 @@ final class GradientFill {
         fillKey();
         fillValue();
       }
+      case ONE_SWEEP -> {
+        fillQuery(); // for the repair
+        fillKey();
+        fillValue();
+      }
       case NORMALIZED_QUERY -> fillNormalized(role, input.q(), call.gradients().dq(), queryScale);
       case NORMALIZED_KEY -> fillNormalized(role, input.k(), call.gradients().dk(), keyScale);
       case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
       case COEFFICIENTS -> {
         switch (plan.kind()) {
-          case SWEEPS -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
+          case SWEEPS, ONE_SWEEP -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
           case SEGMENTED -> fillRepair(role, Role.KEY, Role.VALUE);
           case NON_CAUSAL -> fillRepair(role);
         }
@@ -201,7 +203,7 @@ final class GradientFill {
     }
     query.set("partials", partials);
     chunked.set("turns", plan.turns());
-    if (slopeIsSummed()) {
+    if (operator.sumsSlope()) {
       query.set("slope_query", input.q());
     }
   }
@@ -209,7 +211,7 @@ final class GradientFill {
   /** The states that dq starts from. */
   private @Nullable StateArrays before() {
     return switch (plan.kind()) {
-      case SWEEPS -> initial == null ? null : StateArrays.of(initial);
+      case SWEEPS, ONE_SWEEP -> initial == null ? null : StateArrays.of(initial);
       case SEGMENTED -> items;
       case NON_CAUSAL -> totals;
     };
@@ -219,7 +221,7 @@ final class GradientFill {
   private @Nullable StateArrays after() {
     StateGradient last = call.finalStateGradient();
     return switch (plan.kind()) {
-      case SWEEPS -> last == null ? null : StateArrays.of(last);
+      case SWEEPS, ONE_SWEEP -> last == null ? null : StateArrays.of(last);
       case SEGMENTED -> items;
       case NON_CAUSAL -> totals;
     };
@@ -227,9 +229,10 @@ final class GradientFill {
 
   /** Where the sweeps leave the gradients before the first token. */
   private @Nullable StateArrays first() {
-    return plan.kind() == Kind.SWEEPS
-        ? call.gradients().initialState().map(StateArrays::of).orElse(null)
-        : null;
+    return switch (plan.kind()) {
+      case SWEEPS, ONE_SWEEP -> call.gradients().initialState().map(StateArrays::of).orElse(null);
+      case SEGMENTED, NON_CAUSAL -> null;
+    };
   }
 
   private void fillKey() {
@@ -288,6 +291,9 @@ final class GradientFill {
 
   /** Whether the sweep of dq or dk leaves gradients of the rows themselves. */
   private boolean finishesRows(Role task) {
+    if (plan.kind() == Kind.ONE_SWEEP) {
+      return false;
+    }
     return switch (task) {
       case QUERY -> plan.step(Role.QUERY).kernel().finishesRows();
       case KEY ->
@@ -320,13 +326,18 @@ final class GradientFill {
         .set("query_scale", queryScale)
         .set("key_scale", keyScale)
         .set("task", task)
-        .set("tasks", plan.has(Role.KEY_AND_VALUE) && task != QUERY_TASK ? 2 : 1);
+        .set("tasks", task != QUERY_TASK && hasBothTasks() ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
     setViews(chunked, x, y, z, out);
     setCommon(chunked);
     return chunked
         .set("key_dim", Math.toIntExact(x.shape().extent(3)))
         .set("value_dim", Math.toIntExact(z.shape().extent(3)));
+  }
+
+  /** Whether one launch forms dk and dv. */
+  private boolean hasBothTasks() {
+    return plan.has(Role.KEY_AND_VALUE) || plan.kind() == Kind.ONE_SWEEP;
   }
 
   private void setViews(Arguments chunked, Tensor x, Tensor y, Tensor z, Tensor out) {
@@ -359,7 +370,7 @@ final class GradientFill {
   /** Items of a sweep, or of outputs without causality. */
   private void setSweepItems(Arguments chunked) {
     switch (plan.kind()) {
-      case SWEEPS -> {
+      case SWEEPS, ONE_SWEEP -> {
         setItems(chunked, plan.cut(), plan.cut().sequences());
         if (!plan.cut().isRegular()) {
           chunked.set("items", queue.lists().itemsOfSequences(plan.cut(), counts));
@@ -415,18 +426,9 @@ final class GradientFill {
         .set("count", plan.partials())
         .set("heads", shape.heads())
         .set("batches", shape.batch())
-        .set("slope_is_summed", slopeIsSummed() ? 1 : 0)
+        .set("slope_is_summed", operator.sumsSlope() ? 1 : 0)
         .set("a", operator.isUniform() ? operator.a(0) : 0)
         .set("b", operator.isUniform() ? operator.b(0) : 0);
-  }
-
-  private boolean slopeIsSummed() {
-    for (int head = 0; head < operator.a().length; head++) {
-      if (Math.abs(operator.b(head)) < Math.abs(operator.a(head)) / MOST_RATIO) {
-        return true;
-      }
-    }
-    return false;
   }
 
   /** The struct of a role with tensor maps before it. */
@@ -441,12 +443,41 @@ final class GradientFill {
       write(struct, struct.offset("out"), call.output(), element);
       return struct;
     }
+    if (role == Role.ONE_SWEEP) {
+      return addOneSweep(struct, element);
+    }
     boolean both = role == Role.KEY_AND_VALUE;
     setTask(struct, 0, both ? Role.KEY : role, element);
     if (both) {
       setTask(struct, 1, Role.VALUE, element);
     }
     return struct;
+  }
+
+  /** The tasks of dk and dv, which take what dq needs with them. */
+  private Arguments addOneSweep(Arguments struct, ElementType element) {
+    struct.clear();
+    setTask(struct, 0, Role.KEY, element);
+    setTask(struct, 1, Role.VALUE, element);
+    for (int task = 0; task < GradientStructs.HOPPER_TASKS; task++) {
+      long gradient = GradientStructs.hopperOffset(task, "gradient");
+      new Arguments(
+              GradientStructs.GRADIENT,
+              struct.memory().asSlice(gradient, GradientStructs.GRADIENT.byteSize()))
+          .set("partials", partials);
+    }
+    setMap(struct, "output_rows", 0, call.output(), element);
+    write(struct, struct.offset("query_gradient"), dq(), element);
+    AttentionState last = call.lastState();
+    if (last != null) {
+      StateArrays after = StateArrays.of(last);
+      struct.set("last_state", after.s()).set("last_key_sum", after.z());
+    }
+    if (initial != null) {
+      StateArrays first = StateArrays.of(initial);
+      struct.set("first_state", first.s()).set("first_key_sum", first.z());
+    }
+    return struct.set("query_marks", workspace + plan.memory().queryMarksAt());
   }
 
   private void setTask(Arguments struct, int index, Role role, ElementType element) {

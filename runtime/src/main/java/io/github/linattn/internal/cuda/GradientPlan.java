@@ -40,6 +40,8 @@ record GradientPlan(
      * Each sequence from its initial state for dq, from the gradient of its final one for dk, dv.
      */
     SWEEPS,
+    /** Each sequence from its final state and its gradient, for dq, dk and dv at once. */
+    ONE_SWEEP,
     /** Sums of segments and a scan before each of the sweeps, which start from the segments. */
     SEGMENTED,
     /** Sums over all tokens, and every row against them. */
@@ -58,6 +60,7 @@ record GradientPlan(
     KEY("dk"),
     VALUE("dv"),
     KEY_AND_VALUE("dk and dv"),
+    ONE_SWEEP("dq, dk and dv"),
     COEFFICIENTS("da and db, and gradients token by token where they are marked"),
     NORMALIZED_QUERY("dq of raw rows"),
     NORMALIZED_KEY("dk of raw rows");

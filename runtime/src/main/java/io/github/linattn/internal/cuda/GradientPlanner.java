@@ -76,6 +76,11 @@ final class GradientPlanner {
     if (!question.causal()) {
       return nonCausal(question);
     }
+    if (choice.kind() == Kind.ONE_SWEEP) {
+      return oneSweep(question)
+          .filter(plan -> hasStates(question, plan.cut()))
+          .map(plan -> explained(plan, List.of()));
+    }
     AttentionShape shape = question.shape();
     Cut cut = new Cut(shape.tokens(), question.packing(), choice.segment());
     return sweeps(question, choice.technique())
@@ -166,9 +171,26 @@ final class GradientPlanner {
         break; // more parts only add states
       }
     }
+    Optional<GradientPlan> one = oneSweep(question);
+    one.filter(plan -> hasStates(question, plan.cut())).ifPresent(candidates::add);
     return candidates.stream()
         .reduce((best, next) -> next.micros() < best.micros() ? next : best)
-        .map(best -> explained(best, candidates));
+        .map(best -> withHint(explained(best, candidates), candidates, one));
+  }
+
+  /** Tells what the state after the last token would be worth where it is not at hand. */
+  private static GradientPlan withHint(
+      GradientPlan best, List<GradientPlan> candidates, Optional<GradientPlan> one) {
+    return one.filter(plan -> !candidates.contains(plan) && plan.micros() < best.micros())
+        .map(
+            plan ->
+                best.because(
+                    String.format(
+                        Locale.ROOT,
+                        "%s; from the state that a forward keeps one sweep, %.1f µs",
+                        best.reason(),
+                        plan.micros())))
+        .orElse(best);
   }
 
   /** Collects launches and what they take; a launch that is not there leaves no plan. */
@@ -199,6 +221,52 @@ final class GradientPlanner {
     addNormalized(steps, question, kernels);
     Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
     return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles(question), turns, memory);
+  }
+
+  /**
+   * Each sequence from its last token, all three gradients at once; empty where this cannot be, but
+   * for the states, which {@link #hasStates} asks for.
+   */
+  private Optional<GradientPlan> oneSweep(Question question) {
+    AttentionShape shape = question.shape();
+    Cut cut = new Cut(shape.tokens(), question.packing(), 0);
+    boolean suits =
+        question.tensorMaps()
+            && !question.normalize()
+            && !question.sumsSlope()
+            && shape.headsPerKeyValueHead() == 1
+            && shape.keyDim() == shape.valueDim();
+    if (!suits) {
+      return Optional.empty();
+    }
+    return model
+        .built()
+        .find(
+            Operation.ONE_SWEEP,
+            Technique.WGMMA,
+            shape.keyDim(),
+            question.element(),
+            question.precision())
+        .filter(kernel -> cut.longest() <= Rates.mostItemTokens(kernel))
+        .flatMap(kernel -> oneSweep(question, kernel, cut));
+  }
+
+  private Optional<GradientPlan> oneSweep(Question question, KernelEntry kernel, Cut cut) {
+    Collected steps = new Collected();
+    // q, k, v, o and dO are read once, dq, dk and dv written; of rows g is read and d written
+    double bytes = 2 * (question.queryBytes() + question.keyValueBytes());
+    steps.add(
+        Role.ONE_SWEEP,
+        bothTasks(question, kernel, cut),
+        step -> micros(step, question.shape().keyDim(), cut, cut.items(), 1, bytes));
+    addRepair(steps, Role.COEFFICIENTS, question, cut);
+    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1));
+    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, tiles(question), 1, memory);
+  }
+
+  /** A sequence of one chunk needs the state before it alone. */
+  private static boolean hasStates(Question question, Cut cut) {
+    return question.lastState() || cut.longest() <= Planner.CHUNK;
   }
 
   /** Sums of segments and a scan before each sweep. */
@@ -423,17 +491,22 @@ final class GradientPlanner {
     }
     steps.add(
         Role.KEY_AND_VALUE,
-        task(Role.KEY, question, kernels.key(), cut)
-            .filter(key -> key.blocks() <= Integer.MAX_VALUE / GradientStructs.HOPPER_TASKS)
-            .map(
-                key ->
-                    new Step(
-                        key.kernel(),
-                        key.blocks() * GradientStructs.HOPPER_TASKS,
-                        clusterOfBoth(key),
-                        key.sharedBytes(),
-                        key.startsEarly())),
+        bothTasks(question, kernels.key(), cut),
         step -> taskMicros(Role.KEY, question, step, cut, group, GradientStructs.HOPPER_TASKS));
+  }
+
+  /** A launch with the blocks of dk and as many of dv. */
+  private Optional<Step> bothTasks(Question question, KernelEntry kernel, Cut cut) {
+    return task(Role.KEY, question, kernel, cut)
+        .filter(key -> key.blocks() <= Integer.MAX_VALUE / GradientStructs.HOPPER_TASKS)
+        .map(
+            key ->
+                new Step(
+                    key.kernel(),
+                    key.blocks() * GradientStructs.HOPPER_TASKS,
+                    clusterOfBoth(key),
+                    key.sharedBytes(),
+                    key.startsEarly()));
   }
 
   /** Two tiles of a task, or of both where they have no pairs. */
@@ -516,19 +589,25 @@ final class GradientPlanner {
                     String.format(
                         Locale.ROOT, "; next best %s, %.1f µs", name(plan.kind()), plan.micros()))
             .orElse("");
+    boolean one = best.kind() == Kind.ONE_SWEEP;
     return best.because(
         String.format(
             Locale.ROOT,
-            "%s: %s%s, dq by %s, on %d multiprocessors%s",
+            "%s: %s%s, %s by %s, on %d multiprocessors%s",
             name(best.kind()),
             best.cut(),
             best.kind() == Kind.SEGMENTED ? " with a scan before each sweep" : "",
-            best.step(Role.QUERY).kernel().technique().id(),
+            one ? "dq, dk and dv" : "dq",
+            best.step(one ? Role.ONE_SWEEP : Role.QUERY).kernel().technique().id(),
             model.multiprocessors(),
             against));
   }
 
   private static String name(Kind kind) {
-    return kind == Kind.SEGMENTED ? "segments" : "two sweeps";
+    return switch (kind) {
+      case ONE_SWEEP -> "one sweep";
+      case SEGMENTED -> "segments";
+      default -> "two sweeps";
+    };
   }
 }

@@ -113,13 +113,28 @@ public final class GradientStructs {
       MemoryLayout.structLayout(
           HOPPER_GRADIENTS.withName("gradients"), ChunkedStructs.TENSOR_MAP.withName("rows"));
 
+  /**
+   * {@code linattn::hopper::HopperOneSweepArguments}: the tasks of dk and dv, the map of dq, the
+   * states after the last token and before the first, and the marks of dq.
+   */
+  public static final StructLayout HOPPER_ONE_SWEEP =
+      MemoryLayout.structLayout(
+          HOPPER_GRADIENTS.withName("gradients"),
+          ChunkedStructs.TENSOR_MAP.withName("query_gradient"),
+          JAVA_LONG.withName("last_state"),
+          JAVA_LONG.withName("last_key_sum"),
+          JAVA_LONG.withName("first_state"),
+          JAVA_LONG.withName("first_key_sum"),
+          JAVA_LONG.withName("query_marks"),
+          MemoryLayout.sequenceLayout(3, JAVA_LONG).withName("reserved"));
+
   private static final long TASK_CHUNKED = ChunkedStructs.offset(GRADIENT, "chunked");
 
   private GradientStructs() {}
 
   /**
    * Offset of a member of a task in {@link #HOPPER_GRADIENTS}, with which {@link
-   * #HOPPER_ROW_GRADIENTS} begins.
+   * #HOPPER_ROW_GRADIENTS} and {@link #HOPPER_ONE_SWEEP} begin.
    */
   static long hopperOffset(int task, String member) {
     return task * HOPPER_GRADIENT.byteSize() + ChunkedStructs.offset(HOPPER_GRADIENT, member);
@@ -139,6 +154,7 @@ public final class GradientStructs {
               case STATE_SUMS -> allocate(owner, ChunkedStructs.HOPPER);
               case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE ->
                   allocate(owner, HOPPER_ROW_GRADIENTS);
+              case ONE_SWEEP -> allocate(owner, HOPPER_ONE_SWEEP);
               default -> plain[role.ordinal()];
             };
       }
@@ -156,7 +172,7 @@ public final class GradientStructs {
         for (int i = 0; i < REPAIR_TASKS; i++) {
           addInitialCount(struct, i * GRADIENT.byteSize() + TASK_CHUNKED);
         }
-      } else if (layout.equals(HOPPER_ROW_GRADIENTS)) {
+      } else if (layout.equals(HOPPER_ROW_GRADIENTS) || layout.equals(HOPPER_ONE_SWEEP)) {
         for (int i = 0; i < HOPPER_TASKS; i++) {
           addInitialCount(struct, hopperOffset(i, "gradient") + TASK_CHUNKED);
         }
@@ -174,7 +190,7 @@ public final class GradientStructs {
         case ROWS -> GRADIENT_ROWS;
         case STATE_SUMS -> ChunkedStructs.CHUNKED;
         case STATE_SCAN, GRADIENT_SCAN -> ChunkedStructs.STATE_SCAN;
-        case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE -> GRADIENT;
+        case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE, ONE_SWEEP -> GRADIENT;
         case QUERY_REPAIR, COEFFICIENTS -> GRADIENT_RECURRENCE;
         case NORMALIZED_QUERY, NORMALIZED_KEY -> NORMALIZE_ROWS_GRADIENT;
       };

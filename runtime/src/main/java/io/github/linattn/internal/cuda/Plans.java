@@ -65,7 +65,9 @@ final class Plans {
         call.input().initialState().isPresent(),
         call.finalStateGradient() != null || call.gradients().initialState().isPresent(),
         false,
-        ChunkedSupport.suitsTensorMaps(call));
+        ChunkedSupport.suitsTensorMaps(call),
+        call.operator().sumsSlope(),
+        call.lastState() != null);
   }
 
   /** Empty where kernels are missing. */
@@ -94,7 +96,14 @@ final class Plans {
         .or(() -> planner.plan(question));
   }
 
+  /** As tuned, but for one sweep: plans are tuned without the state that it starts from. */
   private Optional<GradientPlan> chosenGradient(Question question) {
+    Optional<GradientPlan> one =
+        gradientPlanner.plan(question).filter(plan -> plan.kind() == GradientPlan.Kind.ONE_SWEEP);
+    return one.isPresent() ? one : tunedGradient(question);
+  }
+
+  private Optional<GradientPlan> tunedGradient(Question question) {
     return tuned(question, Tuning.Pass.BACKWARD)
         .flatMap(name -> gradientPlanner.plan(question, GradientChoice.parse(name)))
         .map(plan -> plan.because(plan.reason() + AS_TUNED))

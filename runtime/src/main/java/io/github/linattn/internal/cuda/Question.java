@@ -14,6 +14,8 @@ import org.jspecify.annotations.Nullable;
  *
  * @param packing null for one sequence of each batch row
  * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
+ * @param sumsSlope of a backward: whether db does not follow from da
+ * @param lastState of a backward: whether the state after the last token is at hand
  */
 record Question(
     AttentionShape shape,
@@ -25,11 +27,57 @@ record Question(
     boolean initialState,
     boolean finalState,
     boolean inPlace,
-    boolean tensorMaps) {
+    boolean tensorMaps,
+    boolean sumsSlope,
+    boolean lastState) {
+  /** A question about a forward, or about a backward that sums no db and has no last state. */
+  Question(
+      AttentionShape shape,
+      DType dtype,
+      Mode mode,
+      boolean causal,
+      boolean normalize,
+      @Nullable Sequences packing,
+      boolean initialState,
+      boolean finalState,
+      boolean inPlace,
+      boolean tensorMaps) {
+    this(
+        shape,
+        dtype,
+        mode,
+        causal,
+        normalize,
+        packing,
+        initialState,
+        finalState,
+        inPlace,
+        tensorMaps,
+        false,
+        false);
+  }
+
   /** A question about a shape alone, with tensors without gaps. */
   static Question of(
       AttentionShape shape, DType dtype, Mode mode, boolean causal, boolean normalize) {
     return new Question(shape, dtype, mode, causal, normalize, null, false, false, false, true);
+  }
+
+  /** The same of a backward. */
+  Question ofBackward(boolean slopeIsSummed, boolean stateIsAtHand) {
+    return new Question(
+        shape,
+        dtype,
+        mode,
+        causal,
+        normalize,
+        packing,
+        initialState,
+        finalState,
+        inPlace,
+        tensorMaps,
+        slopeIsSummed,
+        stateIsAtHand);
   }
 
   ElementType element() {

@@ -128,6 +128,7 @@ public final class SupportMatrix {
           DECODE,
           QUERY_GRADIENT,
           KEY_VALUE_GRADIENT,
+          ONE_SWEEP,
           NORMALIZED_QUERY_GRADIENT,
           NORMALIZED_KEY_VALUE_GRADIENT,
           GRADIENT_OUTPUTS ->

@@ -16,7 +16,7 @@ import java.util.TreeMap;
 final class AnyKernel {
   private AnyKernel() {}
 
-  /** Whatever can be specified. */
+  /** Whatever can be specified; one sweep for some tensors alone. */
   static Optional<KernelEntry> find(
       Operation operation,
       Technique technique,
@@ -27,6 +27,9 @@ final class AnyKernel {
         technique == Technique.WGMMA
             ? EnumSet.of(Architecture.SM_90A)
             : EnumSet.of(Architecture.SM_90, Architecture.PTX);
+    if (operation == Operation.ONE_SWEEP && (headDim != 128 || element != ElementType.BF16)) {
+      return Optional.empty();
+    }
     KernelSpec spec =
         KernelSpec.chunked(operation, technique, headDim, element, precision, architectures);
     return Optional.of(KernelEntry.of(spec, new TreeMap<>()));

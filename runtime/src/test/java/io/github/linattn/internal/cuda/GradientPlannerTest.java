@@ -103,6 +103,82 @@ class GradientPlannerTest {
     assertThat(plan.reason()).contains("two sweeps", "dq by wgmma", "132 multiprocessors");
   }
 
+  @Test
+  void fromTheLastStateOneSweepFormsAllGradients() {
+    Question without = causal(AttentionShape.of(4, 16, 10_000, 128), false);
+    GradientPlan plan = planner(true).plan(without.ofBackward(false, true)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
+    assertThat(roles(plan)).containsExactly(Role.ONE_SWEEP, Role.COEFFICIENTS);
+    assertThat(plan.step(Role.ONE_SWEEP).kernel().symbol())
+        .isEqualTo("la_chunked_one_sweep_gradient_wgmma_d128_bf16");
+    assertThat(plan.step(Role.ONE_SWEEP).blocks()).as("one for dk, one for dv").isEqualTo(64 * 2);
+    assertThat(plan.step(Role.ONE_SWEEP).cluster()).isEqualTo(2);
+    assertThat(plan.launches()).allMatch(launch -> launch.step().startsEarly());
+    GradientPlan sweeps = planner(true).plan(without).orElseThrow();
+    assertThat(sweeps.kind()).isEqualTo(Kind.SWEEPS);
+    assertThat(plan.memory()).as("what two sweeps take").isEqualTo(sweeps.memory());
+    assertThat(plan.turns()).isEqualTo(1);
+    assertThat(plan.micros()).isBetween(400.0, 440.0).isLessThan(sweeps.micros());
+    assertThat(plan.reason())
+        .startsWith("one sweep: ")
+        .contains("dq, dk and dv by wgmma", "next best two sweeps");
+    assertThat(sweeps.reason()).contains("from the state that a forward keeps one sweep, 4");
+  }
+
+  @Test
+  void oneSweepIsForSomeBackwardsAlone() {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
+    Question suits = causal(shape, false).ofBackward(false, true);
+    GradientChoice choice = GradientChoice.parse("one_sweep");
+    assertThat(planner(true).plan(suits, choice)).isPresent();
+    assertThat(planner(false).plan(suits, choice)).as("without its kernel").isEmpty();
+    List<Question> others =
+        List.of(
+            causal(shape, false),
+            suits.ofBackward(true, true),
+            causal(shape, true).ofBackward(false, true),
+            of(new AttentionShape(4, 16, 8, 10_000, 128, 128), DType.BF16),
+            of(new AttentionShape(4, 16, 16, 10_000, 128, 64), DType.BF16),
+            of(AttentionShape.of(4, 16, 10_000, 64), DType.BF16),
+            of(AttentionShape.of(4, 16, 16_385, 128), DType.BF16),
+            of(shape, DType.F32));
+    for (Question other : others) {
+      assertThat(planner(true).plan(other, choice)).as("%s", other).isEmpty();
+      assertThat(planner(true).plan(other).orElseThrow().kind()).isNotEqualTo(Kind.ONE_SWEEP);
+    }
+    assertThat(planner(true).plan(of(AttentionShape.of(4, 16, 16_384, 128), DType.BF16), choice))
+        .isPresent();
+  }
+
+  private static Question of(AttentionShape shape, DType dtype) {
+    return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true);
+  }
+
+  @Test
+  void aChunkOrLessNeedsNoLastState() {
+    for (int tokens : new int[] {64, 65}) {
+      Question question = causal(AttentionShape.of(4, 16, tokens, 128), false);
+      assertThat(planner(true).plan(question).orElseThrow().kind())
+          .isEqualTo(tokens == 64 ? Kind.ONE_SWEEP : Kind.SWEEPS);
+    }
+    AttentionShape shape = AttentionShape.of(1, 64, 300, 128);
+    GradientChoice choice = GradientChoice.parse("one_sweep");
+    assertThat(planner(true).plan(packed(shape, 0, 64, 236), choice)).isEmpty();
+    assertThat(
+            planner(true)
+                .plan(packed(shape, 0, 64, 236).ofBackward(false, true), choice)
+                .map(plan -> plan.cut().items()))
+        .contains(3);
+  }
+
+  @Test
+  void fewHeadsStaySegmentedWhateverIsAtHand() {
+    Question question = causal(AttentionShape.of(1, 4, 10_000, 128), false);
+    GradientPlan plan = planner(true).plan(question.ofBackward(false, true)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(planner(true).plan(question).orElseThrow().reason()).doesNotContain("one sweep");
+  }
+
   @ParameterizedTest
   @EnumSource(Mode.class)
   void rowsOfFp32NeedNoPassOfTheirOwn(Mode mode) {
@@ -361,9 +437,12 @@ class GradientPlannerTest {
   @Test
   void aChoiceOfPlanHasAForm() {
     assertThat(GradientChoice.parse("wgmma:128"))
-        .isEqualTo(new GradientChoice(Technique.WGMMA, 128))
+        .isEqualTo(new GradientChoice(Kind.SEGMENTED, Technique.WGMMA, 128))
         .hasToString("linattn.gradient.plan=wgmma:128");
-    for (String wrong : List.of("", "mma:", "mma:100", "mma*2", "tensor")) {
+    assertThat(GradientChoice.parse("one_sweep"))
+        .isEqualTo(new GradientChoice(Kind.ONE_SWEEP, Technique.WGMMA, 0))
+        .hasToString("linattn.gradient.plan=one_sweep");
+    for (String wrong : List.of("", "one_sweep:128", "mma:", "mma:100", "mma*2", "tensor")) {
       assertThatIllegalArgumentException().isThrownBy(() -> GradientChoice.parse(wrong));
     }
   }
