@@ -7,6 +7,7 @@ import io.github.linattn.Mode;
 import io.github.linattn.test.harness.Backends;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.GpuTest;
+import io.github.linattn.test.harness.Layout;
 import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.Run;
 import io.github.linattn.test.harness.Subject;
@@ -19,24 +20,41 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * Breaks when a plan of a backward that the planner does not choose for a small problem is wrong:
- * every technique, with whole sequences and with segments of one, two and three chunks.
+ * every technique, with whole sequences and with segments of one, two and three chunks, and one
+ * sweep.
  */
 @GpuTest
 final class GpuGradientPlansTest {
   private static final String PROPERTY = "linattn.gradient.plan";
+  private static final String ONE_SWEEP = "one_sweep";
+  private static final int ONE_SWEEP_DIM = 128;
 
   static List<Arguments> plansAndCases() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (String technique : List.of("wgmma", "mma")) {
         for (String cut : List.of("", ":64", ":128", ":192")) {
+          String plan = technique + cut;
           for (Case.Builder builder : cases()) {
-            rows.add(Arguments.of(technique + cut, builder.build(), subject));
+            Case problem = builder.build();
+            if (isThere(plan, problem, subject)) {
+              rows.add(Arguments.of(plan, problem, subject));
+            }
           }
         }
       }
     }
     return rows;
+  }
+
+  /** Not every technique has kernels for every problem. */
+  private static boolean isThere(String plan, Case problem, Subject subject) {
+    System.setProperty(PROPERTY, plan);
+    try {
+      return Subject.plansGradients(problem, subject.backend());
+    } finally {
+      System.clearProperty(PROPERTY);
+    }
   }
 
   private static List<Case.Builder> cases() {
@@ -82,11 +100,57 @@ final class GpuGradientPlansTest {
   @MethodSource("plansAndCases")
   void everyPlanIsRight(String plan, Case problem, Subject subject) {
     System.setProperty(PROPERTY, plan);
-    assumeTrue(
-        Subject.differentiates(problem, subject.backend()),
-        "left out: this technique has no kernels for the problem");
     Results first = Run.of(problem, subject.backend());
     first.assertRight(problem);
     Run.of(problem, subject.backend()).assertSameBits(first, plan + " run twice");
+  }
+
+  static List<Arguments> oneSweeps() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (Case.Builder builder : oneSweepCases()) {
+        rows.add(Arguments.of(builder.dtype(DType.BF16).keepingState().build(), subject));
+      }
+    }
+    return rows;
+  }
+
+  private static List<Case.Builder> oneSweepCases() {
+    List<Case.Builder> cases = new ArrayList<>();
+    for (int tokens : new int[] {1, 63, 64, 65, 200, 1000}) {
+      cases.add(oneSweep("", 2, 3, tokens));
+    }
+    cases.add(oneSweep("last gradient", 2, 3, 200).throughStates());
+    cases.add(oneSweep("states", 2, 3, 200).afterTokens(37).throughStates());
+    cases.add(oneSweep("one chunk, states", 2, 3, 50).afterTokens(37).throughStates());
+    cases.add(oneSweep("packed", 1, 2, 195).packed(0, 1, 64, 130));
+    cases.add(oneSweep("packed, states", 1, 2, 195).packed(64, 130, 1, 0).afterTokens(9));
+    cases.add(
+        oneSweep("packed, gradients", 1, 2, 195)
+            .packed(1, 0, 130, 64)
+            .afterTokens(9)
+            .throughStates());
+    cases.add(oneSweep("token-major", 2, 3, 200).layout(Layout.TOKEN_MAJOR));
+    cases.add(oneSweep("interleaved", 2, 3, 200).layout(Layout.INTERLEAVED));
+    cases.add(oneSweep("slope alone", 1, 2, 200).coefficients(0, 1));
+    cases.add(
+        oneSweep("per head", 2, 3, 200)
+            .coefficients(new float[] {1, -2, 1.5f}, new float[] {0.5f, 0.25f, -0.125f}));
+    return cases;
+  }
+
+  private static Case.Builder oneSweep(String name, int batch, int heads, int tokens) {
+    return SweepContract.of("one sweep " + name, batch, heads, tokens, ONE_SWEEP_DIM);
+  }
+
+  @ParameterizedTest(name = "{0} on {1}")
+  @MethodSource("oneSweeps")
+  void oneSweepIsRight(Case problem, Subject subject) {
+    System.setProperty(PROPERTY, ONE_SWEEP);
+    assumeTrue(
+        Subject.plansGradients(problem, subject.backend()), "left out: this GPU has no one sweep");
+    Results first = Run.of(problem, subject.backend());
+    first.assertRight(problem);
+    Run.of(problem, subject.backend()).assertSameBits(first, "one sweep run twice");
   }
 }

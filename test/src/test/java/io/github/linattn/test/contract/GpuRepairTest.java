@@ -29,6 +29,10 @@ import org.junit.jupiter.params.provider.MethodSource;
 @GpuTest
 final class GpuRepairTest {
   private static final String PROPERTY = "linattn.gradient.plan";
+  private static final int TOKENS = 200;
+
+  /** In the third chunk. */
+  private static final int SPOILED = 130;
 
   static List<Arguments> plansAndCases() {
     List<Arguments> rows = new ArrayList<>();
@@ -100,11 +104,88 @@ final class GpuRepairTest {
         .assertRight(clean);
   }
 
+  /** What holds a NaN in a row of the first head. */
+  enum Spoiled {
+    Q,
+    K,
+    V,
+    DO
+  }
+
+  static List<Arguments> spoiledOneSweeps() {
+    List<Arguments> rows = new ArrayList<>();
+    Case clean = of(1, 2, 2, TOKENS, 128, 128).dtype(DType.BF16).keepingState().build();
+    for (Subject subject : Backends.gpu()) {
+      for (Spoiled input : Spoiled.values()) {
+        rows.add(Arguments.of(input, clean, subject));
+      }
+    }
+    return rows;
+  }
+
+  /** A NaN in k or v reaches the state after the last token, and from there every chunk before. */
+  @ParameterizedTest(name = "NaN in {0} on {2}")
+  @MethodSource("spoiledOneSweeps")
+  void oneSweepIsRightBesideASpoiledRow(Spoiled input, Case clean, Subject subject) {
+    System.setProperty(PROPERTY, "one_sweep");
+    assumeTrue(
+        Subject.plansGradients(clean, subject.backend()), "left out: this GPU has no one sweep");
+    Results got = Run.of(spoil(clean, input), subject.backend());
+    Reference.Result expected = clean.expected();
+    int dim = clean.shape.keyDim();
+    int at = SPOILED * dim;
+    int after = at + dim;
+    int all = TOKENS * dim;
+    boolean ofKey = input == Spoiled.K || input == Spoiled.V;
+    float[] o = got.o();
+    float[] g = got.g();
+    if (input != Spoiled.DO) {
+      o = withoutTrace("o", o, expected.o(), at, ofKey ? all : after);
+    }
+    if (input == Spoiled.Q || input == Spoiled.K) {
+      g = withoutTrace("g", g, expected.g(), SPOILED, ofKey ? TOKENS : SPOILED + 1);
+    }
+    int lastKey = ofKey ? all : after;
+    new Results(
+            o,
+            g,
+            withoutTrace("dq", got.dq(), expected.dq(), at, lastKey),
+            withoutTrace("dk", got.dk(), expected.dk(), 0, lastKey),
+            withoutTrace("dv", got.dv(), expected.dv(), 0, lastKey),
+            withoutTrace("da", got.da(), expected.da(), 1),
+            withoutTrace("db", got.db(), expected.db(), 1),
+            null,
+            null,
+            got.onTensorCores())
+        .assertRight(clean);
+  }
+
+  private static Case spoil(Case clean, Spoiled input) {
+    Case.Builder builder = clean.but("NaN in " + input);
+    return switch (input) {
+      case Q -> builder.q(spoiled(clean.q)).build();
+      case K -> builder.k(spoiled(clean.k)).build();
+      case V -> builder.v(spoiled(clean.v)).build();
+      case DO -> builder.dO(spoiled(clean.dO)).build();
+    };
+  }
+
+  private static float[] spoiled(float[] values) {
+    float[] spoiled = values.clone();
+    spoiled[SPOILED * 128 + 5] = Float.NaN;
+    return spoiled;
+  }
+
   /** The first {@code touched} elements, of which one at least is not finite, as expected. */
   private static float[] withoutTrace(String what, float[] got, double[] expected, int touched) {
+    return withoutTrace(what, got, expected, 0, touched);
+  }
+
+  private static float[] withoutTrace(
+      String what, float[] got, double[] expected, int first, int end) {
     float[] untouched = got.clone();
     boolean shows = false;
-    for (int i = 0; i < touched; i++) {
+    for (int i = first; i < end; i++) {
       shows |= !Float.isFinite(got[i]);
       untouched[i] = (float) expected[i];
     }

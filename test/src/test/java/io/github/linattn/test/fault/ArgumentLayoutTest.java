@@ -69,6 +69,25 @@ final class ArgumentLayoutTest {
   }
 
   @Test
+  void oneSweepHasTheTasksThenWhatDqNeeds() {
+    StructLayout layout = GradientStructs.HOPPER_ONE_SWEEP;
+    List<String> members =
+        List.of(
+            "gradients",
+            "query_gradient",
+            "last_state",
+            "last_key_sum",
+            "first_state",
+            "first_key_sum",
+            "query_marks",
+            "reserved");
+    assertThat(members.stream().map(name -> layout.byteOffset(PathElement.groupElement(name))))
+        .containsExactly(0L, 2048L, 2176L, 2184L, 2192L, 2200L, 2208L, 2216L);
+    assertThat(layout.byteSize()).isEqualTo(2240);
+    assertThat(layout.byteAlignment()).isEqualTo(64);
+  }
+
+  @Test
   void offsetsAndSizesAreThoseOfTheHeader(@TempDir Path folder) throws Exception {
     Map<String, Long> expected = new LinkedHashMap<>();
     StringBuilder source =

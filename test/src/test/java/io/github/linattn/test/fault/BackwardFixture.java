@@ -5,8 +5,10 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
@@ -63,6 +65,17 @@ final class BackwardFixture implements AutoCloseable {
     AttentionState state = gpu.newState(input.shape(), sequences);
     made.add(state);
     return state;
+  }
+
+  /** What a forward that kept its state leaves. */
+  Forward forward(AttentionInput from) {
+    Sequences sequences = from.sequences();
+    long[] counts = new long[sequences.count()];
+    for (int i = 0; i < counts.length; i++) {
+      counts[i] = from.initialState().map(state -> state.count(0)).orElse(0L) + sequences.length(i);
+    }
+    AttentionState last = state(counts.length);
+    return Forward.over(from, o, g, AttentionState.over(last.s(), last.z(), last.u(), counts));
   }
 
   /** With the gradient of the initial state. */

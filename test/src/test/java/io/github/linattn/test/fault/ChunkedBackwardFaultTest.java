@@ -8,6 +8,7 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
+import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.Graph;
 import io.github.linattn.LinearAttention;
@@ -47,17 +48,7 @@ final class ChunkedBackwardFaultTest extends OnFakeKernels {
       LinearAttention attention = linear().normalizeQueriesAndKeys(true).on(f.gpu);
       Plan.Pass before = attention.plan(small, DType.BF16).backward();
       Plan.Pass pass = attention.plan(large, DType.BF16).backward();
-      attention.backwardInto(
-          AttentionInput.of(first(f.input.q()), first(f.input.k()), first(f.input.v())),
-          first(f.o),
-          first(f.g),
-          first(f.dO),
-          Gradients.over(
-              first(f.gradients.dq()),
-              first(f.gradients.dk()),
-              first(f.gradients.dv()),
-              f.gradients.da(),
-              f.gradients.db()));
+      backwardOfFirst(f, attention);
       long held = cudart.deviceBytes() - before.workspaceBytes();
       int launches = Math.toIntExact(cudart.launches());
       assertThat(launches).isEqualTo(before.steps().size());
@@ -78,6 +69,43 @@ final class ChunkedBackwardFaultTest extends OnFakeKernels {
       attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
       assertThat(cudart.deviceBytes()).isEqualTo(bytes);
     }
+  }
+
+  @Test
+  void oneSweepTakesWhatItsPlanSays() {
+    AttentionShape small = AttentionShape.of(4, 16, 64, D);
+    AttentionShape shape = AttentionShape.of(4, 16, 1000, D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      LinearAttention attention = linear().keepState(true).on(f.gpu);
+      backwardOfFirst(f, attention);
+      Plan.Pass pass = attention.plan(shape, DType.BF16).backward();
+      assertThat(pass.reason()).startsWith("one sweep");
+      Forward y = f.forward(f.input);
+      long before = attention.plan(small, DType.BF16).backward().workspaceBytes();
+      long held = cudart.deviceBytes() - before;
+      long launches = cudart.launches();
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      assertThat(cudart.deviceBytes() - held).isEqualTo(pass.workspaceBytes());
+      assertThat(cudart.launches() - launches).isEqualTo(pass.steps().size());
+      assertThat(pass.steps().getFirst())
+          .startsWith(
+              "%s: %d blocks"
+                  .formatted(cudart.launchKernel(launches), cudart.launchBlocks(launches)));
+    }
+  }
+
+  private static void backwardOfFirst(BackwardFixture f, LinearAttention attention) {
+    attention.backwardInto(
+        AttentionInput.of(first(f.input.q()), first(f.input.k()), first(f.input.v())),
+        first(f.o),
+        first(f.g),
+        first(f.dO),
+        Gradients.over(
+            first(f.gradients.dq()),
+            first(f.gradients.dk()),
+            first(f.gradients.dv()),
+            f.gradients.da(),
+            f.gradients.db()));
   }
 
   private static Tensor first(Tensor tensor) {

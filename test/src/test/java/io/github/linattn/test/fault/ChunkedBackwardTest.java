@@ -10,6 +10,7 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
+import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Sequences;
@@ -220,6 +221,158 @@ final class ChunkedBackwardTest extends OnFakeKernels {
         assertThat(count(struct, GRADIENT, "tasks")).isEqualTo(2);
         assertThat(number(struct, GRADIENT, "delta")).isNotZero().isEqualTo(delta);
       }
+    }
+  }
+
+  private static final StructLayout ONE_SWEEP = GradientStructs.HOPPER_ONE_SWEEP;
+
+  private static void backwardFrom(Forward y, BackwardFixture f) {
+    linear().on(f.gpu).backwardInto(y, f.dO, null, f.gradients);
+  }
+
+  @Test
+  void oneSweepHasBothTasksAndTheStates() {
+    System.setProperty(PLAN, "one_sweep");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(2, 3, 200, D), DType.BF16)) {
+      AttentionState first = f.state(1);
+      StateGradient last = f.stateGradient(1);
+      StateGradient initial = f.stateGradient(1);
+      Forward y = f.forward(f.input.from(first));
+      LinearAttention attention = linear().coefficients(2, 3).keepState(true).on(f.gpu);
+      attention.backwardInto(y, f.dO, last, f.with(initial));
+      assertThat(kernels(0, Math.toIntExact(cudart.launches())))
+          .containsExactly("one_sweep_gradient_wgmma_d128", "gradient_recurrence_simt");
+      assertThat(cudart.launchBlocks(0)).as("of dk and of dv").isEqualTo(6 * 2);
+      assertThat(cudart.launchCluster(0)).isEqualTo(2);
+      assertThat(cudart.launchedEarly(0)).isTrue();
+      Tensor q = f.input.q();
+      Tensor k = f.input.k();
+      Tensor v = f.input.v();
+      assertThat(mapped(0, 0, 5))
+          .as("x, y, z, out of dk, then o")
+          .containsExactly(
+              address(v), address(f.dO), address(q), address(f.gradients.dk()), address(f.o));
+      assertThat(mapped(0, 1, 4))
+          .as("x, y, z, out of dv")
+          .containsExactly(address(k), address(q), address(f.dO), address(f.gradients.dv()));
+      MemorySegment sweep = arguments(0, ONE_SWEEP);
+      long map = ONE_SWEEP.byteOffset(PathElement.groupElement("query_gradient"));
+      assertThat(sweep.get(JAVA_LONG, map + 24)).isEqualTo(address(f.gradients.dq()));
+      AttentionState kept = y.state().orElseThrow();
+      assertThat(number(sweep, ONE_SWEEP, "last_state")).isEqualTo(address(kept.s()));
+      assertThat(number(sweep, ONE_SWEEP, "last_key_sum")).isEqualTo(address(kept.z()));
+      assertThat(number(sweep, ONE_SWEEP, "first_state")).isEqualTo(address(first.s()));
+      assertThat(number(sweep, ONE_SWEEP, "first_key_sum")).isEqualTo(address(first.z()));
+      MemorySegment repair = arguments(1, REPAIR);
+      assertThat(count(repair, REPAIR, "count")).isEqualTo(3);
+      long delta = number(repair, GRADIENT, "delta");
+      long partials = number(repair, GRADIENT, "partials");
+      for (int task = 0; task < 2; task++) {
+        MemorySegment struct = hopperTask(0, task);
+        assertThat(count(struct, GRADIENT, "task")).isEqualTo(1 + task);
+        assertThat(count(struct, GRADIENT, "tasks")).isEqualTo(2);
+        assertThat(number(struct, GRADIENT, "delta")).isNotZero().isEqualTo(delta);
+        assertThat(number(struct, GRADIENT, "partials")).isNotZero().isEqualTo(partials);
+        assertThat(number(struct, CHUNKED, "state_in")).isEqualTo(address(last.ds()));
+        assertThat(count(struct, CHUNKED, "turns")).isEqualTo(1);
+        MemorySegment repaired = repair.asSlice((1 + task) * GRADIENT.byteSize(), GRADIENT);
+        assertThat(number(repaired, CHUNKED, "marks")).isEqualTo(number(struct, CHUNKED, "marks"));
+        assertThat(views(repaired)).isEqualTo(views(struct));
+      }
+      assertThat(number(hopperTask(0, 0), CHUNKED, "value_sum_in")).isEqualTo(address(last.dz()));
+      assertThat(number(hopperTask(0, 1), CHUNKED, "value_sum_in")).isEqualTo(address(last.du()));
+      assertThat(number(hopperTask(0, 1), CHUNKED, "state_out")).isEqualTo(address(initial.ds()));
+      assertThat(views(repair))
+          .as("of dq")
+          .containsExactly(address(f.dO), address(v), address(k), address(f.gradients.dq()));
+      assertThat(number(repair, CHUNKED, "state_in")).isEqualTo(address(first.s()));
+      assertThat(number(repair, CHUNKED, "marks"))
+          .isNotZero()
+          .isEqualTo(number(sweep, ONE_SWEEP, "query_marks"));
+      MemorySegment sums = coefficients(1);
+      assertThat(number(sums, COEFFICIENTS, "partials")).isEqualTo(partials);
+      assertThat(count(sums, COEFFICIENTS, "count")).as("tiles").isEqualTo(2);
+    }
+  }
+
+  @Test
+  void oneSweepOfPackedSequencesHasItsItems() {
+    System.setProperty(PLAN, "one_sweep");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 195, D), DType.BF16)) {
+      backwardFrom(f.forward(f.input.packed(Sequences.ofLengths(0, 1, 64, 130))), f);
+      MemorySegment task = hopperTask(0, 0);
+      assertThat(count(task, CHUNKED, "num_items")).isEqualTo(4);
+      assertThat(count(task, CHUNKED, "slots")).isEqualTo(4);
+      assertThat(number(task, CHUNKED, "items")).isNotZero();
+      assertThat(cudart.launchBlocks(0)).isEqualTo(2 * 4 * 2);
+      assertThat(number(arguments(0, ONE_SWEEP), ONE_SWEEP, "first_state")).isZero();
+      assertThat(count(coefficients(1), COEFFICIENTS, "count")).isEqualTo(4 * 2);
+    }
+  }
+
+  @Test
+  void theStateOfTheForwardMakesItOneSweep() {
+    AttentionShape shape = AttentionShape.of(4, 16, 1000, D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      Forward y = f.forward(f.input);
+      AttentionState kept = y.state().orElseThrow();
+      AttentionState moved = AttentionState.over(kept.s(), kept.z(), kept.u(), 1001);
+      backwardFrom(y, f);
+      backwardFrom(Forward.over(f.input, f.o, f.g, moved), f);
+      backwardFrom(Forward.over(f.input, f.o, f.g, null), f);
+      assertThat(kernels(0, 8))
+          .as("from the state, from one that moved on, from none")
+          .containsExactly(
+              "one_sweep_gradient_wgmma_d128",
+              "gradient_recurrence_simt",
+              "query_gradient_wgmma_d128",
+              "key_value_gradient_wgmma_d128",
+              "gradient_recurrence_simt",
+              "query_gradient_wgmma_d128",
+              "key_value_gradient_wgmma_d128",
+              "gradient_recurrence_simt");
+      LinearAttention.Builder keeping = linear().keepState(true);
+      assertThat(keeping.on(f.gpu).plan(shape, DType.BF16).describe())
+          .contains("one_sweep_gradient", "one sweep: 1 items of up to 1000 tokens")
+          .doesNotContain("query_gradient");
+      assertThat(linear().on(f.gpu).plan(shape, DType.BF16).backward().reason())
+          .contains("two sweeps", "from the state that a forward keeps one sweep");
+      assertThat(keeping.coefficients(1, 0.06f).on(f.gpu).plan(shape, DType.BF16).describe())
+          .as("db is summed")
+          .contains("two sweeps")
+          .doesNotContain("one sweep");
+    }
+  }
+
+  @Test
+  void aChunkOrLessIsOneSweepWithoutAState() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(2, 3, 64, D), DType.BF16)) {
+      f.backward(linear());
+      assertThat(kernels(0, 2))
+          .containsExactly("one_sweep_gradient_wgmma_d128", "gradient_recurrence_simt");
+      assertThat(number(arguments(0, ONE_SWEEP), ONE_SWEEP, "last_state")).isZero();
+    }
+  }
+
+  @Test
+  void aStateThatDoesNotFitIsRefused() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
+      AttentionState narrow = f.gpu.newState(AttentionShape.of(1, 1, 100, D), 1);
+      AttentionState wrong = AttentionState.over(narrow.s(), narrow.z(), narrow.u(), 100);
+      assertThatThrownBy(() -> backwardFrom(Forward.over(f.input, f.o, f.g, wrong), f))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("the final state must have S [1, 2, 1, 128, 128]");
+      narrow.close();
+      StateGradient first = f.stateGradient(1);
+      AttentionState over = AttentionState.over(first.ds(), first.dz(), first.du(), 100);
+      assertThatThrownBy(
+              () ->
+                  linear()
+                      .on(f.gpu)
+                      .backwardInto(
+                          Forward.over(f.input, f.o, f.g, over), f.dO, null, f.with(first)))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("dS of the initial state is written and overlaps final state S");
     }
   }
 

@@ -51,6 +51,7 @@ final class FakeKernels {
       entries.add(entry(Operation.RECURRENCE, Technique.SIMT, element, exact));
       entries.addAll(gradients(element, exact));
     }
+    entries.add(entry(Operation.ONE_SWEEP, Technique.WGMMA, ElementType.BF16, Precision.NATIVE));
     entries.add(entry(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
     write(folder, entries);
   }
@@ -109,6 +110,7 @@ final class FakeKernels {
       case GRADIENT_ROWS -> GradientStructs.GRADIENT_ROWS;
       case NORMALIZE_ROWS_GRADIENT -> GradientStructs.NORMALIZE_ROWS_GRADIENT;
       case GRADIENT_RECURRENCE -> GradientStructs.GRADIENT_RECURRENCE;
+      case ONE_SWEEP -> GradientStructs.HOPPER_ONE_SWEEP;
       case FORWARD, STATE_SUMS, NORMALIZED_STATE_SUMS, STATE_OUTPUTS, DECODE, RECURRENCE ->
           tensorMaps ? ChunkedStructs.HOPPER : ChunkedStructs.CHUNKED;
       default -> {
@@ -133,7 +135,7 @@ final class FakeKernels {
       Operation operation, Technique technique, ElementType element, Precision precision) {
     int headDim =
         switch (operation) {
-          case FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENT -> HEAD_DIM;
+          case FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENT, ONE_SWEEP -> HEAD_DIM;
           default -> 0;
         };
     return entry(operation, technique, headDim, element, precision);

@@ -10,6 +10,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Sequences;
@@ -40,6 +41,8 @@ final class RepeatedCallTest extends OnFakeKernels {
   private static final int LAYERS = 64;
   private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
   private static final AttentionShape LONG = AttentionShape.of(1, 2, 20_000, D);
+  private static final AttentionShape MANY = AttentionShape.of(4, 16, 1000, D);
+  private static final AttentionShape PACKED = AttentionShape.of(1, 64, 1000, D);
   private static final AttentionShape GROUPED = new AttentionShape(1, 8, 2, 100, D, D);
 
   private static LinearAttention.Builder linear() {
@@ -76,6 +79,22 @@ final class RepeatedCallTest extends OnFakeKernels {
     };
   }
 
+  /** A forward that keeps its state, and the backward from that. */
+  private static Runnable oneSweep(BackwardFixture f, AttentionInput input) {
+    LinearAttention attention = linear().on(f.gpu);
+    AttentionState last = f.state(input.sequences().count());
+    Forward y = Forward.over(input, f.o, f.g, last);
+    return () -> {
+      attention.forwardInto(input, f.o, f.g, last);
+      attention.backwardInto(y, f.dO, null, f.gradients);
+    };
+  }
+
+  private static Runnable oneSweepOfPacked(BackwardFixture f) {
+    Sequences packing = Sequences.ofLengths(0, 1, 999);
+    return oneSweep(f, f.input.packed(packing).from(f.state(3)));
+  }
+
   private static Runnable backwardOfPackedStates(BackwardFixture f) {
     LinearAttention attention = linear().on(f.gpu);
     AttentionInput packed = f.input.packed(Sequences.ofLengths(0, 1, 99)).from(f.state(3));
@@ -106,6 +125,9 @@ final class RepeatedCallTest extends OnFakeKernels {
         call("without causality", SHORT, f -> backward(f, linear().causal(false))),
         call("states that move", SHORT, RepeatedCallTest::backwardOfStates),
         call("segments and states that move", LONG, RepeatedCallTest::backwardOfStates),
+        call("one sweep", MANY, f -> oneSweep(f, f.input)),
+        call("one sweep from a state", MANY, f -> oneSweep(f, f.input.from(f.state(1)))),
+        call("one sweep of packed sequences", PACKED, RepeatedCallTest::oneSweepOfPacked),
         call("packed, with states", SHORT, RepeatedCallTest::backwardOfPackedStates),
         call("in turn", SHORT, RepeatedCallTest::backwardsOfTwoOperators));
   }
@@ -284,6 +306,36 @@ final class RepeatedCallTest extends OnFakeKernels {
     }
   }
 
+  @Test
+  void oneSweepIsRepeatedWhileItsStateIsThatOfTheForward() {
+    try (BackwardFixture f = new BackwardFixture(MANY, DType.BF16)) {
+      LinearAttention attention = linear().on(f.gpu);
+      AttentionState last = f.state(1);
+      Forward y = Forward.over(f.input, f.o, f.g, last);
+      attention.forwardInto(f.input, f.o, f.g, last);
+      int first = Math.toIntExact(cudart.launches());
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      List<ByteBuffer> launched = launched(first);
+      assertThat(launched).hasSize(2);
+      int again = Math.toIntExact(cudart.launches());
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      assertThat(launched(again)).isEqualTo(launched);
+      attention.forwardInto(f.input.from(last), f.o, f.g, last); // moves it on
+      int moved = Math.toIntExact(cudart.launches());
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      assertThat(cudart.launchKernel(moved)).contains("_query_gradient_");
+      assertThat(launched(moved)).hasSize(3);
+      attention.forwardInto(f.input, f.o, f.g, last); // brings it back
+      int back = Math.toIntExact(cudart.launches());
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      assertThat(cudart.launchKernel(back)).contains("one_sweep");
+      last.z().close();
+      int closed = Math.toIntExact(cudart.launches());
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      assertThat(cudart.launchKernel(closed)).contains("_query_gradient_");
+    }
+  }
+
   /** The arguments of all launches from this one on. */
   private static List<ByteBuffer> launched(int first) {
     List<ByteBuffer> arguments = new ArrayList<>();
@@ -301,6 +353,7 @@ final class RepeatedCallTest extends OnFakeKernels {
       case "state_scan_simt" -> ChunkedStructs.STATE_SCAN;
       case "gradient_sums_mma", "key_value_gradient_mma", "query_gradient_mma" ->
           GradientStructs.GRADIENT;
+      case "one_sweep_gradient_wgmma" -> GradientStructs.HOPPER_ONE_SWEEP;
       case "query_gradient_wgmma", "gradient_sums_wgmma", "key_value_gradient_wgmma" ->
           GradientStructs.HOPPER_GRADIENTS;
       case "gradient_recurrence_simt" -> GradientStructs.GRADIENT_RECURRENCE;

@@ -38,6 +38,9 @@ public final class Case {
   /** Gradient of the loss with respect to the final state, where gradients go through states. */
   public final @Nullable StateGradientValues finalGradient;
 
+  /** Whether the backward is given the final state of the forward. */
+  public final boolean keepsState;
+
   private Reference.@Nullable Result expected;
 
   private Case(Builder builder) {
@@ -57,6 +60,7 @@ public final class Case {
     this.v = rounded(builder.v, () -> gaussian(random, shape.v().elements(), 1));
     this.dO = rounded(builder.dO, () -> gaussian(random, shape.output().elements(), 1));
     this.initial = builder.initial;
+    this.keepsState = builder.keepsState;
     StateGradientValues given = builder.finalGradient;
     this.finalGradient = given == null && builder.throughStates ? stateGradient(random) : given;
   }
@@ -131,6 +135,7 @@ public final class Case {
     builder.dO = dO;
     builder.initial = initial;
     builder.finalGradient = finalGradient;
+    builder.keepsState = keepsState;
     return builder;
   }
 
@@ -145,6 +150,7 @@ public final class Case {
         .coefficients(a, b)
         .causal(causal)
         .normalizeQueriesAndKeys(normalize)
+        .keepState(keepsState)
         .mode(mode);
   }
 
@@ -213,6 +219,7 @@ public final class Case {
     private @Nullable StateValues initial;
     private @Nullable StateGradientValues finalGradient;
     private boolean throughStates;
+    private boolean keepsState;
 
     private Builder(String name, AttentionShape shape) {
       this.name = name;
@@ -289,6 +296,12 @@ public final class Case {
     /** Gives the final state a random gradient and asks for that of the initial one. */
     public Builder throughStates() {
       this.throughStates = true;
+      return this;
+    }
+
+    /** Gives the backward the final state of the forward. */
+    public Builder keepingState() {
+      this.keepsState = true;
       return this;
     }
 

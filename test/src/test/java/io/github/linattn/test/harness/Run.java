@@ -8,6 +8,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.StateGradient;
@@ -86,19 +87,11 @@ public final class Run implements AutoCloseable {
             : Gradients.over(
                 written.q, written.k, written.v, da.tensor(), db.tensor(), initialGradient);
     boolean differentiates = Subject.differentiates(problem, backend);
-    AttentionInput differentiated = input;
+    Forward y = Forward.over(input, o.tensor(), g.tensor(), problem.keepsState ? finalState : null);
     if (differentiates) {
-      attention.backwardInto(input, o.tensor(), g.tensor(), dO.tensor(), finalGradient, gradients);
+      attention.backwardInto(y, dO.tensor(), finalGradient, gradients);
     } else {
-      assertThatThrownBy(
-              () ->
-                  attention.backwardInto(
-                      differentiated,
-                      o.tensor(),
-                      g.tensor(),
-                      dO.tensor(),
-                      finalGradient,
-                      gradients))
+      assertThatThrownBy(() -> attention.backwardInto(y, dO.tensor(), finalGradient, gradients))
           .as("gradients of %s on %s", problem, backend)
           .isInstanceOf(UnsupportedOperationException.class)
           .message()

@@ -35,11 +35,16 @@ public record Subject(String name, Backend backend) {
    * no steps.
    */
   public static boolean differentiates(Case problem, Backend backend) {
+    return backend.name().equals("cpu")
+        || plansGradients(problem, backend)
+        || (problem.isForPaperKernels() && !problem.goesThroughStates());
+  }
+
+  /** Whether kernels of the family chunked are planned for the gradients. */
+  public static boolean plansGradients(Case problem, Backend backend) {
     List<String> steps =
         problem.operator().on(backend).plan(problem.shape, problem.dtype).backward().steps();
-    return backend.name().equals("cpu")
-        || (!steps.isEmpty() && steps.getFirst().startsWith("la_chunked_"))
-        || (problem.isForPaperKernels() && !problem.goesThroughStates());
+    return !steps.isEmpty() && steps.getFirst().startsWith("la_chunked_");
   }
 
   @Override
