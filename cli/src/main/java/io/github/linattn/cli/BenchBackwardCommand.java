@@ -32,6 +32,13 @@ final class BenchBackwardCommand implements Callable<Integer> {
               + " copy of the bytes of both")
   private boolean withForward;
 
+  @Option(
+      names = "--keep-state",
+      description =
+          "start from the state after the last token, as training with keepState does: one sweep"
+              + " where that is faster")
+  private boolean keepState;
+
   BenchBackwardCommand(Console console) {
     this.console = console;
   }
@@ -47,6 +54,12 @@ final class BenchBackwardCommand implements Callable<Integer> {
       throw CommandFailure.misuse("the preset grid is for bench forward: it compares its plans");
     }
     List<BenchCase> cases = options.cases(BenchPass.BACKWARD);
+    if (keepState) {
+      if (!cases.stream().allMatch(BenchCase::causal)) {
+        throw CommandFailure.misuse("--keep-state is for causal backwards: others have no state");
+      }
+      cases = cases.stream().map(BenchCase::keepingState).distinct().toList();
+    }
     return withForward
         ? cases.stream().flatMap(each -> Stream.of(each, each.with(BenchPass.BOTH))).toList()
         : cases;

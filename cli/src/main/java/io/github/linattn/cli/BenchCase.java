@@ -12,6 +12,7 @@ import io.github.linattn.cli.points.Problem;
  * @param context tokens in the state from which a decode step goes, in place; 0 where it is none
  * @param data what the inputs are
  * @param pass forward, backward or both
+ * @param keepsState whether the backward is given the state that the forward ended with
  */
 record BenchCase(
     AttentionShape shape,
@@ -20,37 +21,46 @@ record BenchCase(
     boolean normalize,
     long context,
     BenchData.Kind data,
-    BenchPass pass) {
+    BenchPass pass,
+    boolean keepsState) {
+
+  private static final String FROM_STATE = " from state";
 
   static BenchCase of(AttentionShape shape, Precision precision) {
-    return new BenchCase(shape, precision, true, false, 0, NORMAL, FORWARD);
+    return new BenchCase(shape, precision, true, false, 0, NORMAL, FORWARD, false);
   }
 
   /** A decode step: a forward of one token from and to a state. */
   static BenchCase decode(AttentionShape shape, Precision precision, long context) {
-    return new BenchCase(shape, precision, true, false, context, NORMAL, FORWARD);
+    return new BenchCase(shape, precision, true, false, context, NORMAL, FORWARD, false);
   }
 
   boolean decode() {
     return context > 0;
   }
 
-  /** With these switches; a decode step stays causal. */
+  /** With these switches; a decode step stays causal, and without causality there is no state. */
   BenchCase with(boolean newCausal, boolean newNormalize) {
+    boolean stays = newCausal || decode();
     return new BenchCase(
-        shape, precision, newCausal || decode(), newNormalize, context, data, pass);
+        shape, precision, stays, newNormalize, context, data, pass, keepsState && stays);
   }
 
   BenchCase with(AttentionShape newShape) {
-    return new BenchCase(newShape, precision, causal, normalize, context, data, pass);
+    return new BenchCase(newShape, precision, causal, normalize, context, data, pass, keepsState);
   }
 
   BenchCase with(BenchData.Kind newData) {
-    return new BenchCase(shape, precision, causal, normalize, context, newData, pass);
+    return new BenchCase(shape, precision, causal, normalize, context, newData, pass, keepsState);
   }
 
   BenchCase with(BenchPass newPass) {
-    return new BenchCase(shape, precision, causal, normalize, context, data, newPass);
+    return new BenchCase(shape, precision, causal, normalize, context, data, newPass, keepsState);
+  }
+
+  /** Of a backward that starts from the state that the forward keeps; causal. */
+  BenchCase keepingState() {
+    return new BenchCase(shape, precision, causal, normalize, context, data, pass, true);
   }
 
   /** The extents, those that follow from others left out. */
@@ -68,16 +78,17 @@ record BenchCase(
         + (causal ? "" : " full")
         + (normalize ? " unit" : "")
         + (data == NORMAL ? "" : " " + Text.id(data))
+        + (keepsState ? FROM_STATE : "")
         + (pass == BenchPass.BOTH ? " and forward" : "");
   }
 
-  /** What a point of ours says it is about. */
+  /** What a point of ours says it is about; backwards of a sweep all start from a state. */
   Problem problem(String sweep, String method) {
     return new Problem(
         sweep,
         method,
         "",
-        Text.id(pass),
+        Text.id(pass) + (keepsState && sweep.isEmpty() ? FROM_STATE : ""),
         shape.batch(),
         shape.heads(),
         shape.keyValueHeads(),
@@ -115,11 +126,12 @@ record BenchCase(
   long stateBytes() {
     long heads = (long) shape.batch() * shape.keyValueHeads();
     long sums = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
-    return decode() ? heads * sums * Float.BYTES : 0;
+    return decode() || keepsState ? heads * sums * Float.BYTES : 0;
   }
 
   /**
-   * Memory above q, k, v and dO: the results, and o and g that a backward goes back through.
+   * Memory above q, k, v and dO: the results, and o, g and the state that a backward goes back
+   * through.
    *
    * @param workspaceBytes as planned
    */
@@ -128,20 +140,22 @@ record BenchCase(
     long inputs = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long outputs = shape.output().elements() * size + shape.normalizer().elements() * Float.BYTES;
     long gradients = inputs * size + 2 * shape.coefficients().elements() * Float.BYTES;
-    return outputs + (pass.hasBackward() ? gradients : 0) + workspaceBytes;
+    long kept = keepsState ? stateBytes() : 0;
+    return outputs + kept + (pass.hasBackward() ? gradients : 0) + workspaceBytes;
   }
 
   /** Memory that a call touches. */
   long footprint() {
-    return pass.hasBackward() ? backwardBytes() : forwardBytes() + stateBytes();
+    return (pass.hasBackward() ? backwardBytes() : forwardBytes()) + stateBytes();
   }
 
   /**
-   * What has to be read and written: by a forward q, k, v, o and g once and a state twice, by a
-   * backward q, k, v, o, g and dO and the gradients once.
+   * What has to be read and written: by a forward q, k, v, o and g once and a state, which a decode
+   * step reads too; by a backward q, k, v, o, g, dO, the state and the gradients once.
    */
   long traffic() {
-    return (pass.hasForward() ? forwardBytes() + 2 * stateBytes() : 0)
-        + (pass.hasBackward() ? backwardBytes() : 0);
+    int states = decode() ? 2 : 1;
+    return (pass.hasForward() ? forwardBytes() + states * stateBytes() : 0)
+        + (pass.hasBackward() ? backwardBytes() + stateBytes() : 0);
   }
 }

@@ -6,6 +6,7 @@ import io.github.linattn.Mode;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiConsumer;
+import java.util.stream.Stream;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.TypeConversionException;
 
@@ -25,6 +26,7 @@ enum BenchPreset {
   ACCURACY;
 
   private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
+  private static final AttentionShape USUAL = AttentionShape.of(4, 16, 10_000, 128);
   private static final long DECODE_CONTEXT = 1000;
   private static final int[] SHIPPED = {32, 64, 96, 128, 192, 256};
 
@@ -46,7 +48,15 @@ enum BenchPreset {
     return cases(precisions, pass.hasBackward() ? 1 : 4).stream()
         .filter(each -> !each.decode() || !pass.hasBackward())
         .map(each -> each.with(pass))
+        .flatMap(each -> pass.hasBackward() ? withKeptState(each) : Stream.of(each))
         .toList();
+  }
+
+  /** The first target also from the state, with which it is one sweep. */
+  private Stream<BenchCase> withKeptState(BenchCase each) {
+    return this == TARGETS && each.shape().equals(USUAL) && each.precision().equals(BF16)
+        ? Stream.of(each, each.keepingState())
+        : Stream.of(each);
   }
 
   /**
@@ -115,7 +125,7 @@ enum BenchPreset {
                 shape.tokens() == 1 ? BenchCase.decode(shape, precision, DECODE_CONTEXT) : added);
           }
         };
-    ALL.forEach(precision -> add.accept(AttentionShape.of(4, 16, 10_000, 128), precision));
+    ALL.forEach(precision -> add.accept(USUAL, precision));
     add.accept(AttentionShape.of(4, 16, 10_000, 64), BF16);
     add.accept(AttentionShape.of(4, 16, 10_000, 256), BF16);
     add.accept(AttentionShape.of(1, 8, 131_072, 128), BF16);

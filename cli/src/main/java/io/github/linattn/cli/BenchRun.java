@@ -128,6 +128,7 @@ final class BenchRun {
     return LinearAttention.builder()
         .causal(problem.causal())
         .normalizeQueriesAndKeys(problem.normalize())
+        .keepState(problem.keepsState())
         .mode(problem.precision().mode());
   }
 

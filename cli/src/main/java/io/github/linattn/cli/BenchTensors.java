@@ -5,6 +5,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.MemoryKind;
@@ -28,6 +29,7 @@ final class BenchTensors implements AutoCloseable {
   private final Tensor o;
   private final Tensor g;
   private final @Nullable AttentionState state;
+  private final @Nullable AttentionState kept;
   private final @Nullable Derivatives derivatives;
   private final Tensor copySource;
   private final Tensor copyTarget;
@@ -46,9 +48,13 @@ final class BenchTensors implements AutoCloseable {
       this.o = next(dtype, shape.output());
       this.g = next(DType.F32, shape.normalizer());
       this.state = problem.decode() ? nextState(shape) : null;
+      this.kept = problem.keepsState() ? nextState(shape) : null;
+      AttentionInput plain = AttentionInput.of(q, k, v);
+      this.input = state == null ? plain : plain.from(state);
       this.derivatives =
           problem.pass().hasBackward()
               ? new Derivatives(
+                  Forward.over(input, o, g, kept),
                   next(dtype, shape.output()),
                   Gradients.over(
                       next(dtype, shape.q()),
@@ -57,8 +63,6 @@ final class BenchTensors implements AutoCloseable {
                       next(DType.F32, shape.coefficients()),
                       next(DType.F32, shape.coefficients())))
               : null;
-      AttentionInput plain = AttentionInput.of(q, k, v);
-      this.input = state == null ? plain : plain.from(state);
       used = 0;
       this.copySource = next(DType.BF16, half());
       this.copyTarget = next(DType.BF16, half());
@@ -69,7 +73,7 @@ final class BenchTensors implements AutoCloseable {
   }
 
   /** What a backward reads and writes besides. */
-  private record Derivatives(Tensor dO, Gradients gradients) {}
+  private record Derivatives(Forward y, Tensor dO, Gradients gradients) {}
 
   /** Device memory of one set. */
   static long bytes(BenchCase problem) {
@@ -86,7 +90,7 @@ final class BenchTensors implements AutoCloseable {
             + (problem.pass().hasBackward()
                 ? rows + 2 * aligned(shape.coefficients().elements() * Float.BYTES)
                 : 0)
-            + (problem.decode() ? aligned(problem.stateBytes()) + 3 * ALIGNMENT : 0);
+            + (problem.stateBytes() > 0 ? aligned(problem.stateBytes()) + 3 * ALIGNMENT : 0);
     return Math.max(tensors, 2 * aligned(problem.traffic() / 2 + 1));
   }
 
@@ -151,17 +155,17 @@ final class BenchTensors implements AutoCloseable {
   /** Queues what a call needs to be done before it: the forward of a backward. */
   void prepare(LinearAttention attention) {
     if (!problem.pass().hasForward()) {
-      attention.forwardInto(input, o, g, null);
+      attention.forwardInto(input, o, g, kept);
     }
   }
 
   /** Queues one call. */
   void run(LinearAttention attention) {
     if (problem.pass().hasForward()) {
-      attention.forwardInto(input, o, g, state);
+      attention.forwardInto(input, o, g, state == null ? kept : state);
     }
     if (derivatives != null) {
-      attention.backwardInto(input, o, g, derivatives.dO, derivatives.gradients);
+      attention.backwardInto(derivatives.y, derivatives.dO, null, derivatives.gradients);
     }
   }
 

@@ -120,7 +120,7 @@ enum PaperSweep {
     return AttentionShape.of(1, 2, tokens, 32);
   }
 
-  /** Forwards and backwards, short sequences first. */
+  /** Forwards, and backwards from the state as in training, short sequences first. */
   private static List<BenchCase> passes(List<Precision> precisions, Stream<AttentionShape> shapes) {
     List<BenchCase> cases = new ArrayList<>();
     shapes.forEach(
@@ -129,7 +129,7 @@ enum PaperSweep {
                 precision -> {
                   BenchCase forward = BenchCase.of(shape, precision);
                   cases.add(forward);
-                  cases.add(forward.with(BenchPass.BACKWARD));
+                  cases.add(forward.with(BenchPass.BACKWARD).keepingState());
                 }));
     return cases;
   }

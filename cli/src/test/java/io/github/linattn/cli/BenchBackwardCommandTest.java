@@ -50,6 +50,7 @@ class BenchBackwardCommandTest {
     assertThat(cases("--preset=targets"))
         .containsExactly(
             "B=4 H=16 N=10000 D=128 bf16 default",
+            "B=4 H=16 N=10000 D=128 from state bf16 default",
             "B=4 H=16 N=10000 D=128 f16 default",
             "B=4 H=16 N=10000 D=128 f32 tf32",
             "B=4 H=16 N=10000 D=128 f32 default",
@@ -84,10 +85,29 @@ class BenchBackwardCommandTest {
             "B=4 H=4 K=2 N=8 D=128 and forward bf16 default");
   }
 
+  @Test
+  void theStateOfTheForwardMayBeKept() {
+    assertThat(cases("--keep-state", "--with-forward", "--heads=4", "--tokens=9"))
+        .containsExactly(
+            "B=4 H=4 N=9 D=128 from state bf16 default",
+            "B=4 H=4 N=9 D=128 from state and forward bf16 default");
+    assertThat(cases("--keep-state", "--preset=targets")).hasSize(9);
+    assertThat(cases("--non-causal", "--preset=targets")).hasSize(9);
+    BenchCase backward =
+        BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16).with(BenchPass.BACKWARD);
+    BenchCase kept = backward.keepingState();
+    long state = 2 * (64 * 64 + 64 + 64) * 4;
+    assertThat(kept.traffic()).isEqualTo(backward.traffic() + state);
+    assertThat(kept.memoryBytes(0)).isEqualTo(backward.memoryBytes(0) + state);
+    assertThat(kept.problem("", "linattn").pass()).isEqualTo("backward from state");
+    assertThat(kept.problem("tokens", "linattn").pass()).isEqualTo("backward");
+  }
+
   @ParameterizedTest
   @CsvSource(
       delimiter = '|',
       value = {
+        "--keep-state --non-causal | others have no state",
         "--preset=grid | for bench forward",
         "--preset=targets --heads=5 | shapes of its own",
         "--all-plans | --all-plans",
@@ -147,6 +167,7 @@ class BenchBackwardCommandTest {
         List.of(
             whole,
             whole.with(false, true),
+            whole.keepingState(),
             parts,
             parts.with(BenchData.Kind.POSITIVE),
             parts.with(true, true),
