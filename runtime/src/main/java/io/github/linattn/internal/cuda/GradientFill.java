@@ -475,9 +475,14 @@ final class GradientFill {
     }
     if (initial != null) {
       StateArrays first = StateArrays.of(initial);
-      struct.set("first_state", first.s()).set("first_key_sum", first.z());
+      struct
+          .set("first_state", first.s())
+          .set("first_key_sum", first.z())
+          .set("first_value_sum", first.u());
     }
-    return struct.set("query_marks", workspace + plan.memory().queryMarksAt());
+    return struct
+        .set("query_out", dq())
+        .set("query_marks", workspace + plan.memory().queryMarksAt());
   }
 
   private void setTask(Arguments struct, int index, Role role, ElementType element) {

@@ -114,8 +114,8 @@ public final class GradientStructs {
           HOPPER_GRADIENTS.withName("gradients"), ChunkedStructs.TENSOR_MAP.withName("rows"));
 
   /**
-   * {@code linattn::hopper::HopperOneSweepArguments}: the tasks of dk and dv, the map of dq, the
-   * states after the last token and before the first, and the marks of dq.
+   * {@code linattn::hopper::HopperOneSweepArguments}: the tasks of dk and dv, dq and its marks, and
+   * the states after the last token and before the first.
    */
   public static final StructLayout HOPPER_ONE_SWEEP =
       MemoryLayout.structLayout(
@@ -126,7 +126,9 @@ public final class GradientStructs {
           JAVA_LONG.withName("first_state"),
           JAVA_LONG.withName("first_key_sum"),
           JAVA_LONG.withName("query_marks"),
-          MemoryLayout.sequenceLayout(3, JAVA_LONG).withName("reserved"));
+          ChunkedStructs.TENSOR_VIEW.withName("query_out"),
+          JAVA_LONG.withName("first_value_sum"),
+          MemoryLayout.sequenceLayout(6, JAVA_LONG).withName("reserved"));
 
   private static final long TASK_CHUNKED = ChunkedStructs.offset(GRADIENT, "chunked");
 

@@ -263,6 +263,8 @@ final class ChunkedBackwardTest extends OnFakeKernels {
       assertThat(number(sweep, ONE_SWEEP, "last_key_sum")).isEqualTo(address(kept.z()));
       assertThat(number(sweep, ONE_SWEEP, "first_state")).isEqualTo(address(first.s()));
       assertThat(number(sweep, ONE_SWEEP, "first_key_sum")).isEqualTo(address(first.z()));
+      assertThat(number(sweep, ONE_SWEEP, "first_value_sum")).isEqualTo(address(first.u()));
+      assertThat(number(sweep, ONE_SWEEP, "query_out")).isEqualTo(address(f.gradients.dq()));
       MemorySegment repair = arguments(1, REPAIR);
       assertThat(count(repair, REPAIR, "count")).isEqualTo(3);
       long delta = number(repair, GRADIENT, "delta");
