@@ -214,13 +214,12 @@ public final class LinearAttention {
    * Computes all gradients into the caller's tensors, as {@link #backwardInto(AttentionInput,
    * Tensor, Tensor, Tensor, StateGradient, Gradients)} does.
    *
-   * <p>Where {@code y} kept its state, a GPU may start from that state and compute all gradients in
-   * one sweep, which reads each tensor once: for training, {@link Builder#keepState}. It does so
-   * only while the state is open and counts what the forward counted; a state that was moved on
-   * since, as by {@link #decodeInto}, is not used.
+   * <p>For training, keep the state: {@link Builder#keepState}. From the state after the last token
+   * a GPU may compute all gradients in one sweep, which reads each tensor once. It does not where
+   * that state is closed or a later call, such as {@link #decodeInto}, has moved it on.
    *
    * @param y result of a forward of this operator, still open; its input unchanged, and its state
-   *     too unless its counts changed with it
+   *     too as long as it has the same counts
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros; causal only

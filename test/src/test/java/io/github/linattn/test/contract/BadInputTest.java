@@ -251,6 +251,30 @@ final class BadInputTest {
         });
     add(
         list,
+        "no forward",
+        ARGUMENT,
+        "y is null",
+        f -> f.attention.backwardInto(nothing(), f.dO, null, f.gradients()));
+    add(
+        list,
+        "a forward without an output",
+        ARGUMENT,
+        "o is null",
+        f -> Forward.over(f.input(), nothing(), f.g, null));
+    add(
+        list,
+        "a gradient over the state that the backward starts from",
+        ARGUMENT,
+        "dS of the initial state is written and overlaps final state S",
+        f -> {
+          AttentionState last = f.state(f.shape, 1);
+          f.attention.forwardInto(f.input(), f.o, f.g, last);
+          StateGradient over = StateGradient.over(last.s(), last.z(), last.u());
+          Gradients written = Gradients.over(f.dq, f.dk, f.dv, f.da, f.db, over);
+          f.attention.backwardInto(Forward.over(f.input(), f.o, f.g, last), f.dO, null, written);
+        });
+    add(
+        list,
         "reading a closed tensor",
         IllegalStateException.class,
         "is closed; see the cause for where",
