@@ -64,6 +64,13 @@ class PlansTest {
   }
 
   @Test
+  void oneSweepComesBeforeWhatWasTunedWithoutItsState() {
+    Question fromState = question(SHAPE, true, null).ofBackward(false, true);
+    assertThat(plans(new Choice("mma", 4, 1)).backward(fromState).orElseThrow().kind())
+        .isEqualTo(GradientPlan.Kind.ONE_SWEEP);
+  }
+
+  @Test
   void otherProblemsArePlannedByTheModel() {
     Plans plans = plans(new Choice("mma", 4, 1));
     List<Question> others =
