@@ -172,16 +172,19 @@ final class GradientPlanner {
       }
     }
     Optional<GradientPlan> one = oneSweep(question);
-    one.filter(plan -> hasStates(question, plan.cut())).ifPresent(candidates::add);
+    boolean hasStates = hasStates(question, whole);
+    if (hasStates) {
+      one.ifPresent(candidates::add);
+    }
     return candidates.stream()
         .reduce((best, next) -> next.micros() < best.micros() ? next : best)
-        .map(best -> withHint(explained(best, candidates), candidates, one));
+        .map(best -> explained(best, candidates))
+        .map(best -> hasStates ? best : withHint(best, one));
   }
 
   /** Tells what the state after the last token would be worth where it is not at hand. */
-  private static GradientPlan withHint(
-      GradientPlan best, List<GradientPlan> candidates, Optional<GradientPlan> one) {
-    return one.filter(plan -> !candidates.contains(plan) && plan.micros() < best.micros())
+  private static GradientPlan withHint(GradientPlan best, Optional<GradientPlan> one) {
+    return one.filter(plan -> plan.micros() < best.micros())
         .map(
             plan ->
                 best.because(

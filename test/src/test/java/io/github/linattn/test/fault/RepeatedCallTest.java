@@ -336,6 +336,30 @@ final class RepeatedCallTest extends OnFakeKernels {
     }
   }
 
+  @Test
+  void aRepeatedOneSweepIsToldThatItsFirstStateMovedOn() {
+    try (BackwardFixture f = new BackwardFixture(MANY, DType.BF16)) {
+      AttentionState first = f.state(1);
+      AttentionState last = f.state(1);
+      Forward y = Forward.over(f.input.from(first), f.o, f.g, last);
+      LinearAttention attention = linear().on(f.gpu);
+      attention.forwardInto(y.input(), f.o, f.g, first); // the workspace grows for it
+      attention.forwardInto(y.input(), f.o, f.g, last);
+      int before = Math.toIntExact(cudart.launches());
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      List<ByteBuffer> launched = launched(before);
+      attention.forwardInto(y.input(), f.o, f.g, first);
+      attention.forwardInto(y.input(), f.o, f.g, last);
+      int repeated = Math.toIntExact(cudart.launches());
+      attention.backwardInto(y, f.dO, null, f.gradients);
+      List<ByteBuffer> after = launched(repeated);
+      int fresh = Math.toIntExact(cudart.launches());
+      linear().on(f.gpu).backwardInto(y, f.dO, null, f.gradients);
+      assertThat(cudart.launchKernel(repeated)).contains("one_sweep");
+      assertThat(after).isEqualTo(launched(fresh)).isNotEqualTo(launched);
+    }
+  }
+
   /** The arguments of all launches from this one on. */
   private static List<ByteBuffer> launched(int first) {
     List<ByteBuffer> arguments = new ArrayList<>();
