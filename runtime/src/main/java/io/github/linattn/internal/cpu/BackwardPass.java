@@ -36,7 +36,7 @@ final class BackwardPass {
   final TensorRows query;
 
   /** δ of every query, [batch · heads][tokens]; written by the first sweep, read by the second. */
-  final float[][] deltas;
+  final double[][] deltas;
 
   private final @Nullable StateGradient finalState;
   private final Parallel parallel;
@@ -50,7 +50,7 @@ final class BackwardPass {
     this.normalizer = new TensorRows(call.normalizer());
     this.outputGradient = new TensorRows(call.outputGradient());
     this.query = new TensorRows(input.q());
-    this.deltas = new float[shape.batch() * shape.heads()][shape.tokens()];
+    this.deltas = new double[shape.batch() * shape.heads()][shape.tokens()];
     this.finalState = call.finalStateGradient();
     this.parallel = parallel;
   }
@@ -72,7 +72,7 @@ final class BackwardPass {
         wave.starts(
             causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
             lane -> keyValueTile(lane).center(initial.apply(lane)),
-            segment -> keyValueTile(segment.lane()).sumOver(segment, kernel));
+            segment -> keyValueTile(segment.lane()).sumOver(segment));
     CoefficientGradients[] parts = new CoefficientGradients[wave.count()];
     wave.forEach(
         i -> parts[i] = new QuerySweep(this, wave.get(i), keyValueSums.get(i).transposed()).run());
@@ -122,10 +122,10 @@ final class BackwardPass {
   }
 
   KeyValueTile keyValueTile(Lane lane) {
-    return KeyValueTile.centered(operator, input, lane);
+    return KeyValueTile.centered(kernel, operator, input, lane);
   }
 
-  float[] deltas(Lane lane, int head) {
+  double[] deltas(Lane lane, int head) {
     return deltas[lane.batch() * shape.heads() + head];
   }
 }

@@ -1,7 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
-import java.util.Arrays;
+import io.github.linattn.internal.cpu.MatrixKernel.Part;
 
 /**
  * Weights of the tokens of one chunk for one another, and what their gradients are made of; both
@@ -19,7 +19,7 @@ final class ChunkWeights {
   /** Ω Vᵀ, from which a sweep takes δ. */
   final float[] gradients = new float[Tiles.CHUNK * Tiles.CHUNK];
 
-  private final double[] rowSums = new double[Tiles.CHUNK];
+  private final double[] sums = new double[Tiles.CHUNK];
 
   ChunkWeights(BackwardPass pass) {
     this.shape = pass.shape;
@@ -42,7 +42,7 @@ final class ChunkWeights {
   /** Forms both products for the chunk's queries of one head. */
   void form(QueryTile query, float a, float b, int rows) {
     product(query.q, shape.keyDim(), keyTransposed, rows, weights);
-    Tiles.causalWeights(weights, rows, a, b, rowSums);
+    kernel.lower(rows, b, Tiles.repeated(a, rows), weights, Tiles.CHUNK, sums);
     product(query.omega, shape.valueDim(), valueTransposed, rows, gradients);
   }
 
@@ -50,28 +50,29 @@ final class ChunkWeights {
     int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
     int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
     kernel.multiply(
-        paddedRows, columns, width, left, width, 1, right, Tiles.CHUNK, result, Tiles.CHUNK, false);
+        Part.RESULT_LOWER,
+        paddedRows,
+        columns,
+        width,
+        left,
+        width,
+        1,
+        right,
+        Tiles.CHUNK,
+        result,
+        Tiles.CHUNK,
+        false);
   }
 
-  /** Row sum i of W∘Ω Vᵀ. */
-  double weightedGradients(int i) {
-    double sum = 0;
-    for (int at = i * Tiles.CHUNK; at <= i * Tiles.CHUNK + i; at++) {
-      sum += (double) weights[at] * gradients[at];
-    }
-    return sum;
+  /** Row sums of W∘Ω Vᵀ; valid until the next call. */
+  double[] weightedGradients(int rows) {
+    kernel.dots(rows, rows, true, weights, Tiles.CHUNK, gradients, Tiles.CHUNK, sums);
+    return sums;
   }
 
-  /** Turns row i of Ω Vᵀ into row i of E = T∘(Ω Vᵀ − δ 1ᵀ) and returns its sum. */
-  double subtractDelta(int i, double delta) {
-    double sum = 0;
-    int row = i * Tiles.CHUNK;
-    for (int n = 0; n <= i; n++) {
-      double e = gradients[row + n] - delta;
-      gradients[row + n] = (float) e;
-      sum += e;
-    }
-    Arrays.fill(gradients, row + i + 1, row + Tiles.CHUNK, 0);
-    return sum;
+  /** Turns Ω Vᵀ into E = T∘(Ω Vᵀ − δ 1ᵀ) and returns its row sums; valid until the next call. */
+  double[] shift(double[] minusDeltas, int rows) {
+    kernel.lower(rows, 1, minusDeltas, gradients, Tiles.CHUNK, sums);
+    return sums;
   }
 }

@@ -111,7 +111,7 @@ public final class CpuEngine implements Engine {
       Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
-    long deltas = shape.normalizer().elements() * Float.BYTES;
+    long deltas = shape.normalizer().elements() * Double.BYTES;
     return new Plan.Pass(
         List.of(step("dq, da, db in token order", shape), step("dk, dv against it", shape)),
         results,

@@ -5,6 +5,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.cpu.MatrixKernel.Part;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -50,7 +51,7 @@ final class ForwardPass {
         wave.starts(
             operator.causal() ? Segments.Start.BEFORE : Segments.Start.WHOLE,
             StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim()),
-            segment -> KeyValueTile.of(operator, input, segment.lane()).sumOver(segment, kernel));
+            segment -> KeyValueTile.of(kernel, operator, input, segment.lane()).sumOver(segment));
     wave.forEach(i -> new Sweep(wave.get(i), starts.get(i)).run());
   }
 
@@ -60,20 +61,25 @@ final class ForwardPass {
     private final Lane lane;
     private final OuterSum state;
     private final KeyValueTile keyValue;
+
+    /** b Q. */
     private final float[] query = new float[Tiles.CHUNK * shape.keyDim()];
+
     private final float[] keyTransposed = new float[shape.keyDim() * Tiles.CHUNK];
     private final float[] weights = new float[Tiles.CHUNK * Tiles.CHUNK];
     private final double[] weightSums = new double[Tiles.CHUNK]; // zeros unless causal
     private final float[] output = new float[Tiles.CHUNK * shape.valueDim()];
     private final float[] normalizer = new float[Tiles.CHUNK];
-    private final double[] norms = new double[Tiles.CHUNK];
+    private final double[] inverses = new double[Tiles.CHUNK];
+    private final double[] alongKeys = new double[Tiles.CHUNK];
     private final float[] z = new float[shape.keyDim()];
+    private final float[] au = new float[shape.valueDim()];
 
     Sweep(Segments.Segment segment, OuterSum state) {
       this.segment = segment;
       this.lane = segment.lane();
       this.state = state;
-      this.keyValue = KeyValueTile.of(operator, input, lane);
+      this.keyValue = KeyValueTile.of(kernel, operator, input, lane);
     }
 
     void run() {
@@ -90,7 +96,7 @@ final class ForwardPass {
           attend(lane.keyValueHead() * group + member, token, rows);
         }
         if (operator.causal()) {
-          keyValue.addTo(state, kernel, rows);
+          keyValue.addTo(state, rows);
         }
       }
       if (finalState != null && segment.isLast()) {
@@ -99,60 +105,68 @@ final class ForwardPass {
     }
 
     private void attend(int head, int token, int rows) {
+      int d = shape.keyDim();
+      int dv = shape.valueDim();
+      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
       q.load(lane.batch(), head, token, rows, query);
       if (operator.normalize()) {
-        Tiles.normalize(query, rows, shape.keyDim(), norms);
+        Tiles.normalize(kernel, query, rows, d, operator.b(head), inverses);
+      } else {
+        kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), query);
       }
-      addPrefix(head, rows);
+      for (int j = 0; j < dv; j++) {
+        au[j] = (float) (operator.a(head) * state.right[j]);
+      }
+      Tiles.fillRows(output, rows, au);
+      kernel.multiply(Part.ALL, paddedRows, dv, d, query, d, 1, state.matrix, dv, output, dv, true);
       if (operator.causal()) {
-        addChunk(head, rows);
+        addChunk(operator.a(head), rows);
       }
       double seen = operator.causal() ? lane.seenBefore(token) : lane.length();
+      kernel.dots(rows, d, false, query, d, z, 0, alongKeys);
       for (int i = 0; i < rows; i++) {
-        double alongKeys = kernel.dot(shape.keyDim(), query, i * shape.keyDim(), z);
-        double prefix = operator.a(head) * seen + operator.b(head) * alongKeys;
-        normalizer[i] = (float) (prefix + weightSums[i]);
+        normalizer[i] = (float) (operator.a(head) * seen + alongKeys[i] + weightSums[i]);
+        inverses[i] = 1.0 / normalizer[i];
       }
-      divideByNormalizer(rows);
+      kernel.scaleRows(rows, dv, inverses, output);
       o.store(lane.batch(), head, token, rows, output);
       g.store(lane.batch(), head, token, rows, normalizer);
     }
 
-    /** output = b Q S + a 1 uᵀ. */
-    private void addPrefix(int head, int rows) {
-      int d = shape.keyDim();
-      int dv = shape.valueDim();
-      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-      kernel.multiply(paddedRows, dv, d, query, d, 1, state.matrix, dv, output, dv, false);
-      float a = operator.a(head);
-      float b = operator.b(head);
-      for (int i = 0; i < rows; i++) {
-        for (int j = 0; j < dv; j++) {
-          output[i * dv + j] = b * output[i * dv + j] + (float) (a * state.right[j]);
-        }
-      }
-    }
-
-    /** weights = W with its row sums, output += W V. */
-    private void addChunk(int head, int rows) {
+    /** W = T∘(a 1 1ᵀ + b Q Kᵀ) with its row sums, output += W V. */
+    private void addChunk(float a, int rows) {
       int d = shape.keyDim();
       int dv = shape.valueDim();
       int chunk = Tiles.CHUNK;
       int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
       int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
       kernel.multiply(
-          paddedRows, columns, d, query, d, 1, keyTransposed, chunk, weights, chunk, false);
-      Tiles.causalWeights(weights, rows, operator.a(head), operator.b(head), weightSums);
-      kernel.multiply(paddedRows, dv, rows, weights, chunk, 1, keyValue.v, dv, output, dv, true);
-    }
-
-    private void divideByNormalizer(int rows) {
-      int dv = shape.valueDim();
-      for (int i = 0; i < rows; i++) {
-        for (int j = 0; j < dv; j++) {
-          output[i * dv + j] /= normalizer[i];
-        }
-      }
+          Part.RESULT_LOWER,
+          paddedRows,
+          columns,
+          d,
+          query,
+          d,
+          1,
+          keyTransposed,
+          chunk,
+          weights,
+          chunk,
+          false);
+      kernel.lower(rows, 1, Tiles.repeated(a, rows), weights, chunk, weightSums);
+      kernel.multiply(
+          Part.LEFT_LOWER,
+          paddedRows,
+          dv,
+          rows,
+          weights,
+          chunk,
+          1,
+          keyValue.v,
+          dv,
+          output,
+          dv,
+          true);
     }
   }
 }

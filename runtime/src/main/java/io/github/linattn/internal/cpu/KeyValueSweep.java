@@ -2,6 +2,7 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.cpu.MatrixKernel.Part;
 
 /**
  * Second sweep of the backward over one segment, against token order. Per chunk, with R, r, y over
@@ -10,8 +11,6 @@ import io.github.linattn.internal.Operator;
  * <pre>
  *   dK = V Rᵀ − 1 rᵀ + Σ_heads b Eᵀ Q        dV = K R + 1 yᵀ + Σ_heads Wᵀ Ω
  * </pre>
- *
- * dK is formed transposed, so that R and E are read as they lie.
  */
 final class KeyValueSweep {
   private final BackwardPass pass;
@@ -29,6 +28,9 @@ final class KeyValueSweep {
   private final float[] keyGradientTransposed;
   private final float[] keyGradient;
   private final float[] valueGradient;
+  private final double[] minusDeltas = new double[Tiles.CHUNK];
+  private final float[] r;
+  private final float[] y;
 
   /**
    * @param sums R, r and y that the segment starts from, see {@link QueryTile#addTo}
@@ -49,6 +51,8 @@ final class KeyValueSweep {
     this.keyGradientTransposed = new float[shape.keyDim() * Tiles.CHUNK];
     this.keyGradient = new float[Tiles.CHUNK * shape.keyDim()];
     this.valueGradient = new float[Tiles.CHUNK * shape.valueDim()];
+    this.r = new float[shape.keyDim()];
+    this.y = new float[shape.valueDim()];
   }
 
   void run() {
@@ -67,10 +71,14 @@ final class KeyValueSweep {
     }
   }
 
+  /** Whether q and Ω of these rows are; where one is not, neither is the δ that it went into. */
   private boolean queriesAreFinite(int token, int rows) {
     for (int head = firstHead(); head < firstHead() + group(); head++) {
-      query.load(lane, head, token, rows);
-      if (!query.isFinite(rows)) {
+      double sum = 0;
+      for (int i = token; i < token + rows; i++) {
+        sum += pass.deltas(lane, head)[i];
+      }
+      if (!Double.isFinite(sum)) {
         return false;
       }
     }
@@ -91,25 +99,26 @@ final class KeyValueSweep {
     startFromSums(rows);
     if (operator.causal()) {
       for (int head = firstHead(); head < firstHead() + group(); head++) {
-        query.load(lane, head, token, rows);
+        query.load(lane, head, token, rows, operator.b(head));
         addChunk(head, token, rows);
       }
     }
-    Tiles.transposeBack(keyGradientTransposed, rows, shape.keyDim(), keyGradient);
     if (operator.normalize()) {
-      Tiles.normalizeGradient(keyGradient, keyValue.k, keyValue.keyNorms, rows, shape.keyDim());
+      Tiles.normalizeGradient(
+          kernel, keyGradient, keyValue.k, keyValue.inverseNorms, rows, shape.keyDim());
     }
     dk.store(lane.batch(), lane.keyValueHead(), token, rows, keyGradient);
     dv.store(lane.batch(), lane.keyValueHead(), token, rows, valueGradient);
   }
 
-  /** dKᵀ = R Vᵀ − r 1ᵀ and dV = K R + 1 yᵀ. */
+  /** dK = V Rᵀ − 1 rᵀ, by way of its transpose, and dV = K R + 1 yᵀ. */
   private void startFromSums(int rows) {
     int d = shape.keyDim();
     int width = shape.valueDim();
     int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
     int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
     kernel.multiply(
+        Part.ALL,
         d,
         columns,
         width,
@@ -121,55 +130,54 @@ final class KeyValueSweep {
         keyGradientTransposed,
         Tiles.CHUNK,
         false);
-    for (int j = 0; j < d; j++) {
-      for (int p = 0; p < rows; p++) {
-        keyGradientTransposed[j * Tiles.CHUNK + p] -= (float) sums.left[j];
-      }
-    }
+    Tiles.transposeBack(keyGradientTransposed, rows, d, keyGradient);
+    Tiles.toFloats(sums.left, r);
+    Tiles.addToRows(kernel, keyGradient, rows, -1, r);
+    Tiles.toFloats(sums.right, y);
+    Tiles.fillRows(valueGradient, rows, y);
     kernel.multiply(
-        paddedRows, width, d, keyValue.k, d, 1, sums.matrix, width, valueGradient, width, false);
-    for (int p = 0; p < rows; p++) {
-      for (int j = 0; j < width; j++) {
-        valueGradient[p * width + j] += (float) sums.right[j];
-      }
-    }
-  }
-
-  /** Adds what the chunk's own queries of one head give, then takes them into R, r and y. */
-  private void addChunk(int head, int token, int rows) {
-    int d = shape.keyDim();
-    int width = shape.valueDim();
-    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-    int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
-    chunk.form(query, operator.a(head), operator.b(head), rows);
-    float[] deltas = pass.deltas(lane, head);
-    for (int i = 0; i < rows; i++) {
-      chunk.subtractDelta(i, deltas[token + i]);
-    }
-    kernel.multiply( // Wᵀ Ω
+        Part.ALL,
         paddedRows,
         width,
-        rows,
-        chunk.weights,
+        d,
+        keyValue.k,
+        d,
         1,
-        Tiles.CHUNK,
-        query.omega,
+        sums.matrix,
         width,
         valueGradient,
         width,
         true);
-    query.addTo(sums, lane, head, token, rows); // scales q by b, as dK wants it too
-    kernel.multiply( // b Qᵀ E
-        d,
-        columns,
+  }
+
+  /** Adds what the chunk's own queries of one head give, then takes them into R, r and y. */
+  private void addChunk(int head, int token, int rows) {
+    chunk.form(query, operator.a(head), 1, rows);
+    double[] deltas = pass.deltas(lane, head);
+    for (int i = 0; i < rows; i++) {
+      minusDeltas[i] = -deltas[token + i];
+    }
+    chunk.shift(minusDeltas, rows);
+    addTransposedProduct(chunk.weights, query.omega, shape.valueDim(), rows, valueGradient); // Wᵀ Ω
+    query.addTo(sums, lane, head, token, rows);
+    addTransposedProduct(chunk.gradients, query.q, shape.keyDim(), rows, keyGradient); // b Eᵀ Q
+  }
+
+  private void addTransposedProduct(
+      float[] lower, float[] tile, int width, int rows, float[] result) {
+    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+    kernel.multiply(
+        Part.LEFT_UPPER,
+        paddedRows,
+        width,
         rows,
-        query.q,
+        lower,
         1,
-        d,
-        chunk.gradients,
         Tiles.CHUNK,
-        keyGradientTransposed,
-        Tiles.CHUNK,
+        tile,
+        width,
+        result,
+        width,
         true);
   }
 }

@@ -2,7 +2,6 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionInput;
 import io.github.linattn.internal.Operator;
-import java.util.Arrays;
 
 /**
  * Rows of k and v of one chunk of a lane, with k normalised where the operator says so. One
@@ -13,18 +12,21 @@ import java.util.Arrays;
  */
 final class KeyValueTile {
   /** Weights of a plain sum of rows. */
-  private static final float[] ONES = ones();
+  private static final double[] ONES = Tiles.repeated(1, Tiles.CHUNK);
 
+  private final MatrixKernel kernel;
   private final boolean normalize;
   private final Lane lane;
   private final TensorRows keyRows;
   private final TensorRows valueRows;
   private final float[] center;
+  private boolean centered;
   final float[] k;
   final float[] v;
-  final double[] keyNorms = new double[Tiles.CHUNK];
+  final double[] inverseNorms = new double[Tiles.CHUNK];
 
-  private KeyValueTile(Operator operator, AttentionInput input, Lane lane) {
+  private KeyValueTile(MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane) {
+    this.kernel = kernel;
     this.normalize = operator.normalize();
     this.lane = lane;
     this.keyRows = new TensorRows(input.k());
@@ -35,33 +37,31 @@ final class KeyValueTile {
   }
 
   /** Tiles of v as it is. */
-  static KeyValueTile of(Operator operator, AttentionInput input, Lane lane) {
-    return new KeyValueTile(operator, input, lane);
+  static KeyValueTile of(MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane) {
+    return new KeyValueTile(kernel, operator, input, lane);
   }
 
   /** Tiles of v less the mean of the lane's first rows. */
-  static KeyValueTile centered(Operator operator, AttentionInput input, Lane lane) {
-    KeyValueTile tile = new KeyValueTile(operator, input, lane);
+  static KeyValueTile centered(
+      MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane) {
+    KeyValueTile tile = new KeyValueTile(kernel, operator, input, lane);
     int rows = Math.min(Tiles.CHUNK, lane.length());
     if (rows > 0) {
       tile.valueRows.load(lane.batch(), lane.keyValueHead(), lane.start(), rows, tile.v);
       Tiles.meanOfRows(tile.v, rows, tile.center);
+      tile.centered = true;
     }
     return tile;
-  }
-
-  private static float[] ones() {
-    float[] ones = new float[Tiles.CHUNK];
-    Arrays.fill(ones, 1);
-    return ones;
   }
 
   void load(int token, int rows) {
     keyRows.load(lane.batch(), lane.keyValueHead(), token, rows, k);
     valueRows.load(lane.batch(), lane.keyValueHead(), token, rows, v);
-    Tiles.subtractFromRows(v, rows, center);
+    if (centered) {
+      Tiles.addToRows(kernel, v, rows, -1, center);
+    }
     if (normalize) {
-      Tiles.normalize(k, rows, keyRows.width(), keyNorms);
+      Tiles.normalize(kernel, k, rows, keyRows.width(), 1, inverseNorms);
     }
   }
 
@@ -72,27 +72,28 @@ final class KeyValueTile {
   int loadSafely(int token, int rows) {
     load(token, rows);
     boolean finite =
-        Tiles.isFinite(k, rows * keyRows.width()) && Tiles.isFinite(v, rows * valueRows.width());
+        Tiles.isFinite(kernel, k, rows * keyRows.width())
+            && Tiles.isFinite(kernel, v, rows * valueRows.width());
     return finite ? rows : 1;
   }
 
   /** Adds k⊗v, k and v to sums whose left side is k. */
-  void addTo(OuterSum sum, MatrixKernel kernel, int rows) {
-    sum.addRows(kernel, rows, k, ONES, v, 1);
+  void addTo(OuterSum sum, int rows) {
+    sum.addRows(kernel, rows, k, ONES, v, ONES);
   }
 
   /** Adds v⊗k, v and k to sums whose left side is v. */
-  void addTransposedTo(OuterSum sum, MatrixKernel kernel, int rows) {
-    sum.addRows(kernel, rows, v, ONES, k, 1);
+  void addTransposedTo(OuterSum sum, int rows) {
+    sum.addRows(kernel, rows, v, ONES, k, ONES);
   }
 
   /** S, z and u over a segment alone. */
-  OuterSum sumOver(Segments.Segment segment, MatrixKernel kernel) {
+  OuterSum sumOver(Segments.Segment segment) {
     OuterSum sum = new OuterSum(keyRows.width(), valueRows.width());
     for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
       int rows = Math.min(Tiles.CHUNK, segment.end() - token);
       load(token, rows);
-      addTo(sum, kernel, rows);
+      addTo(sum, rows);
     }
     return sum;
   }

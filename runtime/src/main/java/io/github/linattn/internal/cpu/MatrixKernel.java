@@ -1,7 +1,8 @@
 package io.github.linattn.internal.cpu;
 
 /**
- * The product that all of the CPU engine is made of. Stateless.
+ * The products and the sums over rows that all of the CPU engine is made of. Stateless; equal
+ * operands give equal bits.
  *
  * <p>Tiles are row-major and padded: row counts to multiples of {@link #ROW_STEP}, column counts to
  * multiples of {@link #COLUMN_STEP}.
@@ -10,9 +11,23 @@ interface MatrixKernel {
   int ROW_STEP = 4;
   int COLUMN_STEP = 16;
 
+  /** Which part of a product c = a b there is; the rest costs next to nothing. */
+  enum Part {
+    /** All of it. */
+    ALL,
+    /**
+     * a is lower triangular, with zeros above its diagonal as far as {@link #lower} writes them.
+     */
+    LEFT_LOWER,
+    /** a is upper triangular, the transpose of such a tile. */
+    LEFT_UPPER,
+    /** Only c[i][j] with j ≤ i are wanted; the others are left as they are or become anything. */
+    RESULT_LOWER
+  }
+
   /**
    * c[i][j] = Σ_p a[i][p] b[p][j], added to what c holds if {@code add}. Each sum is formed on its
-   * own, from p = 0 on, before it is added, so that a long sum of products loses no digits.
+   * own, in the order of p, before it is added, so that a long sum of products loses no digits.
    *
    * @param m rows of a and c, a multiple of {@link #ROW_STEP}
    * @param n columns of b and c, a multiple of {@link #COLUMN_STEP}
@@ -23,6 +38,7 @@ interface MatrixKernel {
    * @param cRow distance of the rows of c
    */
   void multiply(
+      Part part,
       int m,
       int n,
       int k,
@@ -35,8 +51,38 @@ interface MatrixKernel {
       int cRow,
       boolean add);
 
-  /** Σ_p a[aStart + p] b[p] over {@code n} elements, a multiple of {@link #COLUMN_STEP}. */
-  float dot(int n, float[] a, int aStart, float[] b);
+  /**
+   * sums[i] = Σ_j a[i][j] b[i][j] in double, over j ≤ i if {@code lower}, else over all of {@code
+   * width}.
+   *
+   * @param aRow distance of the rows of a
+   * @param bRow distance of the rows of b; 0 if all take the same
+   */
+  void dots(
+      int rows, int width, boolean lower, float[] a, int aRow, float[] b, int bRow, double[] sums);
+
+  /**
+   * x[i][j] = factor x[i][j] + shifts[i] for j ≤ i, and 0 behind it up to the next multiple of
+   * {@link #COLUMN_STEP}; sums[i] is the sum of row i in double.
+   *
+   * @param xRow distance of the rows
+   */
+  void lower(int rows, double factor, double[] shifts, float[] x, int xRow, double[] sums);
+
+  /** x[i][j] = factors[i] x[i][j] to a few roundings of fp32; rows are {@code width} apart. */
+  void scaleRows(int rows, int width, double[] factors, float[] x);
+
+  /**
+   * y[i][j] = scales[i] (y[i][j] + factors[i] x[i][j]) to a few roundings of fp32; rows of y are
+   * {@code width} apart.
+   *
+   * @param xRow distance of the rows of x; 0 if all take the same
+   */
+  void combineRows(
+      int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow);
+
+  /** sum[j] += Σ_i weights[i] x[i][j], in double; rows are as far apart as sum is long. */
+  void accumulate(int rows, double[] weights, float[] x, double[] sum);
 
   /** Short name for messages. */
   String name();

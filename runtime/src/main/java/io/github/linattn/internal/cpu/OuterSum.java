@@ -29,16 +29,17 @@ final class OuterSum {
    * Takes in rows of a chunk.
    *
    * @param leftWeights factor of each row in the sum of left rows; the matrix does not use it
-   * @param rightWeight factor of all rows in the sum of right rows
+   * @param rightWeights the same for right rows
    */
   void addRows(
       MatrixKernel kernel,
       int rows,
       float[] leftRows,
-      float[] leftWeights,
+      double[] leftWeights,
       float[] rightRows,
-      float rightWeight) {
+      double[] rightWeights) {
     kernel.multiply(
+        MatrixKernel.Part.ALL,
         leftWidth,
         rightWidth,
         rows,
@@ -50,14 +51,8 @@ final class OuterSum {
         matrix,
         rightWidth,
         true);
-    for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < leftWidth; j++) {
-        left[j] += (double) leftWeights[i] * leftRows[i * leftWidth + j];
-      }
-      for (int j = 0; j < rightWidth; j++) {
-        right[j] += (double) rightWeight * rightRows[i * rightWidth + j];
-      }
-    }
+    kernel.accumulate(rows, leftWeights, leftRows, left);
+    kernel.accumulate(rows, rightWeights, rightRows, right);
   }
 
   void add(OuterSum other) {

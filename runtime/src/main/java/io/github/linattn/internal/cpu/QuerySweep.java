@@ -2,6 +2,7 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.cpu.MatrixKernel.Part;
 
 /**
  * First sweep of the backward over one segment, in token order. Per chunk, with E = T∘(Ω Vᵀ − δ
@@ -30,6 +31,11 @@ final class QuerySweep {
   private final float[] gradient;
   private final float[] z;
   private final float[] u;
+  private final double[] alongKeys = new double[Tiles.CHUNK];
+  private final double[] alongValues = new double[Tiles.CHUNK];
+  private final double[] deltas = new double[Tiles.CHUNK];
+  private final double[] minusDeltas = new double[Tiles.CHUNK];
+  private final double[] none = new double[Tiles.CHUNK];
 
   /**
    * @param state sums that the segment starts from, with v on their left and k on their right
@@ -68,7 +74,7 @@ final class QuerySweep {
         differentiate(member, token, rows);
       }
       if (operator.causal()) {
-        keyValue.addTransposedTo(state, kernel, rows);
+        keyValue.addTransposedTo(state, rows);
       }
     }
     return new BackwardPass.CoefficientGradients(da, db);
@@ -79,48 +85,67 @@ final class QuerySweep {
     int dv = shape.valueDim();
     int head = lane.keyValueHead() * da.length + member;
     int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-    query.load(lane, head, token, rows);
+    query.load(lane, head, token, rows, 1);
     kernel.multiply(
-        paddedRows, d, dv, query.omega, dv, 1, state.matrix, d, gradient, d, false); // Ω Sᵀ
+        Part.ALL,
+        paddedRows,
+        d,
+        dv,
+        query.omega,
+        dv,
+        1,
+        state.matrix,
+        d,
+        gradient,
+        d,
+        false); // Ω Sᵀ
     if (operator.causal()) {
       chunk.form(query, operator.a(head), operator.b(head), rows);
     }
     double seen = operator.causal() ? lane.seenBefore(token) : lane.length();
-    float[] deltas = pass.deltas(lane, head);
+    kernel.dots(rows, dv, false, query.omega, dv, u, 0, alongValues);
+    kernel.dots(rows, d, false, query.q, d, gradient, d, alongKeys);
+    double[] chunkPart = operator.causal() ? chunk.weightedGradients(rows) : none;
     for (int i = 0; i < rows; i++) {
-      double alongValues = kernel.dot(dv, query.omega, i * dv, u);
-      double alongKeys = dot(d, query.q, gradient, i * d);
       double outputAlongOmega = // g o·Ω
-          operator.b(head) * alongKeys
-              + operator.a(head) * alongValues
-              + (operator.causal() ? chunk.weightedGradients(i) : 0);
-      double delta = outputAlongOmega / query.g[i];
-      deltas[token + i] = (float) delta;
-      double chunkSum = operator.causal() ? chunk.subtractDelta(i, delta) : 0;
-      da[member] += chunkSum + alongValues - delta * seen;
-      for (int j = 0; j < d; j++) {
-        gradient[i * d + j] -= (float) (delta * z[j]);
-      }
+          operator.b(head) * alongKeys[i] + operator.a(head) * alongValues[i] + chunkPart[i];
+      deltas[i] = outputAlongOmega / query.g[i];
+      minusDeltas[i] = -deltas[i];
     }
+    System.arraycopy(deltas, 0, pass.deltas(lane, head), token, rows);
+    double[] chunkSums = operator.causal() ? chunk.shift(minusDeltas, rows) : none;
+    for (int i = 0; i < rows; i++) {
+      da[member] += chunkSums[i] + alongValues[i] - deltas[i] * seen;
+    }
+    kernel.combineRows(rows, d, Tiles.repeated(1, rows), gradient, minusDeltas, z, 0);
     if (operator.causal()) {
       kernel.multiply(
-          paddedRows, d, rows, chunk.gradients, Tiles.CHUNK, 1, keyValue.k, d, gradient, d, true);
+          Part.LEFT_LOWER,
+          paddedRows,
+          d,
+          rows,
+          chunk.gradients,
+          Tiles.CHUNK,
+          1,
+          keyValue.k,
+          d,
+          gradient,
+          d,
+          true);
     }
+    kernel.dots(rows, d, false, query.q, d, gradient, d, alongKeys);
     for (int i = 0; i < rows; i++) {
-      db[member] += dot(d, query.q, gradient, i * d);
+      db[member] += alongKeys[i];
     }
-    Tiles.scale(gradient, rows * d, operator.b(head));
     if (operator.normalize()) {
-      Tiles.normalizeGradient(gradient, query.q, query.norms, rows, d);
+      for (int i = 0; i < rows; i++) {
+        query.inverseNorms[i] *= operator.b(head);
+        alongKeys[i] = -alongKeys[i];
+      }
+      kernel.combineRows(rows, d, query.inverseNorms, gradient, alongKeys, query.q, d);
+    } else {
+      kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), gradient);
     }
     dq.store(lane.batch(), head, token, rows, gradient);
-  }
-
-  private static double dot(int n, float[] a, float[] b, int start) {
-    double sum = 0;
-    for (int j = start; j < start + n; j++) {
-      sum += (double) a[j] * b[j];
-    }
-    return sum;
   }
 }

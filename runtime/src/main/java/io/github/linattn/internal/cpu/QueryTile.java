@@ -10,9 +10,9 @@ final class QueryTile {
   private final AttentionShape shape;
   final float[] q;
   final float[] omega;
-  final double[] norms = new double[Tiles.CHUNK];
+  final double[] inverseNorms = new double[Tiles.CHUNK];
   final float[] g = new float[Tiles.CHUNK];
-  private final float[] delta = new float[Tiles.CHUNK];
+  private final double[] delta = new double[Tiles.CHUNK];
 
   QueryTile(BackwardPass pass) {
     this.pass = pass;
@@ -21,35 +21,32 @@ final class QueryTile {
     this.omega = new float[Tiles.CHUNK * shape.valueDim()];
   }
 
-  void load(Lane lane, int head, int token, int rows) {
+  /** Loads Ω and {@code factor} q. */
+  void load(Lane lane, int head, int token, int rows, double factor) {
     pass.query.load(lane.batch(), head, token, rows, q);
     if (pass.operator.normalize()) {
-      Tiles.normalize(q, rows, shape.keyDim(), norms);
+      Tiles.normalize(pass.kernel, q, rows, shape.keyDim(), factor, inverseNorms);
+    } else if (factor != 1) {
+      pass.kernel.scaleRows(rows, shape.keyDim(), Tiles.repeated(factor, rows), q);
     }
     pass.normalizer.load(lane.batch(), head, token, rows, g);
     pass.outputGradient.load(lane.batch(), head, token, rows, omega);
-    int dv = shape.valueDim();
+    double[] inverses = new double[rows];
     for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < dv; j++) {
-        omega[i * dv + j] /= g[i];
-      }
+      inverses[i] = 1.0 / g[i];
     }
-  }
-
-  boolean isFinite(int rows) {
-    return Tiles.isFinite(q, rows * shape.keyDim())
-        && Tiles.isFinite(omega, rows * shape.valueDim());
+    pass.kernel.scaleRows(rows, shape.valueDim(), inverses, omega);
   }
 
   /**
-   * Takes the loaded rows into R, r and y of a query head. Scales q by b in place.
+   * Takes rows that were loaded with the factor b into R, r and y of a query head.
    *
    * @param sum its matrix is R = Σ b q⊗Ω, its left r = Σ b δ q, its right y = Σ a Ω
    */
   void addTo(OuterSum sum, Lane lane, int head, int token, int rows) {
-    Tiles.scale(q, rows * shape.keyDim(), pass.operator.b(head));
     System.arraycopy(pass.deltas(lane, head), token, delta, 0, rows);
-    sum.addRows(pass.kernel, rows, q, delta, omega, pass.operator.a(head));
+    double[] a = Tiles.repeated(pass.operator.a(head), rows);
+    sum.addRows(pass.kernel, rows, q, delta, omega, a);
   }
 
   /** R, r and y over a segment alone, of all query heads of the lane's key/value head. */
@@ -62,7 +59,7 @@ final class QueryTile {
       for (int head = lane.keyValueHead() * group;
           head < (lane.keyValueHead() + 1) * group;
           head++) {
-        load(lane, head, token, rows);
+        load(lane, head, token, rows, pass.operator.b(head));
         addTo(sum, lane, head, token, rows);
       }
     }

@@ -5,7 +5,7 @@ import java.util.Arrays;
 /** Small loops over row-major tiles of a chunk. */
 final class Tiles {
   /** Most tokens of one chunk; also the row distance of token-by-token tiles. */
-  static final int CHUNK = 64;
+  static final int CHUNK = 32;
 
   private Tiles() {}
 
@@ -31,29 +31,26 @@ final class Tiles {
     }
   }
 
-  /** Whether the first {@code count} elements are all finite. */
-  static boolean isFinite(float[] tile, int count) {
-    int sign = 0; // an exponent of all ones carries into the sign bit
-    for (int i = 0; i < count; i++) {
-      sign |= (Float.floatToRawIntBits(tile[i]) & 0x7f800000) + 0x00800000;
-    }
-    return sign >= 0;
+  /** Whether the first {@code count} elements are all finite, and so the sum of their squares. */
+  static boolean isFinite(MatrixKernel kernel, float[] tile, int count) {
+    double[] squares = new double[1];
+    kernel.dots(1, count, false, tile, 0, tile, 0, squares);
+    return Double.isFinite(squares[0]);
   }
 
-  /** Divides each row by its Euclidean norm, which goes into {@code norms}; zero rows stay zero. */
-  static void normalize(float[] tile, int rows, int width, double[] norms) {
-    for (int i = 0; i < rows; i++) {
-      double squares = 0; // squares of floats neither overflow nor vanish in double
-      for (int j = 0; j < width; j++) {
-        double x = tile[i * width + j];
-        squares += x * x;
-      }
-      norms[i] = Math.sqrt(squares);
-      double inverse = norms[i] == 0 ? 0 : 1 / norms[i];
-      for (int j = 0; j < width; j++) {
-        tile[i * width + j] = (float) (tile[i * width + j] * inverse);
-      }
+  /**
+   * Turns each row x into {@code factor} x/|x| and puts 1/|x| into {@code inverses}; zero rows stay
+   * zero and get 0.
+   */
+  static void normalize(
+      MatrixKernel kernel, float[] tile, int rows, int width, double factor, double[] inverses) {
+    double[] factors = new double[rows];
+    kernel.dots(rows, width, false, tile, width, tile, width, inverses);
+    for (int i = 0; i < rows; i++) { // squares of floats neither overflow nor vanish in double
+      inverses[i] = inverses[i] == 0 ? 0 : 1 / Math.sqrt(inverses[i]);
+      factors[i] = factor * inverses[i];
     }
+    kernel.scaleRows(rows, width, factors, tile);
   }
 
   /**
@@ -61,34 +58,31 @@ final class Tiles {
    * where |x| = 0.
    */
   static void normalizeGradient(
-      float[] gradient, float[] unit, double[] norms, int rows, int width) {
+      MatrixKernel kernel, float[] gradient, float[] unit, double[] inverses, int rows, int width) {
+    double[] along = new double[rows];
+    kernel.dots(rows, width, false, unit, width, gradient, width, along);
     for (int i = 0; i < rows; i++) {
-      int row = i * width;
-      double along = 0;
-      for (int j = 0; j < width; j++) {
-        along += (double) unit[row + j] * gradient[row + j];
-      }
-      double inverse = norms[i] == 0 ? 0 : 1 / norms[i];
-      for (int j = 0; j < width; j++) {
-        gradient[row + j] = (float) ((gradient[row + j] - unit[row + j] * along) * inverse);
-      }
+      along[i] = -along[i];
+    }
+    kernel.combineRows(rows, width, inverses, gradient, along, unit, width);
+  }
+
+  /** Adds {@code factor * row} to each row of {@code tile}, which is as wide. */
+  static void addToRows(MatrixKernel kernel, float[] tile, int rows, double factor, float[] row) {
+    kernel.combineRows(rows, row.length, repeated(1, rows), tile, repeated(factor, rows), row, 0);
+  }
+
+  /** Makes {@code row} each row of {@code tile}, which is as wide. */
+  static void fillRows(float[] tile, int rows, float[] row) {
+    for (int i = 0; i < rows; i++) {
+      System.arraycopy(row, 0, tile, i * row.length, row.length);
     }
   }
 
-  /**
-   * Turns scores q_i·k_n of a chunk into weights a + b q_i·k_n for n ≤ i and 0 for n > i, and sums
-   * each row.
-   */
-  static void causalWeights(float[] scores, int rows, float a, float b, double[] rowSums) {
-    for (int i = 0; i < rows; i++) {
-      double sum = 0;
-      for (int at = i * CHUNK; at <= i * CHUNK + i; at++) {
-        scores[at] = a + b * scores[at];
-        sum += scores[at];
-      }
-      rowSums[i] = sum;
-      Arrays.fill(scores, i * CHUNK + i + 1, i * CHUNK + rows, 0);
-    }
+  static double[] repeated(double value, int count) {
+    double[] values = new double[count];
+    Arrays.fill(values, value);
+    return values;
   }
 
   /** Mean of each column, 0 where it is not finite. */
@@ -100,20 +94,6 @@ final class Tiles {
       }
       float value = (float) (sum / rows);
       mean[j] = Float.isFinite(value) ? value : 0;
-    }
-  }
-
-  static void subtractFromRows(float[] tile, int rows, float[] row) {
-    for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < row.length; j++) {
-        tile[i * row.length + j] -= row[j];
-      }
-    }
-  }
-
-  static void scale(float[] tile, int count, float factor) {
-    for (int i = 0; i < count; i++) {
-      tile[i] *= factor;
     }
   }
 
