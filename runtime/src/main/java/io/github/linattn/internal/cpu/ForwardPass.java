@@ -73,7 +73,7 @@ final class ForwardPass {
     private final double[] inverses = new double[Tiles.CHUNK];
     private final double[] alongKeys = new double[Tiles.CHUNK];
     private final float[] z = new float[shape.keyDim()];
-    private final float[] au = new float[shape.valueDim()];
+    private final float[] u = new float[shape.valueDim()];
 
     Sweep(Segments.Segment segment, OuterSum state) {
       this.segment = segment;
@@ -91,6 +91,7 @@ final class ForwardPass {
           Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
         }
         Tiles.toFloats(state.left, z);
+        Tiles.toFloats(state.right, u);
         int group = shape.headsPerKeyValueHead();
         for (int member = 0; member < group; member++) {
           attend(lane.keyValueHead() * group + member, token, rows);
@@ -114,11 +115,8 @@ final class ForwardPass {
       } else {
         kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), query);
       }
-      for (int j = 0; j < dv; j++) {
-        au[j] = (float) (operator.a(head) * state.right[j]);
-      }
-      Tiles.fillRows(output, rows, au);
-      kernel.multiply(Part.ALL, paddedRows, dv, d, query, d, 1, state.matrix, dv, output, dv, true);
+      kernel.multiply(
+          Part.ALL, paddedRows, dv, d, query, d, 1, state.matrix, dv, output, dv, false);
       if (operator.causal()) {
         addChunk(operator.a(head), rows);
       }
@@ -128,7 +126,8 @@ final class ForwardPass {
         normalizer[i] = (float) (operator.a(head) * seen + alongKeys[i] + weightSums[i]);
         inverses[i] = 1.0 / normalizer[i];
       }
-      kernel.scaleRows(rows, dv, inverses, output);
+      double[] a = Tiles.repeated(operator.a(head), rows);
+      kernel.combineRows(rows, dv, inverses, output, a, u, 0);
       o.store(lane.batch(), head, token, rows, output);
       g.store(lane.batch(), head, token, rows, normalizer);
     }

@@ -133,8 +133,6 @@ final class KeyValueSweep {
     Tiles.transposeBack(keyGradientTransposed, rows, d, keyGradient);
     Tiles.toFloats(sums.left, r);
     Tiles.addToRows(kernel, keyGradient, rows, -1, r);
-    Tiles.toFloats(sums.right, y);
-    Tiles.fillRows(valueGradient, rows, y);
     kernel.multiply(
         Part.ALL,
         paddedRows,
@@ -147,7 +145,9 @@ final class KeyValueSweep {
         width,
         valueGradient,
         width,
-        true);
+        false);
+    Tiles.toFloats(sums.right, y);
+    Tiles.addToRows(kernel, valueGradient, rows, 1, y);
   }
 
   /** Adds what the chunk's own queries of one head give, then takes them into R, r and y. */

@@ -72,13 +72,6 @@ final class Tiles {
     kernel.combineRows(rows, row.length, repeated(1, rows), tile, repeated(factor, rows), row, 0);
   }
 
-  /** Makes {@code row} each row of {@code tile}, which is as wide. */
-  static void fillRows(float[] tile, int rows, float[] row) {
-    for (int i = 0; i < rows; i++) {
-      System.arraycopy(row, 0, tile, i * row.length, row.length);
-    }
-  }
-
   static double[] repeated(double value, int count) {
     double[] values = new double[count];
     Arrays.fill(values, value);
