@@ -102,21 +102,7 @@ final class QuerySweep {
     if (operator.causal()) {
       chunk.form(query, operator.a(head), operator.b(head), rows);
     }
-    double seen = operator.causal() ? lane.seenBefore(token) : lane.length();
-    kernel.dots(rows, dv, false, query.omega, dv, u, 0, alongValues);
-    kernel.dots(rows, d, false, query.q, d, gradient, d, alongKeys);
-    double[] chunkPart = operator.causal() ? chunk.weightedGradients(rows) : none;
-    for (int i = 0; i < rows; i++) {
-      double outputAlongOmega = // g o·Ω
-          operator.b(head) * alongKeys[i] + operator.a(head) * alongValues[i] + chunkPart[i];
-      deltas[i] = outputAlongOmega / query.g[i];
-      minusDeltas[i] = -deltas[i];
-    }
-    System.arraycopy(deltas, 0, pass.deltas(lane, head), token, rows);
-    double[] chunkSums = operator.causal() ? chunk.shift(minusDeltas, rows) : none;
-    for (int i = 0; i < rows; i++) {
-      da[member] += chunkSums[i] + alongValues[i] - deltas[i] * seen;
-    }
+    formDeltas(member, head, token, rows);
     kernel.combineRows(rows, d, Tiles.repeated(1, rows), gradient, minusDeltas, z, 0);
     if (operator.causal()) {
       kernel.multiply(
@@ -147,5 +133,26 @@ final class QuerySweep {
       kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), gradient);
     }
     dq.store(lane.batch(), head, token, rows, gradient);
+  }
+
+  /** δ from Ω Sᵀ and, if causal, from the chunk's Ω Vᵀ, which becomes E; adds to da. */
+  private void formDeltas(int member, int head, int token, int rows) {
+    int d = shape.keyDim();
+    int dv = shape.valueDim();
+    double seen = operator.causal() ? lane.seenBefore(token) : lane.length();
+    kernel.dots(rows, dv, false, query.omega, dv, u, 0, alongValues);
+    kernel.dots(rows, d, false, query.q, d, gradient, d, alongKeys);
+    double[] chunkPart = operator.causal() ? chunk.weightedGradients(rows) : none;
+    for (int i = 0; i < rows; i++) {
+      double outputAlongOmega = // g o·Ω
+          operator.b(head) * alongKeys[i] + operator.a(head) * alongValues[i] + chunkPart[i];
+      deltas[i] = outputAlongOmega / query.g[i];
+      minusDeltas[i] = -deltas[i];
+    }
+    System.arraycopy(deltas, 0, pass.deltas(lane, head), token, rows);
+    double[] chunkSums = operator.causal() ? chunk.shift(minusDeltas, rows) : none;
+    for (int i = 0; i < rows; i++) {
+      da[member] += chunkSums[i] + alongValues[i] - deltas[i] * seen;
+    }
   }
 }

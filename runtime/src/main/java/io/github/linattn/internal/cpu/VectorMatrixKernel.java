@@ -8,7 +8,12 @@ import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
-/** Products with the Vector API, in blocks of four rows and two vectors of columns. */
+/**
+ * Products with the Vector API, in blocks of four rows and two vectors of columns.
+ *
+ * <p>The loops over rows call that API alone and nothing of this class but {@link #sumOfLanes}:
+ * what the compiler may leave out of a large caller would pass its vectors through the heap.
+ */
 final class VectorMatrixKernel implements MatrixKernel {
   private static final VectorSpecies<Float> SPECIES =
       FloatVector.SPECIES_PREFERRED.length() > COLUMN_STEP
@@ -16,11 +21,12 @@ final class VectorMatrixKernel implements MatrixKernel {
           : FloatVector.SPECIES_PREFERRED;
   private static final int LANES = SPECIES.length();
 
-  /** Sums over rows: as many floats as a vector holds doubles. */
   private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
 
+  /** As many floats as a vector holds doubles. */
   private static final VectorSpecies<Float> HALF =
       VectorSpecies.of(float.class, VectorShape.forBitSize(SPECIES.vectorBitSize() / 2));
+
   private static final int STEP = DOUBLES.length();
   private static final VectorShuffle<Double> ROTATE_4 = VectorShuffle.iota(DOUBLES, 4, 1, true);
   private static final VectorShuffle<Double> ROTATE_2 = VectorShuffle.iota(DOUBLES, 2, 1, true);
