@@ -480,9 +480,7 @@ final class GradientFill {
           .set("first_key_sum", first.z())
           .set("first_value_sum", first.u());
     }
-    return struct
-        .set("query_out", dq())
-        .set("query_marks", workspace + plan.memory().queryMarksAt());
+    return struct.set("query_marks", workspace + plan.memory().queryMarksAt());
   }
 
   private void setTask(Arguments struct, int index, Role role, ElementType element) {

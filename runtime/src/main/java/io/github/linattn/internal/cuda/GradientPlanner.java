@@ -235,6 +235,7 @@ final class GradientPlanner {
     Cut cut = new Cut(shape.tokens(), question.packing(), 0);
     boolean suits =
         question.tensorMaps()
+            && question.packing() == null
             && !question.normalize()
             && !question.sumsSlope()
             && shape.headsPerKeyValueHead() == 1

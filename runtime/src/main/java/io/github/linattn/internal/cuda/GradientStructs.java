@@ -126,9 +126,8 @@ public final class GradientStructs {
           JAVA_LONG.withName("first_state"),
           JAVA_LONG.withName("first_key_sum"),
           JAVA_LONG.withName("query_marks"),
-          ChunkedStructs.TENSOR_VIEW.withName("query_out"),
           JAVA_LONG.withName("first_value_sum"),
-          MemoryLayout.sequenceLayout(6, JAVA_LONG).withName("reserved"));
+          MemoryLayout.sequenceLayout(2, JAVA_LONG).withName("reserved"));
 
   private static final long TASK_CHUNKED = ChunkedStructs.offset(GRADIENT, "chunked");
 

@@ -161,14 +161,15 @@ class GradientPlannerTest {
       assertThat(planner(true).plan(question).orElseThrow().kind())
           .isEqualTo(tokens == 64 ? Kind.ONE_SWEEP : Kind.SWEEPS);
     }
-    AttentionShape shape = AttentionShape.of(1, 64, 300, 128);
+  }
+
+  @Test
+  void packedSequencesTakeNoSingleSweep() {
+    Question question = packed(AttentionShape.of(1, 64, 300, 128), 0, 64, 236);
     GradientChoice choice = GradientChoice.parse("one_sweep");
-    assertThat(planner(true).plan(packed(shape, 0, 64, 236), choice)).isEmpty();
-    assertThat(
-            planner(true)
-                .plan(packed(shape, 0, 64, 236).ofBackward(false, true), choice)
-                .map(plan -> plan.cut().items()))
-        .contains(3);
+    assertThat(planner(true).plan(question.ofBackward(false, true), choice)).isEmpty();
+    assertThat(planner(true).plan(question.ofBackward(false, true)).map(GradientPlan::kind))
+        .contains(Kind.SWEEPS);
   }
 
   @Test

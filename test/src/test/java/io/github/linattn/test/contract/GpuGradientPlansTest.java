@@ -123,13 +123,6 @@ final class GpuGradientPlansTest {
     cases.add(oneSweep("last gradient", 2, 3, 200).throughStates());
     cases.add(oneSweep("states", 2, 3, 200).afterTokens(37).throughStates());
     cases.add(oneSweep("one chunk, states", 2, 3, 50).afterTokens(37).throughStates());
-    cases.add(oneSweep("packed", 1, 2, 195).packed(0, 1, 64, 130));
-    cases.add(oneSweep("packed, states", 1, 2, 195).packed(64, 130, 1, 0).afterTokens(9));
-    cases.add(
-        oneSweep("packed, gradients", 1, 2, 195)
-            .packed(1, 0, 130, 64)
-            .afterTokens(9)
-            .throughStates());
     cases.add(oneSweep("token-major", 2, 3, 200).layout(Layout.TOKEN_MAJOR));
     cases.add(oneSweep("interleaved", 2, 3, 200).layout(Layout.INTERLEAVED));
     cases.add(oneSweep("slope alone", 1, 2, 200).coefficients(0, 1));

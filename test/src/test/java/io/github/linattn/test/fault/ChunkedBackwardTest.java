@@ -264,7 +264,6 @@ final class ChunkedBackwardTest extends OnFakeKernels {
       assertThat(number(sweep, ONE_SWEEP, "first_state")).isEqualTo(address(first.s()));
       assertThat(number(sweep, ONE_SWEEP, "first_key_sum")).isEqualTo(address(first.z()));
       assertThat(number(sweep, ONE_SWEEP, "first_value_sum")).isEqualTo(address(first.u()));
-      assertThat(number(sweep, ONE_SWEEP, "query_out")).isEqualTo(address(f.gradients.dq()));
       MemorySegment repair = arguments(1, REPAIR);
       assertThat(count(repair, REPAIR, "count")).isEqualTo(3);
       long delta = number(repair, GRADIENT, "delta");
@@ -298,17 +297,10 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   }
 
   @Test
-  void oneSweepOfPackedSequencesHasItsItems() {
-    System.setProperty(PLAN, "one_sweep");
+  void packedSequencesTakeTwoSweepsWhateverIsKept() {
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 195, D), DType.BF16)) {
       backwardFrom(f.forward(f.input.packed(Sequences.ofLengths(0, 1, 64, 130))), f);
-      MemorySegment task = hopperTask(0, 0);
-      assertThat(count(task, CHUNKED, "num_items")).isEqualTo(4);
-      assertThat(count(task, CHUNKED, "slots")).isEqualTo(4);
-      assertThat(number(task, CHUNKED, "items")).isNotZero();
-      assertThat(cudart.launchBlocks(0)).isEqualTo(2 * 4 * 2);
-      assertThat(number(arguments(0, ONE_SWEEP), ONE_SWEEP, "first_state")).isZero();
-      assertThat(count(coefficients(1), COEFFICIENTS, "count")).isEqualTo(4 * 2);
+      assertThat(kernels(0, 1)).noneMatch(kernel -> kernel.contains("one_sweep"));
     }
   }
 
