@@ -98,6 +98,9 @@ public record HopperPlan(
 
   private static final int ROW_PRODUCT_BARRIERS = 2;
 
+  /** Asks for sweeps that finish the gradients of divided rows, of generator and run time alike. */
+  public static final String FINISHES = "linattn.finishes.rows";
+
   /** Sizes to try, the best first. */
   private record Buffers(int stages, int slots, int weights, int outputs, int rows) {
     Buffers(int stages, int slots, int weights, int outputs) {
@@ -295,11 +298,12 @@ public record HopperPlan(
 
   /**
    * Whether dq and dk leave as gradients of rows that are divided, not of what these are divided
-   * to: warps for it there are where nothing is converted. Of 64 columns and fewer not yet: blocks
-   * that have whole rows have finished them on the emulator alone.
+   * to: warps for it there are where nothing is converted. Only where the property {@value
+   * #FINISHES} asks for it: a pass of its own was faster on an H200.
    */
   static boolean finishesRows(Operation operation, int headDim, ElementType element) {
-    return scalesRows(operation)
+    return Boolean.getBoolean(FINISHES)
+        && scalesRows(operation)
         && !isSums(operation)
         && headDim > KernelSpec.BOX_COLUMNS
         && headDim <= MAX_WHOLE_HEAD_DIM

@@ -118,7 +118,7 @@ class GradientPlannerTest {
     assertThat(sweeps.kind()).isEqualTo(Kind.SWEEPS);
     assertThat(plan.memory()).as("what two sweeps take").isEqualTo(sweeps.memory());
     assertThat(plan.turns()).isEqualTo(1);
-    assertThat(plan.micros()).isBetween(400.0, 440.0).isLessThan(sweeps.micros());
+    assertThat(plan.micros()).isBetween(420.0, 460.0).isLessThan(sweeps.micros());
     assertThat(plan.reason())
         .startsWith("one sweep: ")
         .contains("dq, dk and dv by wgmma", "next best two sweeps");
@@ -199,7 +199,13 @@ class GradientPlannerTest {
     GradientPlan plan = planner(true).plan(causal(shape, true)).orElseThrow();
     assertThat(roles(plan))
         .as("the first finds the lengths")
-        .containsExactly(Role.ROWS, Role.QUERY, Role.KEY_AND_VALUE, Role.COEFFICIENTS);
+        .containsExactly(
+            Role.ROWS,
+            Role.QUERY,
+            Role.KEY_AND_VALUE,
+            Role.COEFFICIENTS,
+            Role.NORMALIZED_QUERY,
+            Role.NORMALIZED_KEY);
     assertThat(plan.step(Role.QUERY).kernel().symbol())
         .isEqualTo("la_chunked_normalized_query_gradient_wgmma_d128_bf16");
     assertThat(plan.step(Role.KEY_AND_VALUE).kernel().symbol())

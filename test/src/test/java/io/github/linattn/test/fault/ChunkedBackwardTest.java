@@ -19,6 +19,7 @@ import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
+import io.github.linattn.kernelgen.HopperPlan;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
@@ -45,6 +46,7 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   @AfterEach
   void clear() {
     System.clearProperty(PLAN);
+    System.clearProperty(HopperPlan.FINISHES);
   }
 
   private static LinearAttention.Builder linear() {
@@ -555,6 +557,7 @@ final class ChunkedBackwardTest extends OnFakeKernels {
 
   @Test
   void sweepsThatFinishRowsAndTheirRepairGetTheRows() {
+    System.setProperty(HopperPlan.FINISHES, "true");
     AttentionShape shape = AttentionShape.of(1, 2, 100, D);
     try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
       f.backward(linear().normalizeQueriesAndKeys(true));
