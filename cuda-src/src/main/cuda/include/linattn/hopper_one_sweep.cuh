@@ -1,6 +1,6 @@
 // dq, dk and dv of an item by one walk from its last chunk on, for rows of 128 columns of 16 bits:
-// docs/decisions/0012-one-sweep.md. S, which dq takes from the tokens before, comes as it is after the last of them, and
-// chunk after chunk is taken out of it; S before the first chunk is known and takes the place of what is left.
+// docs/decisions/0012-one-sweep.md. S, which dq takes from the tokens before, comes as it is after the last of them,
+// and chunk after chunk is taken out of it; S before the first chunk is known and takes the place of what is left.
 //
 // Blocks are clusters of two: one forms dk and the columns 64 to 127 of dq, the other dv and the columns 0 to 63. With
 // w = b dO / g, d = o . w and E_pi = v_p . w_i - d_i,
@@ -16,9 +16,11 @@
 //   state   two, with 64 columns each of dk or dv and of the sums over the tokens after
 //   prefix  64 columns of dq, with S and z of the tokens before
 //
-// A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item is all
-// tokens of a batch row, so that copies bring zeros for rows past its end, and do not write them.
+// A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item is
+// all tokens of a batch row, so that copies bring zeros for rows past its end, and do not write them.
 #pragma once
+
+#include <cstddef>
 
 #include "linattn/hopper_outputs.cuh"
 #include "linattn/hopper_score.cuh"
@@ -27,6 +29,10 @@
 
 namespace linattn {
 namespace hopper {
+
+static_assert(sizeof(HopperOneSweepArguments) == 2240 && offsetof(HopperOneSweepArguments, last_state) == 2176 &&
+                  offsetof(HopperOneSweepArguments, first_value_sum) == 2216,
+              "as the run time fills them in");
 
 // With the task of dk, or of dv.
 template <class Spec_, bool kIsKey_ = true>
@@ -58,8 +64,8 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kWeightBytes = Base::kBoxBytes + Base::kExtraBytes;
   static constexpr int kWeightsOffset = kOutputsOffset + kOutputTiles * Base::kOutputBytes;
   static constexpr int kOnesOffset = kWeightsOffset + 2 * kWeightBytes;  // 8 rows
-  // g of the rows of chunks, two parts of d behind, and -d. Who sends its part of those of a chunk has received the other
-  // part of the chunk before, which its peer sent once it had left all but two chunks before that.
+  // g of the rows of chunks, two parts of d behind, and -d. Who sends its part of those of a chunk has received the
+  // other part of the chunk before, which its peer sent once it had left all but two chunks before that.
   static constexpr int kDeltaParts = 2;
   static constexpr int kRowPlaces = 4;
   static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4;
@@ -70,7 +76,7 @@ struct OneSweepPlan : HopperPlan<Spec_> {
 
   static constexpr int kFull = 0;
   static constexpr int kEmpty = kFull + Base::kStages;
-  static constexpr int kReady = kEmpty + Base::kStages;  // rows of dO are weighed, and those past the end cleared
+  static constexpr int kReady = kEmpty + Base::kStages;  // rows of dO are weighed
   static constexpr int kRowsFull = kReady + Base::kStages;
   static constexpr int kDeltaFull = kRowsFull + kRowPlaces;
   static constexpr int kWeightsFull = kDeltaFull + kRowPlaces;
@@ -103,18 +109,26 @@ struct SweepTiles {
   __device__ __forceinline__ uint32_t output_gradient(int stage) const {
     return Plan::kIsKey ? block.key(stage, 0) : block.value(stage, 0);
   }
-  __device__ __forceinline__ uint32_t values(int stage) const { return Plan::kIsKey ? block.query(stage, 0) : other(stage); }
+  __device__ __forceinline__ uint32_t values(int stage) const {
+    return Plan::kIsKey ? block.query(stage, 0) : other(stage);
+  }
   // The 64 columns of k that those of dq belong to.
   __device__ __forceinline__ int key_box() const { return Plan::kIsKey ? 1 : 0; }
-  __device__ __forceinline__ uint32_t keys(int stage) const { return Plan::kIsKey ? other(stage) : block.query(stage, 0); }
+  __device__ __forceinline__ uint32_t keys(int stage) const {
+    return Plan::kIsKey ? other(stage) : block.query(stage, 0);
+  }
   __device__ __forceinline__ uint32_t ones() const { return block.base + Plan::kOnesOffset; }
 
   // E has both buffers with the task of dk, chunk by chunk; with that of dv one, and W the other.
   __device__ __forceinline__ int entries_buffer(int chunk) const { return Plan::kIsKey ? chunk & 1 : 0; }
   __device__ __forceinline__ int weights_buffer(int chunk) const { return Plan::kIsKey ? chunk & 1 : 1; }
   __device__ __forceinline__ uint32_t parity(int chunk) const { return (Plan::kIsKey ? chunk >> 1 : chunk) & 1; }
-  __device__ __forceinline__ uint32_t weights_full(int buffer) const { return block.barrier(Plan::kWeightsFull, buffer); }
-  __device__ __forceinline__ uint32_t weights_empty(int buffer) const { return block.barrier(Plan::kWeightsEmpty, buffer); }
+  __device__ __forceinline__ uint32_t weights_full(int buffer) const {
+    return block.barrier(Plan::kWeightsFull, buffer);
+  }
+  __device__ __forceinline__ uint32_t weights_empty(int buffer) const {
+    return block.barrier(Plan::kWeightsEmpty, buffer);
+  }
   __device__ __forceinline__ int weights_readers(int buffer) const {  // threads of the states, a lane of each warp of S
     return (Plan::kIsKey || buffer == 1 ? Plan::kBeside * kWarpgroup : 0) + (Plan::kIsKey || buffer == 0 ? 4 : 0);
   }
@@ -181,15 +195,15 @@ struct SweepScore : Scores<Plan> {
   using Base::lane;
   using Base::warp;
   using Half = typename Plan::Half;
-  static constexpr int kRows = 16;            // of a warp
-  static constexpr int kConstantParts = 2;    // of 16 bits
-  static constexpr int kOnesRow = 3;          // behind the weights: what adds up the rows of z
-  static constexpr int kBarrier = 4;          // behind those of the roles with outputs
+  static constexpr int kRows = 16;          // of a warp
+  static constexpr int kConstantParts = 2;  // of 16 bits
+  static constexpr int kOnesRow = 3;        // behind the weights: what adds up the rows of z
+  static constexpr int kBarrier = 4;        // behind those of the roles with outputs
 
   SweepTiles<Plan> tiles;
   RingPosition<Plan::kRowPlaces> rows_at;
-  float slope;  // b
-  float sum = 0.0f;  // of E, and of d times the tokens before its row that are in other chunks, taken off
+  float slope;               // b
+  float sum = 0.0f;          // of E, and of d times the tokens before its row that are in other chunks, taken off
   float later_delta = 0.0f;  // of a row of each chunk after
 
   __device__ __forceinline__ SweepScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
@@ -395,6 +409,24 @@ __device__ __forceinline__ float sum_of_state(const State<Plan>& state) {
   return sum;
 }
 
+// O^T = S^T Q^T, a part of the key columns after the other; the product of the last is waited for, or still under way.
+template <bool kWaits, class Plan>
+__device__ __forceinline__ void multiply_state(State<Plan>& state, float (&outputs_frag)[36], uint64_t query) {
+#pragma unroll
+  for (int part = 0; part < State<Plan>::kQueryParts; ++part) {
+    uint32_t half_frag[State<Plan>::kPairs];
+    state.make_operands(1.0f, part, half_frag);
+    state.add_state_query(outputs_frag, half_frag, query, part);
+    products_commit();
+    if (part + 1 < State<Plan>::kQueryParts || kWaits) {
+      products_wait<0>();
+      pin(half_frag);
+      pin(outputs_frag);
+      State<Plan>::pin_parts(state.state_frag);
+    }
+  }
+}
+
 // dk or dv, and its sums over the tokens after.
 template <class Plan>
 struct SweepState {
@@ -456,19 +488,7 @@ struct SweepState {
     outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
     barrier_wait(tiles.full(at.index()), at.parity());
     const uint64_t query = operand(block.query(at.index(), 0));
-#pragma unroll
-    for (int part = 0; part < State<Plan>::kQueryParts; ++part) {
-      uint32_t half_frag[State<Plan>::kPairs];
-      state.make_operands(1.0f, part, half_frag);
-      state.add_state_query(outputs_frag, half_frag, query, part);
-      products_commit();
-      if (part + 1 < State<Plan>::kQueryParts || !Plan::kIsKey) {
-        products_wait<0>();
-        pin(half_frag);
-        pin(outputs_frag);
-        State<Plan>::pin_parts(state.state_frag);
-      }
-    }
+    multiply_state<!Plan::kIsKey>(state, outputs_frag, query);
     if constexpr (!Plan::kIsKey) {
       add_values(at.index());
     }
@@ -520,8 +540,8 @@ struct SweepState {
     }
   }
 
-  // The sum of the chunk's v with the rows after. By products of their own, while the weights are not there yet: beside
-  // others they would take registers.
+  // The sum of the chunk's v with the rows after. By products of their own, while the weights are not there yet:
+  // beside others they would take registers.
   __device__ __forceinline__ void add_values(int stage) {
     float values_frag[4] = {};  // in each column
     pin(values_frag);
@@ -542,7 +562,8 @@ struct SweepState {
 // 64 columns of dq, with S and z of the tokens before each chunk: rows of S^T's transpose are these columns of k.
 template <class Plan>
 struct SweepPrefix {
-  // What is left of S once all is taken out, against S after the first chunk: beyond, early rows of dq have lost digits.
+  // What is left of S once all is taken out, against S after the first chunk: beyond, early rows of dq have lost
+  // digits.
   static constexpr float kMostLeft = 0x1p-6f;
 
   const Block<Plan>& block;
@@ -638,19 +659,7 @@ struct SweepPrefix {
     float outputs_frag[36];
     barrier_wait(tiles.ready(at.index()), at.parity());
     const uint64_t query = operand(tiles.output_gradient(at.index()));
-#pragma unroll
-    for (int part = 0; part < State<Plan>::kQueryParts; ++part) {
-      uint32_t half_frag[State<Plan>::kPairs];
-      state.make_operands(1.0f, part, half_frag);
-      state.add_state_query(outputs_frag, half_frag, query, part);
-      products_commit();
-      if (part + 1 < State<Plan>::kQueryParts) {
-        products_wait<0>();
-        pin(half_frag);
-        pin(outputs_frag);
-        State<Plan>::pin_parts(state.state_frag);
-      }
-    }
+    multiply_state<false>(state, outputs_frag, query);
     const int buffer = tiles.entries_buffer(chunk);
     barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
     pin(outputs_frag);
@@ -728,7 +737,8 @@ struct SweepPrefix {
     if (outputs.leads()) {
       const ItemWork& work = block.work;
       store_tile(&args.query_gradient,
-                 {tiles.key_box() * Plan::kBoxColumns, work.start + block.first_token(chunk), work.head, work.batch}, tile);
+                 {tiles.key_box() * Plan::kBoxColumns, work.start + block.first_token(chunk), work.head, work.batch},
+                 tile);
       commit_stores();
     }
   }
