@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class Segments {
   /** A shorter segment spends more on finding its start than it gains. */
-  private static final int MIN_TOKENS = 16 * Tiles.CHUNK;
+  private static final int MIN_TOKENS = 8 * Tiles.CHUNK;
 
   /** Tokens [start, end) of a lane. */
   record Segment(Lane lane, int start, int end) {

@@ -5,7 +5,7 @@ import java.util.Arrays;
 /** Small loops over row-major tiles of a chunk. */
 final class Tiles {
   /** Most tokens of one chunk; also the row distance of token-by-token tiles. */
-  static final int CHUNK = 32;
+  static final int CHUNK = 64;
 
   private Tiles() {}
 
