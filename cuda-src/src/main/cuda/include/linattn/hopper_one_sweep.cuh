@@ -377,24 +377,11 @@ struct SweepScore : Scores<Plan> {
       }
     }
     if (warp == 3) {
-      const float2 constant = load_float2(constants + 8 * lane);
-      store_constants(buffer, constant.x, constant.y);
+      this->template store_constants<kConstantParts>(buffer, load_float2(constants + 8 * lane));
     }
     sum += entries ? entries_sum : 0.0f * entries_sum;
     publish_to_async_proxy();
     barrier_arrive(tiles.weights_full(buffer));
-  }
-
-  // Of columns 2 lane and 2 lane + 1, in parts: the products add up constant times z there.
-  __device__ __forceinline__ void store_constants(int buffer, float low, float high) const {
-    const uint32_t rows = block.weights(buffer) + Plan::kBoxBytes + (lane & 3) * 4;
-#pragma unroll
-    for (int part = 0; part < kConstantParts; ++part) {
-      const uint32_t pair = Half::pack(low, high);
-      store_word(rows + swizzled(part, lane >> 2), pair);
-      low -= Half::low(pair);
-      high -= Half::high(pair);
-    }
   }
 };
 

@@ -16,8 +16,8 @@ namespace hopper {
 // kNormalize (whether rows of q and k are divided by their length), kScalesRows (whether those of a gradient are, by
 // lengths that it is given), kFinishesRows (whether dq and dk leave as the gradients of rows that were divided, not of
 // what they were divided to), kRowTiles (of these rows, for each warpgroup of the state), kSums (whether the sums of the
-// items are all that is wanted: S, z and u, or with kGradientSums dS, dz and du), kBeside (warpgroups of the state side by side, each with 64 value columns of the
-// block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kWeightBuffers,
+// items are all that is wanted: S, z and u, or with kGradientSums dS, dz and du), kBeside (warpgroups of the state side
+// by side, each with 64 value columns of the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kWeightBuffers,
 // kOutputBuffers (of each warpgroup of the state; 0 where outputs leave from the place of their queries),
 // kAuxiliaryGroups (warpgroups), the registers of the roles, and Products, the instructions.
 template <class Spec_>

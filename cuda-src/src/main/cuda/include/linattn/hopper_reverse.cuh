@@ -247,7 +247,7 @@ struct ReverseScore : Scores<Plan> {
     }
     if (warp == 3) {  // it has the fewest weights
       const float2 own = load_float2(factors + 8 * lane);
-      store_constants(own.x, own.y);
+      this->template store_constants<kConstantParts>(weights_at.index(), own);
     }
     this->give_back_keys();
     publish_to_async_proxy();
@@ -264,18 +264,6 @@ struct ReverseScore : Scores<Plan> {
   __device__ __forceinline__ float2 constants_of(uint32_t address) const {
     const float2 read = lane < 4 ? load_float2(address) : make_float2(0.0f, 0.0f);
     return make_float2(__shfl_sync(kAllLanes, read.x, lane & 3), __shfl_sync(kAllLanes, read.y, lane & 3));
-  }
-
-  // Of columns 2 lane and 2 lane + 1.
-  __device__ __forceinline__ void store_constants(float low, float high) const {
-    const uint32_t rows = block.weights(weights_at.index()) + Plan::kBoxBytes + (lane & 3) * 4;
-#pragma unroll
-    for (int part = 0; part < kConstantParts; ++part) {
-      const uint32_t pair = Half::pack(low, high);
-      store_word(rows + swizzled(part, lane >> 2), pair);
-      low -= Half::low(pair);
-      high -= Half::high(pair);
-    }
   }
 };
 

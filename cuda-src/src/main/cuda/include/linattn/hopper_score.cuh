@@ -118,6 +118,20 @@ struct Scores {
       store_matrices(matrices + Plan::kLowerKey, weights_frag.lower_frag);
     }
   }
+
+  // The constants of columns 2 lane and 2 lane + 1 of W, in parts of 16 bits, each a row behind the weights: the products
+  // add up constant times z there.
+  template <int kParts>
+  __device__ __forceinline__ void store_constants(int buffer, float2 constants) const {
+    const uint32_t rows = block.weights(buffer) + Plan::kBoxBytes + (lane & 3) * 4;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t pair = Half::pack(constants.x, constants.y);
+      store_word(rows + swizzled(part, lane >> 2), pair);
+      constants.x -= Half::low(pair);
+      constants.y -= Half::high(pair);
+    }
+  }
 };
 
 // What the scores of a gradient read of rows row and row + 8 of a chunk. Nobody asked for those past the end.

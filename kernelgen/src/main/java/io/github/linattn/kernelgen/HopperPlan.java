@@ -581,7 +581,8 @@ public record HopperPlan(
     return slotBarriers + 7 * buffers.stages + 2 * buffers.weights;
   }
 
-  private static void add(List<SharedRegion> map, String name, int bytes) {
+  /** Adds a region behind the others. */
+  static void add(List<SharedRegion> map, String name, int bytes) {
     int offset = map.isEmpty() ? 0 : map.getLast().offset() + map.getLast().bytes();
     map.add(new SharedRegion(name, offset, bytes));
   }

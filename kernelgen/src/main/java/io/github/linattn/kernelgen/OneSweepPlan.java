@@ -58,19 +58,20 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
     }
     List<SharedRegion> map = new ArrayList<>();
     for (int stage = 0; stage < STAGES; stage++) {
-      add(map, "stage " + stage + ": x, y, z, v or k [64 x 64] x 2 each", 8 * BOX_BYTES);
-      add(map, "stage " + stage + ": outputs of the forward [64 x 64]", BOX_BYTES);
+      HopperPlan.add(map, "stage " + stage + ": x, y, z, v or k [64 x 64] x 2 each", 8 * BOX_BYTES);
+      HopperPlan.add(map, "stage " + stage + ": outputs of the forward [64 x 64]", BOX_BYTES);
     }
-    add(map, "dk or dv [64 x 64] x 2", BESIDE * OUTPUT_BUFFERS * BOX_BYTES);
-    add(map, "dq [64 x 64]", BOX_BYTES);
+    HopperPlan.add(map, "dk or dv [64 x 64] x 2", BESIDE * OUTPUT_BUFFERS * BOX_BYTES);
+    HopperPlan.add(map, "dq [64 x 64]", BOX_BYTES);
     for (int i = 0; i < WEIGHT_BUFFERS; i++) {
-      add(map, "weights " + i + " and constants [72 x 64]", BOX_BYTES + EXTRA_BYTES);
+      HopperPlan.add(map, "weights " + i + " and constants [72 x 64]", BOX_BYTES + EXTRA_BYTES);
     }
-    add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
-    add(map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
-    add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
+    HopperPlan.add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
+    HopperPlan.add(
+        map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
+    HopperPlan.add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
     int barriers = 3 * STAGES + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
-    add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
+    HopperPlan.add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
     return new OneSweepPlan(map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
   }
 
@@ -93,10 +94,5 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
   @Override
   public GridRule gridRule() {
     return new GridRule(GridRule.Per.CLUSTER, BESIDE * KernelSpec.BOX_COLUMNS);
-  }
-
-  private static void add(List<SharedRegion> map, String name, int bytes) {
-    int offset = map.isEmpty() ? 0 : map.getLast().offset() + map.getLast().bytes();
-    map.add(new SharedRegion(name, offset, bytes));
   }
 }
