@@ -30,6 +30,9 @@ __device__ __forceinline__ void visit_row(const Element* row, int num_columns, i
   }
 }
 
+// Whether a sum of squares neither overflowed nor vanished.
+__device__ __forceinline__ bool is_plain(float sum) { return sum >= 1e-30f && sum <= 1e38f; }
+
 // The length of a row, in each of its kLanes lanes; 1 for a row of zeros. `squares` is this lane's share of
 // the sum of squares, `visit_again(visit)` passes the lane's elements to visit(column, x, y) once more:
 // squares that overflow or vanish are formed again from elements scaled by a power of two. All lanes of a
@@ -38,8 +41,7 @@ template <int kLanes, typename VisitAgain>
 __device__ __forceinline__ float row_length(float squares, VisitAgain&& visit_again) {
   const float sum = sum_lanes<kLanes>(squares);
   float length = sqrtf(sum);
-  const bool is_plain = sum >= 1e-30f && sum <= 1e38f;
-  if (__any_sync(kAllLanes, !is_plain)) {
+  if (__any_sync(kAllLanes, !is_plain(sum))) {
     float largest = 0.0f;
     visit_again([&](int, float x, float y) { largest = fmaxf(largest, fmaxf(fabsf(x), fabsf(y))); });
     const float scale = scale_for(max_lanes<kLanes>(largest));
@@ -49,7 +51,7 @@ __device__ __forceinline__ float row_length(float squares, VisitAgain&& visit_ag
       scaled_squares = fmaf(y * scale, y * scale, scaled_squares);
     });
     const float scaled_length = sqrtf(sum_lanes<kLanes>(scaled_squares));
-    if (!is_plain) {
+    if (!is_plain(sum)) {
       length = scaled_length == 0.0f ? 1.0f : scaled_length / scale;
     }
   }

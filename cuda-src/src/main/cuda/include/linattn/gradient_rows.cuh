@@ -1,5 +1,5 @@
 // What the gradients need of single rows, and what they leave to be done to them: gradient_arguments.h has the
-// vocabulary. Bound by memory.
+// vocabulary. Bound by memory: a row is in the registers of as many lanes as it has pieces of 16 bytes.
 #pragma once
 
 #include "linattn/chunk_items.cuh"
@@ -9,147 +9,316 @@
 
 namespace linattn {
 
-// kLanes neighbouring lanes have a row: block = rows kRows block .. kRows block + kRows - 1.
+// A block has kRows rows of one tensor.
 template <typename ElementOf>
 struct RowsPlan {
   using Element = ElementOf;
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 4;
+  static constexpr int kMinBlocks = 3;
   static constexpr int kSharedBytes = 0;
-  static constexpr int kLanes = 8;
-  static constexpr int kRows = kThreads / kLanes;
+  static constexpr int kRows = 128;
 };
 
-// Row `row` of a tensor, in the order [batch, head, token].
-template <typename Element>
-__device__ __forceinline__ Element* row_in_order(const TensorView& view, int64_t row, int heads, int tokens) {
-  const int64_t head = row / tokens;
-  return row_address<Element>(view, static_cast<int>(head / heads), static_cast<int>(head % heads),
-                              row - head * tokens);
+// kLanes neighbouring lanes have a row, each kVectors pieces of it; kTogether rows are under way at once.
+template <class Plan, int kLanesOf, int kVectorsOf>
+struct RowShape {
+  static constexpr int kLanes = kLanesOf;
+  static constexpr int kVectors = kVectorsOf;
+  static constexpr int kRowsAtOnce = Plan::kThreads / kLanes;
+  static constexpr int kTurns = Plan::kRows / kRowsAtOnce;
+  static constexpr int kTogether = kTurns < 4 / kVectors ? kTurns : 4 / kVectors;
+  static_assert(kTurns % kTogether == 0, "batches of rows are whole");
+};
+
+// Calls body(shape) with that of rows of so many pieces of 16 bytes. The last one goes over longer rows in spans.
+template <class Plan, typename Body>
+__device__ __forceinline__ void with_shape(int num_vectors, Body&& body) {
+  if (num_vectors <= 4) {
+    body(RowShape<Plan, 4, 1>());
+  } else if (num_vectors <= 8) {
+    body(RowShape<Plan, 8, 1>());
+  } else if (num_vectors <= 16) {
+    body(RowShape<Plan, 16, 1>());
+  } else if (num_vectors <= 32) {
+    body(RowShape<Plan, 32, 1>());
+  } else {
+    body(RowShape<Plan, 32, 2>());
+  }
 }
 
-// Calls visit(x0, y0, x1, y1) for pairs of neighbours of two rows, as visit_row does of one.
-template <int kLanes, typename Element, typename Visit>
-__device__ __forceinline__ void visit_rows(const Element* row, const Element* other_row, int num_columns, int lane,
-                                           Visit&& visit) {
-  constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
-#pragma unroll 4
-  for (int column = lane * kVector; column < num_columns; column += kLanes * kVector) {
-    const uint4 x = *reinterpret_cast<const uint4*>(row + column);
-    const uint4 y = *reinterpret_cast<const uint4*>(other_row + column);
-    const uint32_t x_words[4] = {x.x, x.y, x.z, x.w};
-    const uint32_t y_words[4] = {y.x, y.y, y.z, y.w};
-    if constexpr (sizeof(Element) == 2) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 x_pair = unpack<Element>(x_words[i]);
-        const float2 y_pair = unpack<Element>(y_words[i]);
-        visit(column + 2 * i, x_pair.x, y_pair.x, x_pair.y, y_pair.y);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        visit(column + i, __uint_as_float(x_words[i]), __uint_as_float(y_words[i]),
-              __uint_as_float(x_words[i + 1]), __uint_as_float(y_words[i + 1]));
+// The rows of a group of lanes in a block, in the order [batch, head, token]. Numbers of rows are divided once: it
+// takes longer than what is done to a row.
+template <class Plan, class Shape>
+struct RowWalk {
+  int row;  // of the block
+  int end;
+  int heads;
+  int tokens;
+  int batch_idx;
+  int head_idx;
+  int token;
+
+  __device__ __forceinline__ RowWalk(int64_t block, int batches, int heads_of_batch, int tokens_of_head)
+      : row(static_cast<int>(threadIdx.x) / Shape::kLanes), heads(heads_of_batch), tokens(tokens_of_head) {
+    const int64_t first = block * Plan::kRows;
+    const int64_t rows_left = static_cast<int64_t>(batches) * heads * tokens - first;
+    end = rows_left < Plan::kRows ? static_cast<int>(rows_left) : Plan::kRows;
+    const int64_t head = (first + row) / tokens;
+    batch_idx = static_cast<int>(head / heads);
+    head_idx = static_cast<int>(head % heads);
+    token = static_cast<int>(first + row - head * tokens);
+  }
+
+  __device__ __forceinline__ bool is_within() const { return row < end; }
+
+  // Null past the last row.
+  template <typename Element>
+  __device__ __forceinline__ Element* address(const TensorView& view) const {
+    return is_within() ? row_address<Element>(view, batch_idx, head_idx, token) : nullptr;
+  }
+
+  __device__ __forceinline__ void advance() {
+    row += Shape::kRowsAtOnce;
+    token += Shape::kRowsAtOnce;
+    while (token >= tokens && is_within()) {
+      token -= tokens;
+      if (++head_idx == heads) {
+        head_idx = 0;
+        ++batch_idx;
       }
     }
   }
+};
+
+// A lane's pieces of a row, zero where the row has none.
+template <class Shape, typename Element>
+struct RowPart {
+  static constexpr int kElements = 16 / static_cast<int>(sizeof(Element));
+
+  uint4 vectors[Shape::kVectors];
+
+  __device__ __forceinline__ static int vector_of_lane(int first, int i) {
+    return first + i * Shape::kLanes + static_cast<int>(threadIdx.x) % Shape::kLanes;
+  }
+
+  // From vector `first` on. The row may be null.
+  __device__ __forceinline__ void load(const Element* row_gmem, int num_vectors, int first = 0) {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      const int vector = vector_of_lane(first, i);
+      vectors[i] = row_gmem != nullptr && vector < num_vectors ? reinterpret_cast<const uint4*>(row_gmem)[vector]
+                                                               : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ __forceinline__ void store(Element* row_gmem, int num_vectors) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      const int vector = vector_of_lane(0, i);
+      if (row_gmem != nullptr && vector < num_vectors) {
+        reinterpret_cast<uint4*>(row_gmem)[vector] = vectors[i];
+      }
+    }
+  }
+
+  // y = map(x, y) of each element x of this part and y of the other one.
+  template <typename Map>
+  __device__ __forceinline__ void replace(RowPart& other, Map&& map) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      replace(vectors[i].x, other.vectors[i].x, map);
+      replace(vectors[i].y, other.vectors[i].y, map);
+      replace(vectors[i].z, other.vectors[i].z, map);
+      replace(vectors[i].w, other.vectors[i].w, map);
+    }
+  }
+
+  // sum + x . y
+  __device__ __forceinline__ float add_product(const RowPart& other, float sum) const {
+    RowPart unused = other;
+    replace(unused, [&](float x, float y) {
+      sum = fmaf(x, y, sum);
+      return y;
+    });
+    return sum;
+  }
+
+ private:
+  template <typename Map>
+  __device__ __forceinline__ static void replace(uint32_t x_word, uint32_t& y_word, Map&& map) {
+    if constexpr (sizeof(Element) == 2) {
+      const float2 x = unpack<Element>(x_word);
+      const float2 y = unpack<Element>(y_word);
+      const float low = map(x.x, y.x);
+      y_word = pack<Element>(low, map(x.y, y.y));
+    } else {
+      y_word = __float_as_uint(map(__uint_as_float(x_word), __uint_as_float(y_word)));
+    }
+  }
+};
+
+// d = o . dO of the rows of a block.
+template <class Plan>
+__device__ __forceinline__ void row_products(const GradientRowsArguments& args, int64_t block) {
+  using Element = typename Plan::Element;
+  const int num_vectors = args.value_dim * static_cast<int>(sizeof(Element)) / 16;
+  float* const products_gmem = args.delta + block * Plan::kRows;
+  with_shape<Plan>(num_vectors, [&](auto shape) {
+    using Shape = decltype(shape);
+    RowWalk<Plan, Shape> walk(block, args.batches, args.heads, args.tokens);
+#pragma unroll 1
+    for (int turn = 0; turn < Shape::kTurns; turn += Shape::kTogether) {
+      const int first_row = walk.row;
+      const Element* outs_gmem[Shape::kTogether];
+      const Element* gradients_gmem[Shape::kTogether];
+      float products[Shape::kTogether] = {};
+#pragma unroll
+      for (int i = 0; i < Shape::kTogether; ++i) {
+        outs_gmem[i] = walk.template address<const Element>(args.out);
+        gradients_gmem[i] = walk.template address<const Element>(args.out_gradient);
+        walk.advance();
+      }
+#pragma unroll 1
+      for (int vector = 0; vector < num_vectors; vector += Shape::kLanes * Shape::kVectors) {
+        RowPart<Shape, Element> outs[Shape::kTogether];
+        RowPart<Shape, Element> gradients[Shape::kTogether];
+#pragma unroll
+        for (int i = 0; i < Shape::kTogether; ++i) {
+          outs[i].load(outs_gmem[i], num_vectors, vector);
+          gradients[i].load(gradients_gmem[i], num_vectors, vector);
+        }
+#pragma unroll
+        for (int i = 0; i < Shape::kTogether; ++i) {
+          products[i] = outs[i].add_product(gradients[i], products[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < Shape::kTogether; ++i) {
+        const float sum = sum_lanes<Shape::kLanes>(products[i]);
+        const int row = first_row + i * Shape::kRowsAtOnce;
+        if (threadIdx.x % Shape::kLanes == 0 && row < walk.end) {
+          products_gmem[row] = sum;
+        }
+      }
+    }
+  });
 }
 
+// 1 / |x| of the rows of a block, -1 of a row of zeros.
+template <class Plan>
+__device__ __forceinline__ void row_scales(const TensorView& view, float* scales, int batches, int heads, int tokens,
+                                           int dim, int64_t block) {
+  using Element = typename Plan::Element;
+  float* const scales_gmem = scales + block * Plan::kRows;
+  const int num_vectors = dim * static_cast<int>(sizeof(Element)) / 16;
+  with_shape<Plan>(num_vectors, [&](auto shape) {
+    using Shape = decltype(shape);
+    const int lane = static_cast<int>(threadIdx.x) % Shape::kLanes;
+    RowWalk<Plan, Shape> walk(block, batches, heads, tokens);
+#pragma unroll 1
+    for (int turn = 0; turn < Shape::kTurns; turn += Shape::kTogether) {
+      RowWalk<Plan, Shape> again = walk;
+      RowPart<Shape, Element> parts[Shape::kTogether];
+#pragma unroll
+      for (int i = 0; i < Shape::kTogether; ++i) {
+        parts[i].load(walk.template address<const Element>(view), num_vectors);
+        walk.advance();
+      }
+      bool are_plain = true;
+#pragma unroll
+      for (int i = 0; i < Shape::kTogether; ++i) {
+        const float squares = sum_lanes<Shape::kLanes>(parts[i].add_product(parts[i], 0.0f));
+        const int row = again.row + i * Shape::kRowsAtOnce;
+        const bool is_within = row < walk.end;
+        are_plain = are_plain && (is_plain(squares) || !is_within);
+        if (lane == 0 && is_within) {
+          scales_gmem[row] = inverse_length(sqrtf(squares));
+        }
+      }
+      if (__any_sync(kAllLanes, !are_plain)) {  // the rows once more, with care
+#pragma unroll 1
+        for (int i = 0; i < Shape::kTogether; ++i) {
+          const Element* const row_gmem = again.template address<const Element>(view);
+          const int num_columns = row_gmem == nullptr ? 0 : dim;
+          float largest = 0.0f;
+          visit_row<Shape::kLanes, 1>(row_gmem, num_columns, lane, [&](int, float x, float y) {
+            largest = fmaxf(largest, fmaxf(fabsf(x), fabsf(y)));
+          });
+          const bool is_zero = max_lanes<Shape::kLanes>(largest) == 0.0f;
+          const float length = row_length<Shape::kLanes>(row_gmem, num_columns, lane);
+          if (lane == 0 && row_gmem != nullptr) {
+            scales_gmem[again.row] = is_zero ? -1.0f : inverse_length(length);
+          }
+          again.advance();
+        }
+      }
+    }
+  });
+}
+
+// The blocks of d, where it is wanted, then those of the rows of q and of k, where their scales are.
 template <class Plan>
 __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args) {
-  using Element = typename Plan::Element;
   let_later_kernels_start();
   const int kv_heads = args.heads / args.group;
   const int64_t num_queries = static_cast<int64_t>(args.batches) * args.heads * args.tokens;
-  const int64_t num_keys =
-      args.query_scale == nullptr ? 0 : static_cast<int64_t>(args.batches) * kv_heads * args.tokens;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * Plan::kRows + threadIdx.x / Plan::kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % Plan::kLanes;
-  const bool is_query = row < num_queries;
-  const bool is_key = !is_query && row - num_queries < num_keys;
+  const int64_t query_blocks = (num_queries + Plan::kRows - 1) / Plan::kRows;
+  int64_t block = blockIdx.x;
   wait_for_earlier_kernels();
-
-  // All loads of a row are under way before the first sum.
-  float products = 0.0f;
-  if (is_query && args.delta != nullptr) {
-    const Element* const out_gmem = row_in_order<Element>(args.out, row, args.heads, args.tokens);
-    const Element* const gradient_gmem = row_in_order<Element>(args.out_gradient, row, args.heads, args.tokens);
-    visit_rows<Plan::kLanes>(out_gmem, gradient_gmem, args.value_dim, lane,
-                             [&](int, float x0, float y0, float x1, float y1) {
-                               products = fmaf(x0, y0, fmaf(x1, y1, products));
-                             });
+  if (args.delta != nullptr) {
+    if (block < query_blocks) {
+      row_products<Plan>(args, block);
+      return;
+    }
+    block -= query_blocks;
   }
-  const Element* row_gmem = nullptr;
-  float squares = 0.0f;
-  const int num_columns = args.query_scale != nullptr && (is_query || is_key) ? args.key_dim : 0;
-  if (num_columns > 0) {
-    row_gmem = is_query ? row_in_order<Element>(args.query, row, args.heads, args.tokens)
-                        : row_in_order<Element>(args.key, row - num_queries, kv_heads, args.tokens);
-    visit_row<Plan::kLanes>(row_gmem, num_columns, lane, [&](int, float x, float y) {
-      squares = fmaf(x, x, fmaf(y, y, squares));
-    });
-  }
-  const float delta = sum_lanes<Plan::kLanes>(products);
-  if (is_query && lane == 0 && args.delta != nullptr) {
-    args.delta[row] = delta;
-  }
-  if (args.query_scale == nullptr) {
-    return;
-  }
-  const float length = row_length<Plan::kLanes>(squares, [&](auto&& visit) {
-    visit_row<Plan::kLanes, 1>(row_gmem, num_columns, lane, visit);
-  });
-  const bool is_zero = sum_lanes<Plan::kLanes>(squares) == 0.0f && length == 1.0f;
-  if (lane == 0 && (is_query || is_key)) {
-    float* const scale_gmem = is_query ? args.query_scale + row : args.key_scale + (row - num_queries);
-    *scale_gmem = is_zero ? -1.0f : inverse_length(length);
-  }
+  const bool is_query = block < query_blocks;
+  row_scales<Plan>(is_query ? args.query : args.key, is_query ? args.query_scale : args.key_scale, args.batches,
+                   is_query ? args.heads : kv_heads, args.tokens, args.key_dim,
+                   is_query ? block : block - query_blocks);
 }
 
-// dx = (dy - y (y . dy)) s with y = s x, in place, for groups of kLanes lanes with a row each. All lanes of a warp call.
-template <int kLanes, typename Element>
-__device__ __forceinline__ void finish_row(const Element* row_gmem, Element* gradient_gmem, int num_columns, int lane,
-                                           float scale) {
-  float products = 0.0f;
-  visit_rows<kLanes, Element>(row_gmem, gradient_gmem, num_columns, lane,
-                              [&](int, float x0, float y0, float x1, float y1) {
-                                products = fmaf(x0 * scale, y0, fmaf(x1 * scale, y1, products));
-                              });
-  const float along = sum_lanes<kLanes>(products);
-  const float factor = scale < 0.0f ? 0.0f : scale;  // a row of zeros gets zeros
-  visit_rows<kLanes, Element>(
-      row_gmem, gradient_gmem, num_columns, lane, [&](int column, float x0, float y0, float x1, float y1) {
-        const float first = fmaf(-along, x0 * scale, y0) * factor;
-        const float second = fmaf(-along, x1 * scale, y1) * factor;
-        if constexpr (sizeof(Element) == 2) {
-          *reinterpret_cast<uint32_t*>(gradient_gmem + column) = pack<Element>(first, second);
-        } else {
-          *reinterpret_cast<float2*>(gradient_gmem + column) = make_float2(first, second);
-        }
-      });
-}
-
+// dx = (dy - y (y . dy)) s with y = s x, in place. Rows are of at most 1024 bytes.
 template <class Plan>
 __device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradientArguments& args) {
   using Element = typename Plan::Element;
   let_later_kernels_start();
-  const int64_t num_rows = static_cast<int64_t>(args.batches) * args.heads * args.tokens;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * Plan::kRows + threadIdx.x / Plan::kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % Plan::kLanes;
-  const bool valid = row < num_rows;
+  const int num_vectors = args.dim * static_cast<int>(sizeof(Element)) / 16;
   wait_for_earlier_kernels();
-
-  const int num_columns = valid ? args.dim : 0;
-  const Element* row_gmem = nullptr;
-  Element* gradient_gmem = nullptr;
-  float scale = 0.0f;
-  if (valid) {
-    row_gmem = row_in_order<Element>(args.row, row, args.heads, args.tokens);
-    gradient_gmem = row_in_order<Element>(args.gradient, row, args.heads, args.tokens);
-    scale = args.scale[row];
-  }
-  finish_row<Plan::kLanes>(row_gmem, gradient_gmem, num_columns, lane, scale);
+  with_shape<Plan>(num_vectors, [&](auto shape) {
+    using Shape = decltype(shape);
+    const float* const scales_gmem = args.scale + static_cast<int64_t>(blockIdx.x) * Plan::kRows;
+    RowWalk<Plan, Shape> walk(blockIdx.x, args.batches, args.heads, args.tokens);
+#pragma unroll 1
+    for (int turn = 0; turn < Shape::kTurns; turn += Shape::kTogether) {
+      RowPart<Shape, Element> rows[Shape::kTogether];
+      RowPart<Shape, Element> gradients[Shape::kTogether];
+      Element* gradients_gmem[Shape::kTogether];
+      float scales[Shape::kTogether];
+#pragma unroll
+      for (int i = 0; i < Shape::kTogether; ++i) {
+        gradients_gmem[i] = walk.template address<Element>(args.gradient);
+        rows[i].load(walk.template address<const Element>(args.row), num_vectors);
+        gradients[i].load(gradients_gmem[i], num_vectors);
+        scales[i] = walk.is_within() ? scales_gmem[walk.row] : 0.0f;
+        walk.advance();
+      }
+#pragma unroll
+      for (int i = 0; i < Shape::kTogether; ++i) {
+        float products = 0.0f;
+        const float scale = scales[i];
+        rows[i].replace(gradients[i], [&](float x, float y) {
+          products = fmaf(x * scale, y, products);
+          return y;
+        });
+        const float along = sum_lanes<Shape::kLanes>(products);
+        const float factor = scale < 0.0f ? 0.0f : scale;  // a row of zeros gets zeros
+        rows[i].replace(gradients[i],
+                        [&](float x, float y) { return fmaf(-along, x * scale, y) * factor; });
+        gradients[i].store(gradients_gmem[i], num_vectors);
+      }
+    }
+  });
 }
 
 }  // namespace linattn

@@ -40,8 +40,8 @@ public record TilePlan(
   private static final int RECURRENCE_TOKENS = 4;
   private static final int WARP = 32;
 
-  /** Lanes that share a row of a kernel of rows. */
-  private static final int ROW_LANES = 8;
+  /** Rows of one tensor that a block of a kernel of rows has. */
+  private static final int ROWS = 128;
 
   private static final int GRADIENT_SUMS_STAGES_BYTES = 96 * 1024;
 
@@ -78,11 +78,7 @@ public record TilePlan(
               new GridRule(GridRule.Per.STATE_TILE, SUMS_TILE));
       case GRADIENT_ROWS, NORMALIZE_ROWS_GRADIENT ->
           new TilePlan(
-              THREADS,
-              4,
-              new SharedRule.Fixed(0),
-              0,
-              new GridRule(GridRule.Per.ROWS, THREADS / ROW_LANES));
+              THREADS, 3, new SharedRule.Fixed(0), 0, new GridRule(GridRule.Per.ROWS, ROWS));
       case STATE_OUTPUTS, GRADIENT_OUTPUTS ->
           new TilePlan(
               THREADS,

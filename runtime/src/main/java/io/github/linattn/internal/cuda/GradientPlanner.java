@@ -429,16 +429,28 @@ final class GradientPlanner {
         .find(operation, Technique.SIMT, 0, question.element(), question.exactPrecision());
   }
 
+  /**
+   * d, and the lengths of the rows of q and of k, as far as they are wanted: a part of the grid
+   * each.
+   */
   private void addRows(Collected steps, Question question, KernelEntry query) {
     if (query.formsDelta() && !question.normalize()) {
       return;
     }
     long tokens = question.shape().tokens();
-    long rows = (question.heads() + (question.normalize() ? question.keyValueHeads() : 0)) * tokens;
+    long queries = question.heads() * tokens;
+    long keys = question.keyValueHeads() * tokens;
+    int queryParts = (query.formsDelta() ? 0 : 1) + (question.normalize() ? 1 : 0);
     steps.add(
         Role.ROWS,
         rowKernel(question, Operation.GRADIENT_ROWS)
-            .flatMap(kernel -> model.step(kernel, question, rows)),
+            .flatMap(
+                kernel -> {
+                  int block = kernel.gridRule().size();
+                  long wholeQueries = Math.ceilDiv(queries, block) * block;
+                  long rows = queryParts * wholeQueries + (question.normalize() ? keys : 0);
+                  return model.step(kernel, question, rows);
+                }),
         step -> 2 * question.queryBytes() / Rates.BYTES_PER_MICRO);
   }
 
