@@ -140,7 +140,6 @@ int main() {
   MEMBER(GradientRecurrenceArguments, coefficients);
   MEMBER(GradientRecurrenceArguments, count);
   MEMBER(GradientRecurrenceArguments, reserved);
-  MEMBER(GradientRecurrenceArguments, rows);
   SIZE(GradientRowsArguments);
   MEMBER(GradientRowsArguments, query);
   MEMBER(GradientRowsArguments, key);

@@ -534,8 +534,6 @@ uint32_t address_of(const void* pointer) {
          static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - linattn::hopper::shared);
 }
 
-uint32_t blocks_of_cluster() { return static_cast<uint32_t>(cluster.size()); }
-
 uint32_t in_block(uint32_t address, uint32_t rank) {
   if (rank >= cluster.size()) {
     fail("there is no block %u in the cluster", rank);

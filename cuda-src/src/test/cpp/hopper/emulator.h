@@ -60,7 +60,6 @@ void meet_cluster();
 // 32-bit addresses; those above 24 bits tell the rank of a block in its cluster.
 constexpr uint32_t kRankStep = 1u << 24;
 uint32_t address_of(const void* pointer);
-uint32_t blocks_of_cluster();
 uint32_t in_block(uint32_t address, uint32_t rank);
 
 void read(uint32_t address, void* to, int bytes);

@@ -98,8 +98,6 @@ struct Spec {
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 0;
   static constexpr int kOutputBuffers = 0;
-  static constexpr bool kFinishesRows = false;
-  static constexpr int kRowTiles = 0;
   using Registers = ::Registers;
   using Products = ::Products;
 };

@@ -196,8 +196,6 @@ struct Spec {
   static constexpr int kSlots = 0;
   static constexpr int kWeightBuffers = 2;
   static constexpr int kOutputBuffers = 2;
-  static constexpr bool kFinishesRows = false;
-  static constexpr int kRowTiles = 0;
   using Registers = ::Registers;
   using Products = ::Products;
 };

@@ -11,8 +11,8 @@
 //   value_gradient  k    q    dO  dv   n >= p  a, slope b  1 / g_n           1
 //
 // with d_i = o_i . dO_i. Where rows are normalised, rows of k and q that are x or y are divided by their
-// lengths as well; dq and dk are then the gradients of the divided rows, which the kernel finishes itself or leaves to
-// normalize_rows_gradient. Without causality n is any row.
+// lengths as well; dq and dk are then the gradients of the divided rows, and normalize_rows_gradient finishes
+// them. Without causality n is any row.
 //
 // The states that the tasks walk with are those of the forward, and their gradients, as [Dk, Dv] each:
 //
@@ -155,14 +155,11 @@ struct CoefficientSumsArguments {
 //   1152     64  coefficients  partials null where they are not asked for
 //   1216      4  count         of the tasks
 //   1220      4  reserved      0
-//   1224     96  rows          of each task that finishes rows itself, which a mark in any tile of the item has
-//                              spoilt: q of dq, k of dk; of others address null
 struct GradientRecurrenceArguments {
   GradientArguments tasks[3];
   CoefficientSumsArguments coefficients;
   int32_t count;
   int32_t reserved;
-  TensorView rows[3];
 };
 
 }  // namespace linattn

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "linattn/gradient_items.cuh"
-#include "linattn/gradient_rows.cuh"
 #include "linattn/recurrence.cuh"
 
 namespace linattn {
@@ -315,73 +314,30 @@ __device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments&
   }
 }
 
-// What is repaired of a task as one part: a tile of 64 columns; where rows leave finished the tiles of an item, because a
-// mark in one of them has spoilt the rows of all.
+__device__ __forceinline__ int64_t tiles_of_head(const GradientArguments& args) {
+  return static_cast<int64_t>(args.chunked.num_items) * ceil_div(args.chunked.value_dim, kValueColumns);
+}
+
+__device__ __forceinline__ int64_t tiles_of(const GradientArguments& args) {
+  const ChunkedArguments& chunked = args.chunked;
+  const int heads = args.task == kQueryGradient ? chunked.heads : chunked.heads / chunked.group;
+  return static_cast<int64_t>(chunked.batches) * heads * tiles_of_head(args);
+}
+
+// The tiles of a task from `begin` to `end`, `step` apart, that a sweep marked.
 template <class Plan>
-struct Repair {
-  using Element = typename Plan::Element;
+__device__ __forceinline__ void repair_tiles(const GradientArguments& args, int64_t begin, int64_t end, int64_t step) {
+  walk_marked_tiles<Plan::kThreads>(
+      begin, end, step,
+      [&](int64_t number) {
+        const uint32_t tile = static_cast<uint32_t>(number);  // fits a grid
+        const uint32_t tiles = ceil_div(args.chunked.value_dim, kValueColumns);
+        return is_marked(args.chunked, tile / tiles, tile % tiles);
+      },
+      [&](int64_t number) { repair_gradient<Plan>(args, number); });
+}
 
-  const GradientArguments& args;
-  const TensorView& rows;  // that were divided; null where they do not leave finished
-
-  __device__ __forceinline__ bool finishes() const { return rows.address != nullptr; }
-  __device__ __forceinline__ uint32_t tiles() const { return ceil_div(args.chunked.value_dim, kValueColumns); }
-  __device__ __forceinline__ uint32_t tiles_of_part() const { return finishes() ? tiles() : 1; }
-  __device__ __forceinline__ int64_t parts_of_head() const {
-    return static_cast<int64_t>(args.chunked.num_items) * (tiles() / tiles_of_part());
-  }
-  __device__ __forceinline__ int64_t parts() const {
-    const ChunkedArguments& chunked = args.chunked;
-    const int heads = args.task == kQueryGradient ? chunked.heads : chunked.heads / chunked.group;
-    return static_cast<int64_t>(chunked.batches) * heads * parts_of_head();
-  }
-
-  // The parts from `begin` to `end`, `step` apart, that a sweep marked.
-  __device__ __forceinline__ void run(int64_t begin, int64_t end, int64_t step) const {
-    walk_marked_tiles<Plan::kThreads>(
-        begin, end, step, [&](int64_t part) { return is_part_marked(static_cast<uint32_t>(part)); },  // fits a grid
-        [&](int64_t part) {
-          const int64_t first = part * tiles_of_part();
-          for (uint32_t i = 0; i < tiles_of_part(); ++i) {
-            repair_gradient<Plan>(args, first + i);
-          }
-          if (finishes()) {
-            __syncthreads();  // all columns are written
-            finish_rows(GradientTile(args.chunked, first, args.task == kQueryGradient));
-          }
-        });
-  }
-
-  __device__ __forceinline__ bool is_part_marked(uint32_t part) const {
-    bool marked = false;
-    for (uint32_t tile = part * tiles_of_part(); tile < (part + 1) * tiles_of_part(); ++tile) {
-      marked = marked || is_marked(args.chunked, tile / tiles(), tile % tiles());
-    }
-    return marked;
-  }
-
-  __device__ __forceinline__ void finish_rows(const GradientTile& tile) const {
-    constexpr int kLanes = RowsPlan<Element>::kLanes;
-    constexpr int kRows = Plan::kThreads / kLanes;
-    const ChunkedArguments& chunked = args.chunked;
-    const bool is_query = args.task == kQueryGradient;
-    const int heads = is_query ? chunked.heads : chunked.heads / chunked.group;
-    const float* const scales_gmem =
-        (is_query ? args.query_scale : args.key_scale) +
-        (static_cast<int64_t>(tile.batch_idx) * heads + tile.head_idx) * chunked.tokens + tile.item.start;
-    for (int first = 0; first < tile.item.tokens; first += kRows) {
-      const int row = first + static_cast<int>(threadIdx.x) / kLanes;
-      const bool valid = row < tile.item.tokens;
-      const int64_t token = tile.item.start + (valid ? row : 0);
-      finish_row<kLanes>(row_address<const Element>(rows, tile.batch_idx, tile.head_idx, token),
-                         row_address<Element>(chunked.out, tile.batch_idx, tile.head_idx, token),
-                         valid ? chunked.value_dim : 0, static_cast<int>(threadIdx.x) % kLanes,
-                         valid ? scales_gmem[row] : 0.0f);
-    }
-  }
-};
-
-// The grid walks heads, whose coefficients are summed once their dq is repaired, then what is marked of the other tasks.
+// The grid walks heads, whose coefficients are summed once their dq is repaired, then the tiles of the other tasks.
 template <class Plan>
 __device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArguments& args) {
   let_later_kernels_start();
@@ -393,12 +349,11 @@ __device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArgu
   wait_for_earlier_kernels();
   if (coefficients.partials != nullptr) {
     const bool has_query = args.count > 0 && args.tasks[0].task == kQueryGradient;
-    const Repair<Plan> query{args.tasks[0], args.rows[0]};
     const int64_t heads = static_cast<int64_t>(coefficients.batches) * coefficients.heads;
     for (int64_t head = first; head < heads; head += grid) {
       if (has_query) {
-        const int64_t parts = query.parts_of_head();
-        query.run(head * parts, (head + 1) * parts, 1);
+        const int64_t tiles = tiles_of_head(args.tasks[0]);
+        repair_tiles<Plan>(args.tasks[0], head * tiles, (head + 1) * tiles, 1);
         __syncthreads();  // partial sums are written
       }
       if (threadIdx.x < kWarp) {
@@ -409,10 +364,9 @@ __device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArgu
     task = has_query ? 1 : 0;
   }
   for (; task < args.count; ++task) {
-    const Repair<Plan> repair{args.tasks[task], args.rows[task]};
-    const int64_t parts = repair.parts();
-    repair.run(first, parts, grid);
-    walked(parts);
+    const int64_t tiles = tiles_of(args.tasks[task]);
+    repair_tiles<Plan>(args.tasks[task], first, tiles, grid);
+    walked(tiles);
   }
 }
 

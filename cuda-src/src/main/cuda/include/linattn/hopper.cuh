@@ -26,13 +26,6 @@ __device__ __forceinline__ uint32_t block_number() {
   return number;
 }
 
-// 1 where the launch has no clusters. Addresses in blocks of a cluster are then illegal.
-__device__ __forceinline__ uint32_t blocks_of_cluster() {
-  uint32_t count;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
-  return count;
-}
-
 // --- Barriers -------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
@@ -109,7 +102,8 @@ __device__ __forceinline__ void arrive_with_words(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// The same place in the shared memory of a block of the cluster, for store_float_async.
+// The same place in the shared memory of a block of the cluster, for store_float_async. Illegal where the launch has no
+// clusters.
 __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t rank) {
   uint32_t in_block;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(in_block) : "r"(address), "r"(rank));

@@ -45,16 +45,6 @@ struct HopperGradientArguments {
   HopperGradient tasks[2];
 };
 
-// The same where dq or dk of rows that are divided leaves as the gradient of the rows themselves.
-//
-// offset  bytes  member
-//      0   2048  gradients
-//   2048    128  rows       q for dq, k for dk; as they are
-struct HopperRowGradientArguments {
-  HopperGradientArguments gradients;
-  TensorMap rows;
-};
-
 // dq, dk and dv by one launch: the tasks of dk and of dv, and what dq wants beside. With o in output_rows of the task of
 // dk, marks of dk and dv in their tasks; the partial sums go where those of the task of dv are.
 //
@@ -327,24 +317,6 @@ struct Block {
   }
   __device__ __forceinline__ uint32_t outputs(int buffer) const {
     return base + Plan::kOutputsOffset + buffer * Plan::kOutputBytes;
-  }
-  // Of outputs that other warps finish and store: box `box` of the block.
-  __device__ __forceinline__ uint32_t outputs_full(int box, int buffer) const {
-    return barrier(Plan::kOutputsFull, box * Plan::kOutputBuffers + buffer);
-  }
-  __device__ __forceinline__ uint32_t outputs_empty(int box, int buffer) const {
-    return barrier(Plan::kOutputsEmpty, box * Plan::kOutputBuffers + buffer);
-  }
-  // The rows that were divided, of the tokens and columns of the outputs.
-  __device__ __forceinline__ uint32_t row_tile(int box, int place) const {
-    return base + Plan::kRowTilesOffset + (box * Plan::kRowTiles + place) * Plan::kBoxBytes;
-  }
-  __device__ __forceinline__ uint32_t row_tile_full(int box, int place) const {
-    return barrier(Plan::kRowTileFull, box * Plan::kRowTiles + place);
-  }
-  // Their products with the outputs: 64 words of each box of the row, of all blocks of the item.
-  __device__ __forceinline__ uint32_t row_products(int place) const {
-    return base + Plan::kRowProductsOffset + place * Plan::kRowProductBytes;
   }
   // Factors of the columns of O^T: of the product, then of u.
   __device__ __forceinline__ uint32_t columns(int buffer) const {

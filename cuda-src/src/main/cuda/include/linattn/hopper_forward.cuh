@@ -87,19 +87,6 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kOutputRowsFull), 1);
     barrier_init(block.barrier(Plan::kOutputRowsEmpty), 4);
   }
-  if constexpr (Plan::kFinishesRows) {
-    for (int i = 0; i < Plan::kBeside * Plan::kOutputBuffers; ++i) {
-      barrier_init(block.barrier(Plan::kOutputsFull, i), kWarpgroup);
-      barrier_init(block.barrier(Plan::kOutputsEmpty, i), Plan::kJacobianThreads);
-    }
-    for (int i = 0; i < Plan::kBeside * Plan::kRowTiles; ++i) {
-      barrier_init(block.barrier(Plan::kRowTileFull, i), 1);
-    }
-    for (int i = 0; i < Plan::kRowProductPlaces; ++i) {
-      // With their bytes from all blocks of a cluster, else from the threads that form them.
-      barrier_init(block.barrier(Plan::kRowProductsFull, i), blocks_of_cluster() == 1 ? Plan::kJacobianWarps * kWarp : 1);
-    }
-  }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
     barrier_init(block.barrier(Plan::kWeightsFull, i), kWarpgroup / 4);
     barrier_init(block.barrier(Plan::kWeightsEmpty, i), Plan::kBeside * kWarpgroup);

@@ -1,14 +1,11 @@
 // The gradients on sm_90a: docs/decisions/0008-backward.md has the formulas, gradient_arguments.h the table of
 // x, y and z. A block walks the chunks of an item as the forward does, with x, y and z in the places of q, k and
 // v: for the gradient of q from the first chunk on, for those of k and v and the sums for them from the last one on,
-// once for each query head of a group. Blocks of an item and head are clusters of two; where rows leave finished, which
-// all tiles of a row have to do with, all of them are one. Then, of 16 bits, two warps behind the auxiliary ones finish dq
-// and dk on their way out.
+// once for each query head of a group. Blocks of an item and head are clusters of two.
 #pragma once
 
 #include "linattn/hopper_forward.cuh"
 #include "linattn/hopper_gradient_sums.cuh"
-#include "linattn/hopper_jacobian.cuh"
 #include "linattn/hopper_reverse.cuh"
 
 namespace linattn {
@@ -64,8 +61,7 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block) {
 }
 
 template <class Plan>
-__device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t block_number,
-                                              [[maybe_unused]] const TensorMap* rows) {
+__device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t block_number) {
   extern __shared__ unsigned char shared[];
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -98,17 +94,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   if (warpgroup < Plan::kScoreGroup) {
     if constexpr (!Plan::kScoresProduce) {
       Plan::Spec::Registers::auxiliary();
-      if (Plan::kFinishesRows && warp > Plan::kAuxiliaryWarps) {
-        if constexpr (Plan::kFinishesRows) {
-          Jacobian<Plan> jacobian(block, rows, warp - 1 - Plan::kAuxiliaryWarps, lane);
-          jacobian.run();
-          if constexpr (Plan::kMarksAtOnce) {
-            jacobian.outputs.is_marked(jacobian.marks);  // the state writes
-          } else {
-            marks = jacobian.marks;
-          }
-        }
-      } else if (warp > 0) {
+      if (warp > 0) {
         if constexpr (Plan::kGradientSums) {
           SumWeigher<Plan>(block, warp - 1, lane).run();
         } else if constexpr (Plan::kCompact) {
@@ -166,40 +152,28 @@ __device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t n
   return args.group == 1 && b != 0.0f;
 }
 
-// `rows` is null where outputs leave as they are.
 template <class Plan>
-__device__ __forceinline__ void gradient(const HopperGradientArguments& args, const TensorMap* rows = nullptr) {
+__device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
   if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];
     if constexpr (Plan::kReverse) {
       if (is_even<Plan>(of_task.gradient.chunked, number)) {
-        if constexpr (Plan::kFinishesRows) {  // found anew: what is_even() has left would hold registers
-          const GradientArguments& first = args.tasks[0].gradient;
-          const uint32_t block = block_number();
-          walk_gradient<Plan>(args.tasks[task_of<Plan>(first, block)], number_in_task<Plan>(first, block), rows);
-        } else {
-          walk_gradient<Plan>(of_task, number, rows);
-        }
+        walk_gradient<Plan>(of_task, number);
         return;
       }
     }
-    walk_gradient<WithUnevenSteps<Plan>>(of_task, number, rows);  // of sums too, where little depends on it
+    walk_gradient<WithUnevenSteps<Plan>>(of_task, number);  // of sums too, where little depends on it
   } else {
     if constexpr (Plan::kMayTakeTurns) {
       if (args.tasks[0].gradient.chunked.turns > 1) {
-        walk_gradient<InTurns<Plan>>(args.tasks[0], blockIdx.x, rows);
+        walk_gradient<InTurns<Plan>>(args.tasks[0], blockIdx.x);
         return;
       }
     }
-    walk_gradient<Plan>(args.tasks[0], blockIdx.x, rows);
+    walk_gradient<Plan>(args.tasks[0], blockIdx.x);
   }
-}
-
-template <class Plan>
-__device__ __forceinline__ void gradient(const HopperRowGradientArguments& args) {
-  gradient<Plan>(args.gradients, &args.rows);
 }
 
 }  // namespace hopper

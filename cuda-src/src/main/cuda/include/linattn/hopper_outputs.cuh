@@ -76,7 +76,7 @@ struct Outputs {
         address.value_sum_out[column + 8] = second_sum * scale;
       }
     }
-    if (!Plan::kFinishesRows && leads()) {
+    if (leads()) {
       wait_for_stores();
     }
   }
@@ -95,9 +95,9 @@ struct Outputs {
     return all;
   }
 
-  // Whether any thread that has to do with the columns found a mark, NaN.
+  // Whether any thread of the warpgroup found a mark, NaN.
   __device__ __forceinline__ bool is_marked(float mark) const {
-    return named_barrier_or(barrier_number(), kWarpgroup + Plan::kJacobianThreads, mark != 0.0f);  // NaN is not 0
+    return named_barrier_or(barrier_number(), kWarpgroup, mark != 0.0f);  // NaN is not 0
   }
 
   // The mark of the warpgroup's columns.
@@ -190,10 +190,9 @@ struct Outputs {
     }
   }
 
-  // o = (O + a u) / g, by way of shared memory to global memory; u of the chunk stands in column 64. Buffers that others
-  // store are waited for by their parity.
+  // o = (O + a u) / g, by way of shared memory to global memory; u of the chunk stands in column 64.
   __device__ __forceinline__ void write(float (&outputs_frag)[36], float constant, int chunk, int weights_idx,
-                                        int outputs_idx, [[maybe_unused]] uint32_t outputs_parity = 0) {
+                                        int outputs_idx) {
     const uint32_t columns = block.columns(weights_idx) + (lane & 3) * 8;
     if constexpr (Plan::kReverse && Plan::kScalesRows) {
 #pragma unroll
@@ -251,19 +250,12 @@ struct Outputs {
     const uint32_t tile =
         Plan::kOutputsInQueries ? block.query(outputs_idx, box)
                                 : block.outputs(box * Plan::kOutputBuffers + outputs_idx);
-    if constexpr (Plan::kFinishesRows) {
-      barrier_wait(block.outputs_empty(box, outputs_idx), outputs_parity ^ 1);
-    }
     if constexpr (Plan::Element::kBytes == 2) {
       stage_halves(outputs_frag, tile);
     } else {
       stage_floats(outputs_frag, tile);
     }
     publish_to_async_proxy();
-    if constexpr (Plan::kFinishesRows) {
-      barrier_arrive(block.outputs_full(box, outputs_idx));
-      return;
-    }
     if constexpr (Plan::kOutputBuffers > 1) {  // the copy of two chunks before has read its buffer
       if (leads()) {
         wait_for_stores_to_read<Plan::kOutputBuffers - 2>();
@@ -275,7 +267,7 @@ struct Outputs {
         start_store(tile, chunk);
       }
     } else {
-      copy_tail<kWarpgroup>(tile, chunk);
+      copy_tail(tile, chunk);
       if constexpr (Plan::kOutputsInQueries) {
         named_barrier(barrier_number(), kWarpgroup);
       }
@@ -326,15 +318,14 @@ struct Outputs {
     commit_stores();
   }
 
-  // The rows behind those of the chunk may belong to another item. By so many threads.
-  template <int kThreads>
+  // The rows behind those of the chunk may belong to another item.
   __device__ __forceinline__ void copy_tail(uint32_t tile, int chunk) const {
     const ItemWork& work = block.work;
     using Bytes = Untyped<Plan::Element::kBytes>;
     constexpr int kUnitElements = kUnitBytes / Plan::Element::kBytes;
     constexpr int kUnits = Plan::kBoxColumns / kUnitElements;
     const int token = work.start + block.first_token(chunk);
-    for (int i = warp * kWarp + lane; i < block.rows(chunk) * kUnits; i += kThreads) {
+    for (int i = warp * kWarp + lane; i < block.rows(chunk) * kUnits; i += kWarpgroup) {
       const int row = i / kUnits;
       const int unit = i % kUnits;
       if (unit * kUnitElements < num_columns()) {

@@ -14,10 +14,9 @@ namespace hopper {
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
 // kNormalize (whether rows of q and k are divided by their length), kScalesRows (whether those of a gradient are, by
-// lengths that it is given), kFinishesRows (whether dq and dk leave as the gradients of rows that were divided, not of
-// what they were divided to), kRowTiles (of these rows, for each warpgroup of the state), kSums (whether the sums of the
-// items are all that is wanted: S, z and u, or with kGradientSums dS, dz and du), kBeside (warpgroups of the state side
-// by side, each with 64 value columns of the block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kWeightBuffers,
+// lengths that it is given), kSums (whether the sums of the items are all that is wanted: S, z and u, or with
+// kGradientSums dS, dz and du), kBeside (warpgroups of the state side by side, each with 64 value columns of the
+// block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kWeightBuffers,
 // kOutputBuffers (of each warpgroup of the state; 0 where outputs leave from the place of their queries),
 // kAuxiliaryGroups (warpgroups), the registers of the roles, and Products, the instructions.
 template <class Spec_>
@@ -34,7 +33,6 @@ struct HopperPlan {
   static constexpr bool kScaled = Half::kScaled;
   static constexpr bool kNormalize = Spec::kNormalize;
   static constexpr bool kScalesRows = Spec::kScalesRows;
-  static constexpr bool kFinishesRows = Spec::kFinishesRows;
   static constexpr bool kSums = Spec::kSums;
   static constexpr bool kOneSweep = false;  // dq, dk and dv at once
   static constexpr bool kQueryGradient = Spec::kQueryGradient;
@@ -121,9 +119,7 @@ struct HopperPlan {
   static constexpr int kSlotsOffset = 0;
   static constexpr int kStagesOffset = kSlots * kSlotBytes;
   static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
-  static constexpr int kRowTiles = Spec::kRowTiles;
-  static constexpr int kRowTilesOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
-  static constexpr int kOutputRowsOffset = kRowTilesOffset + kBeside * kRowTiles * kBoxBytes;
+  static constexpr int kOutputRowsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
   static constexpr int kWeightsOffset = kOutputRowsOffset + (kSplitsDelta ? kSlotBytes : 0);
   static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
@@ -145,14 +141,7 @@ struct HopperPlan {
   // dz and du of the rows of each of the four warps that convert.
   static constexpr int kRowSumsOffset = kPartialsOffset + (kQueryGradient ? kPartialsBytes : 0);
   static constexpr int kRowSumsBytes = 4 * (kBoxes + 1) * kBoxColumns * 4;
-  static constexpr int kRowProductsOffset = kRowSumsOffset + (kGradientSums && kConverted ? kRowSumsBytes : 0);
-  // Products of the rows of a chunk with their outputs, of each box of 64 columns of the row. Who sends those of a chunk
-  // has received all of the chunk before, which its peers sent once they had read those before that: two places suffice.
-  static constexpr int kRowProductPlaces = 2;
-  static constexpr int kMostRowBoxes = 4;
-  static constexpr int kRowProductBytes = kMostRowBoxes * kChunk * 4;
-  static constexpr int kBarriersOffset =
-      kRowProductsOffset + (kFinishesRows ? kRowProductPlaces * kRowProductBytes : 0);
+  static constexpr int kBarriersOffset = kRowSumsOffset + (kGradientSums && kConverted ? kRowSumsBytes : 0);
 
   // Barriers, 8 bytes each.
   static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
@@ -172,11 +161,7 @@ struct HopperPlan {
   static constexpr int kOutputRowsFull = kPartialsFull + (kQueryGradient ? 1 : 0);
   static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSplitsDelta ? 1 : 0);
   static constexpr int kQueryRead = kOutputRowsEmpty + (kSplitsDelta ? 1 : 0);
-  static constexpr int kOutputsFull = kQueryRead + (kOutputsInQueries ? kStages : 0);
-  static constexpr int kOutputsEmpty = kOutputsFull + (kFinishesRows ? kBeside * kOutputBuffers : 0);
-  static constexpr int kRowTileFull = kOutputsEmpty + (kFinishesRows ? kBeside * kOutputBuffers : 0);
-  static constexpr int kRowProductsFull = kRowTileFull + kBeside * kRowTiles;
-  static constexpr int kNumBarriers = kRowProductsFull + (kFinishesRows ? kRowProductPlaces : 0);
+  static constexpr int kNumBarriers = kQueryRead + (kOutputsInQueries ? kStages : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;
@@ -186,11 +171,8 @@ struct HopperPlan {
 
   // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two
   // warpgroups of the state of a forward there are registers for one more, which has all other roles.
-  static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp, and those that finish rows
-  static constexpr int kJacobianWarps = kFinishesRows ? 2 : 0;
-  static constexpr int kJacobianThreads = kJacobianWarps / kBeside * 32;  // of 64 columns
-  static constexpr int kAuxiliaryWarps =
-      kMerged ? 4 : kCompact ? 1 : 4 * kAuxiliaryGroups - 1 - kJacobianWarps;
+  static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp
+  static constexpr int kAuxiliaryWarps = kMerged ? 4 : kCompact ? 1 : 4 * kAuxiliaryGroups - 1;
   static constexpr int kConverters = kCompact ? 3 : 4;  // warps
   static constexpr bool kHasRows = kConverted || kNormalize;
   static constexpr int kScoreGroup = kScoresProduce ? 0 : kAuxiliaryGroups;

@@ -401,7 +401,7 @@ struct State {
       }
       products_wait<1>();
       pin(outputs_frag);
-      outputs.write(outputs_frag, constant, chunk, weights_at.index(), outputs_at.index(), outputs_at.parity());
+      outputs.write(outputs_frag, constant, chunk, weights_at.index(), outputs_at.index());
       finish_products();
       if constexpr (Plan::kWeighsInState) {
         pin(value_frag);
@@ -729,8 +729,7 @@ struct State {
           outputs.reuse_buffer();
         }
         outputs.write(outputs_frag, reverse_factor(), chunk, weights_at.index(),
-                      chunk / block.group() % Plan::kOutputBuffers,
-                      chunk / block.group() / Plan::kOutputBuffers & 1);
+                      chunk / block.group() % Plan::kOutputBuffers);
       } else {
         barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_at.index()));
       }

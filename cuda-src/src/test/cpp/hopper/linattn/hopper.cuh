@@ -30,7 +30,6 @@ inline void finish_reads() { emulator::publish(); }
 inline void reads_are_used() { emulator::end_reads(); }
 inline void copy_word_async(uint32_t word, const void* source_gmem) { emulator::copy_word(word, source_gmem); }
 inline void arrive_with_words(uint32_t barrier) { emulator::arrive_with_words(barrier); }
-inline uint32_t blocks_of_cluster() { return emulator::blocks_of_cluster(); }
 inline uint32_t address_in_block(uint32_t address, uint32_t rank) { return emulator::in_block(address, rank); }
 inline void store_float_async(uint32_t word, float value, uint32_t barrier) {
   emulator::send_word(word, __float_as_uint(value), barrier);

@@ -6,7 +6,6 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.ElementType;
-import io.github.linattn.kernelgen.HopperPlan;
 import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.KernelText;
 import io.github.linattn.kernelgen.Operation;
@@ -135,13 +134,6 @@ class HopperEmulationTest {
         kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 96, ElementType.BF16, Precision.NATIVE));
   }
 
-  /** Of each way that rows of dq or dk are finished. */
-  private static Stream<KernelSpec> finishingKernels() {
-    return Stream.of(
-        kernel(Operation.NORMALIZED_QUERY_GRADIENT, 96, ElementType.BF16, Precision.NATIVE),
-        kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 128, ElementType.F16, Precision.NATIVE));
-  }
-
   private static KernelSpec kernel(
       Operation operation, int headDim, ElementType element, Precision precision) {
     return KernelSpec.chunked(
@@ -154,35 +146,13 @@ class HopperEmulationTest {
     expectAgreement(spec);
   }
 
-  @ParameterizedTest
-  @MethodSource("finishingKernels")
-  void finishesRowsThatSeveralBlocksWrite(KernelSpec spec) throws Exception {
-    expectFinishedRows(spec, "-DKEY_DIM=160");
-  }
-
-  @ParameterizedTest
-  @MethodSource("finishingKernels")
-  void finishesRowsWithoutACluster(KernelSpec spec) throws Exception {
-    expectFinishedRows(spec, "-DKEY_DIM=64");
-  }
-
-  private static void expectFinishedRows(KernelSpec spec, String width) throws Exception {
-    System.setProperty(HopperPlan.FINISHES, "true");
-    try {
-      expectAgreement(spec, width);
-    } finally {
-      System.clearProperty(HopperPlan.FINISHES);
-    }
-  }
-
-  private static void expectAgreement(KernelSpec spec, String... options) throws Exception {
+  private static void expectAgreement(KernelSpec spec) throws Exception {
     Path text = folder.resolve(spec.symbol() + ".cuh");
     Path program = folder.resolve(spec.symbol());
     Files.writeString(text, forEmulator(KernelText.emit(spec)));
     List<String> command =
         compiler(emulator.toString(), SOURCES.resolve("kernel_test.cpp").toString(), program);
     command.add("-DKERNEL=\"" + text.toAbsolutePath() + "\"");
-    command.addAll(List.of(options));
     HostPrograms.expectSuccess(command);
     String schedules = System.getProperty("linattn.emulate.schedules", "1");
     HostPrograms.expectSuccess(List.of(program.toString(), error(spec), schedules));

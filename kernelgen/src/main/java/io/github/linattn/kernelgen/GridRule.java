@@ -23,8 +23,6 @@ public record GridRule(Per per, int size) {
      * read.
      */
     CLUSTER,
-    /** As {@link #CLUSTER}, and all blocks of an item are one: they exchange parts of its rows. */
-    WHOLE_CLUSTER,
     /** As {@link #CLUSTER}; several clusters may take turns with the chunks of an item. */
     CLUSTER_IN_TURNS,
     /**
@@ -65,8 +63,7 @@ public record GridRule(Per per, int size) {
     long each =
         switch (per) {
           case HEAD, ROWS -> size;
-          case VALUE_TILE, WALKED_TILES, CLUSTER, WHOLE_CLUSTER, CLUSTER_IN_TURNS ->
-              Math.ceilDiv(valueDim, size);
+          case VALUE_TILE, WALKED_TILES, CLUSTER, CLUSTER_IN_TURNS -> Math.ceilDiv(valueDim, size);
           case STATE_TILE -> (long) Math.ceilDiv(keyDim, size) * Math.ceilDiv(valueDim, size);
           case STATE_ELEMENTS ->
               Math.ceilDiv((long) keyDim * valueDim + keyDim + valueDim, (long) size);
@@ -75,14 +72,12 @@ public record GridRule(Per per, int size) {
   }
 
   /**
-   * Blocks of a cluster; 1 for none. No more than two unless they have to be: a GPU with room for
-   * 33 clusters of four, counted by multiprocessors, holds fewer, because a cluster stays within a
-   * part of it.
+   * Blocks of a cluster; 1 for none. No more than two: a GPU with room for 33 clusters of four,
+   * counted by multiprocessors, holds fewer, because a cluster stays within a part of it.
    */
   public int cluster(int valueDim) {
     return switch (per) {
       case CLUSTER, CLUSTER_IN_TURNS -> Math.ceilDiv(valueDim, size) % 2 == 0 ? 2 : 1;
-      case WHOLE_CLUSTER -> Math.ceilDiv(valueDim, size);
       default -> 1;
     };
   }

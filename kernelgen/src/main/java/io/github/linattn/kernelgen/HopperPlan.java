@@ -17,8 +17,6 @@ import java.util.Locale;
  * @param weightBuffers chunks of weights between the warpgroups
  * @param outputBuffers chunks of outputs on their way out, of 64 columns each; 0 where they leave
  *     from the place of their queries, and of sums
- * @param rowTiles chunks of 64 columns of the rows whose lengths the outputs depend on; 0 where
- *     these do not leave as gradients of divided rows
  * @param beside warpgroups of the state; with two of a head dimension above 192, of a gradient
  *     above 128, the one of the scores has all other roles, but for the producer of a gradient
  * @param auxiliaryGroups warpgroups that sum keys; the first warp starts copies instead. Of a
@@ -38,7 +36,6 @@ public record HopperPlan(
     int slots,
     int weightBuffers,
     int outputBuffers,
-    int rowTiles,
     int beside,
     int auxiliaryGroups,
     int threads,
@@ -93,20 +90,8 @@ public record HopperPlan(
   /** The same where d of split rows comes from the other block of the cluster too. */
   private static final int SPLIT_ROW_PLACES_AHEAD = 2;
 
-  /** Two places of the products of a chunk, of each of at most four boxes of its rows. */
-  private static final int ROW_PRODUCT_BYTES = 2 * 4 * CHUNK * Float.BYTES;
-
-  private static final int ROW_PRODUCT_BARRIERS = 2;
-
-  /** Asks for sweeps that finish the gradients of divided rows, of generator and run time alike. */
-  public static final String FINISHES = "linattn.finishes.rows";
-
   /** Sizes to try, the best first. */
-  private record Buffers(int stages, int slots, int weights, int outputs, int rows) {
-    Buffers(int stages, int slots, int weights, int outputs) {
-      this(stages, slots, weights, outputs, 0);
-    }
-  }
+  private record Buffers(int stages, int slots, int weights, int outputs) {}
 
   private static final List<Buffers> NATIVE =
       List.of(
@@ -114,14 +99,6 @@ public record HopperPlan(
           new Buffers(4, 0, 2, 3),
           new Buffers(3, 0, 2, 3),
           new Buffers(2, 0, 2, 3));
-
-  /** Where rows are finished on their way out. */
-  private static final List<Buffers> FINISHING =
-      List.of(
-          new Buffers(6, 0, 2, 2, 2),
-          new Buffers(4, 0, 2, 2, 2),
-          new Buffers(3, 0, 2, 2, 1),
-          new Buffers(2, 0, 2, 2, 2));
 
   /** With two warpgroups of the state. */
   private static final List<Buffers> BESIDE = List.of(new Buffers(2, 0, 2, 2));
@@ -192,9 +169,7 @@ public record HopperPlan(
     int beside =
         compact ? 2 : rows ? 1 : reverse ? besideOfReverse(headDim) : beside(operation, headDim);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
-    boolean finishes = finishesRows(operation, headDim, element);
-    boolean hasFew = rows || apart || (reverse && (beside > 1 || !finishes));
-    int auxiliaryGroups = hasFew ? 1 : 2;
+    int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
     boolean merged = merges(operation, headDim, beside);
     Roles roles = roles(operation, headDim, element, precision);
     int auxiliaries = roles.auxiliary == 0 ? 0 : auxiliaryGroups;
@@ -207,7 +182,7 @@ public record HopperPlan(
         compact
             ? compact(products)
             : !merged
-                ? finishes ? FINISHING : choices(converted, products, sums)
+                ? choices(converted, products, sums)
                 : isQueryGradient(operation) ? BESIDE_PRODUCER : BESIDE;
     for (Buffers choice : choices) {
       List<SharedRegion> map = map(operation, headDim, element, products, choice, beside);
@@ -220,7 +195,6 @@ public record HopperPlan(
             choice.slots,
             choice.weights,
             choice.outputs,
-            choice.rows,
             beside,
             auxiliaryGroups,
             threads,
@@ -229,11 +203,9 @@ public record HopperPlan(
             map,
             bytes,
             new GridRule(
-                finishes
-                    ? GridRule.Per.WHOLE_CLUSTER
-                    : takesTurns(headDim, rows || sums || reverse || scalesRows(operation))
-                        ? GridRule.Per.CLUSTER_IN_TURNS
-                        : GridRule.Per.CLUSTER,
+                takesTurns(headDim, rows || sums || reverse || scalesRows(operation))
+                    ? GridRule.Per.CLUSTER_IN_TURNS
+                    : GridRule.Per.CLUSTER,
                 beside * KernelSpec.BOX_COLUMNS));
       }
     }
@@ -294,20 +266,6 @@ public record HopperPlan(
 
   static boolean formsDelta(Operation operation, int headDim) {
     return isQueryGradient(operation) && headDim <= MAX_WHOLE_HEAD_DIM;
-  }
-
-  /**
-   * Whether dq and dk leave as gradients of rows that are divided, not of what these are divided
-   * to: warps for it there are where nothing is converted. Only where the property {@value
-   * #FINISHES} asks for it: a pass of its own was faster on an H200.
-   */
-  static boolean finishesRows(Operation operation, int headDim, ElementType element) {
-    return Boolean.getBoolean(FINISHES)
-        && scalesRows(operation)
-        && !isSums(operation)
-        && headDim > KernelSpec.BOX_COLUMNS
-        && headDim <= MAX_WHOLE_HEAD_DIM
-        && element != ElementType.F32;
   }
 
   /** Whether it is a gradient of q, or of k and v, or the sums for these. */
@@ -393,12 +351,10 @@ public record HopperPlan(
       return reverse ? new Roles(24, 88, 200, 0) : new Roles(24, 104, 192, 0);
     }
     if (reverse && !rows) {
-      return reverseRoles(headDim, finishesRows(operation, headDim, element));
+      return reverseRoles(headDim);
     }
     if (!rows && formsDelta(operation, headDim)) {
-      return finishesRows(operation, headDim, element)
-          ? new Roles(64, 160, 224, 0)
-          : new Roles(56, 160, 240, 0);
+      return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
       return splitGradientRoles(headDim, reverse, precision);
@@ -455,11 +411,8 @@ public record HopperPlan(
    * The same of the gradients of k and v of 16-bit tensors, whose warps that sum keys weigh rows or
    * tell the state their weights.
    */
-  private static Roles reverseRoles(int headDim, boolean finishes) {
-    if (besideOfReverse(headDim) > 1) {
-      return new Roles(56, 88, 184, 0);
-    }
-    return finishes ? new Roles(72, 152, 208, 0) : new Roles(104, 152, 240, 0);
+  private static Roles reverseRoles(int headDim) {
+    return besideOfReverse(headDim) > 1 ? new Roles(56, 88, 184, 0) : new Roles(104, 152, 240, 0);
   }
 
   private static Roles splitGradientRoles(int headDim, boolean reverse, Precision precision) {
@@ -521,9 +474,6 @@ public record HopperPlan(
     for (int i = 0; i < beside * buffers.outputs; i++) {
       add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
     }
-    for (int i = 0; i < beside * buffers.rows; i++) {
-      add(map, "rows that are divided " + i + " [64 x 64]", BOX_BYTES);
-    }
     if (splitsDelta) {
       add(map, "outputs of the forward: fp32 box [64 x 64]", SLOT_BYTES);
     }
@@ -561,13 +511,8 @@ public record HopperPlan(
           "sums of rows, of each warp that converts",
           CONVERTING_WARPS * (boxes + 1) * KernelSpec.BOX_COLUMNS * Float.BYTES);
     }
-    int finishing = 0;
-    if (buffers.rows > 0) {
-      add(map, "products of rows and outputs [64 x 4 boxes] x 2", ROW_PRODUCT_BYTES);
-      finishing = beside * (2 * buffers.outputs + buffers.rows) + ROW_PRODUCT_BARRIERS;
-    }
     int read = !sums && buffers.outputs == 0 ? buffers.stages : 0;
-    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0) + read + finishing;
+    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0) + read;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;

@@ -28,7 +28,7 @@ final class HopperText {
         // state      D = %4$d in %5$d boxes of 64 columns: %6$d registers of each thread of a warpgroup
         // products   %7$d of %8$s for each of the formula
         // block      %9$d threads: warpgroups %10$s
-        // grid       heads x items x tiles of %17$d value columns; %19$s of an item are a cluster
+        // grid       heads x items x tiles of %17$d value columns; two of an item are a cluster
         // tokens     chunks of 64, %11$d in shared memory%12$s
         // shared     %13$d bytes from a multiple of 1024 on, %14$d with what finding it may take:
         //   offset  bytes  holds
@@ -54,8 +54,7 @@ final class HopperText {
             KernelText.map(plan.shared()),
             spec.operation().id(),
             plan.beside() * KernelSpec.BOX_COLUMNS,
-            HopperPlan.isGradient(spec.operation()) ? "hopper_gradient.cuh" : "hopper_forward.cuh",
-            plan.gridRule().per() == GridRule.Per.WHOLE_CLUSTER ? "those" : "two")
+            HopperPlan.isGradient(spec.operation()) ? "hopper_gradient.cuh" : "hopper_forward.cuh")
         + products(spec, plan)
         + "\n"
         + registers(plan)
@@ -79,9 +78,8 @@ final class HopperText {
     String text =
         String.format(
             Locale.ROOT,
-            "%scopies%s and %s (%d registers), %s%sstate (%d)",
+            "%scopies and %s (%d registers), %s%sstate (%d)",
             plan.auxiliaryGroups() == 1 ? "" : plan.auxiliaryGroups() + " of ",
-            plan.rowTiles() > 0 ? ", finished rows" : "",
             plan.beside() > 1 && (plan.products() == 3 || plan.slots() > 0) ? "rows" : "sums",
             roles.auxiliary(),
             roles.score() == 0 ? "" : String.format(Locale.ROOT, "scores (%d), ", roles.score()),
@@ -200,8 +198,6 @@ final class HopperText {
           static constexpr int kSlots = %7$d;
           static constexpr int kWeightBuffers = %8$d;
           static constexpr int kOutputBuffers = %9$d;
-          static constexpr bool kFinishesRows = %25$b;
-          static constexpr int kRowTiles = %26$d;
           using Registers = ::Registers;
           using Products = ::Products;
         };
@@ -237,16 +233,12 @@ final class HopperText {
         plan.auxiliaryGroups(),
         HopperPlan.isQueryGradient(spec.operation()),
         HopperPlan.isReverse(spec.operation()),
-        plan.rowTiles() > 0
-            ? "HopperRowGradient"
-            : HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
+        HopperPlan.isGradient(spec.operation()) ? "HopperGradient" : "Hopper",
         HopperPlan.isGradient(spec.operation()) ? "gradient" : "forward",
         HopperPlan.formsDelta(spec),
         plan.merges(spec),
         HopperPlan.isGradientSums(spec.operation()),
-        HopperPlan.scalesRows(spec.operation()),
-        plan.rowTiles() > 0,
-        plan.rowTiles());
+        HopperPlan.scalesRows(spec.operation()));
   }
 
   static String tag(ElementType element) {

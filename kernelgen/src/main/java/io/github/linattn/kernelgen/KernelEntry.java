@@ -97,11 +97,6 @@ public record KernelEntry(
     return technique == Technique.WGMMA && HopperPlan.formsDelta(operation, headDim);
   }
 
-  /** Whether dq or dk of divided rows leaves as the gradient of the rows themselves. */
-  public boolean finishesRows() {
-    return technique == Technique.WGMMA && HopperPlan.finishesRows(operation, headDim, elementType);
-  }
-
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
     return gridRule.per() == GridRule.Per.HEAD ? gridRule.size() : 1;

@@ -27,10 +27,10 @@ public record Manifest(List<KernelEntry> entries) {
 
   /**
    * The first line. It also stands for what the runtime expects of kernels: since 4 those of the
-   * family {@code chunked} wait for the kernels ahead of them, since 5 gradients of divided rows
-   * may leave finished.
+   * family {@code chunked} wait for the kernels ahead of them, since 6 what repairs gradients takes
+   * no rows that were divided.
    */
-  public static final String VERSION = "linattn-kernels 5";
+  public static final String VERSION = "linattn-kernels 6";
 
   private static final List<String> COLUMNS =
       List.of(

@@ -54,8 +54,6 @@ final class OneSweepText {
           static constexpr int kSlots = 0;
           static constexpr int kWeightBuffers = 2;
           static constexpr int kOutputBuffers = %17$d;
-          static constexpr bool kFinishesRows = false;
-          static constexpr int kRowTiles = 0;
           using Registers = ::Registers;
           using Products = ::Products;
         };

@@ -93,9 +93,6 @@ class KernelSpecTest {
     assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).blocks(10, 128, 130)).isEqualTo(30);
     assertThat(new GridRule(GridRule.Per.VALUE_TILE, 64).cluster(130)).isEqualTo(1);
     assertThat(new GridRule(GridRule.Per.WALKED_TILES, 32).blocks(10, 128, 130)).isEqualTo(50);
-    GridRule whole = new GridRule(GridRule.Per.WHOLE_CLUSTER, 64);
-    assertThat(whole.blocks(10, 128, 130)).isEqualTo(30);
-    assertThat(whole.cluster(130)).isEqualTo(3);
     GridRule turns = new GridRule(GridRule.Per.CLUSTER_IN_TURNS, 64);
     assertThat(turns.blocks(10, 128, 130)).isEqualTo(30);
     assertThat(turns.cluster(128)).isEqualTo(2);
@@ -104,7 +101,6 @@ class KernelSpecTest {
     for (GridRule rule :
         List.of(
             cluster,
-            whole,
             new GridRule(GridRule.Per.VALUE_TILE, 32),
             turns,
             new GridRule(GridRule.Per.WALKED_TILES, 32),

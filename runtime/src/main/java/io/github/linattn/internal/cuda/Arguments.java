@@ -40,12 +40,7 @@ record Arguments(StructLayout layout, MemorySegment memory) {
 
   /** Sets a {@link ChunkedStructs#TENSOR_VIEW} of [batch, head, token] or of rows of these. */
   Arguments set(String member, Tensor tensor) {
-    return set(member, 0, tensor);
-  }
-
-  /** The same of element {@code index} of an array of views. */
-  Arguments set(String member, int index, Tensor tensor) {
-    long at = offset(member) + index * ChunkedStructs.TENSOR_VIEW.byteSize();
+    long at = offset(member);
     memory.set(JAVA_LONG, at, tensor.segment().address());
     memory.set(JAVA_LONG, at + 8, tensor.stride(0));
     memory.set(JAVA_LONG, at + 16, tensor.stride(1));

@@ -283,25 +283,7 @@ final class GradientFill {
     for (int i = 0; i < tasks.length; i++) {
       MemorySegment task = structs.of(tasks[i]).memory();
       MemorySegment.copy(task, 0, repair.memory(), i * task.byteSize(), task.byteSize());
-      if (finishesRows(tasks[i])) {
-        repair.set("rows", i, tasks[i] == Role.QUERY ? input.q() : input.k());
-      }
     }
-  }
-
-  /** Whether the sweep of dq or dk leaves gradients of the rows themselves. */
-  private boolean finishesRows(Role task) {
-    if (plan.kind() == Kind.ONE_SWEEP) {
-      return false;
-    }
-    return switch (task) {
-      case QUERY -> plan.step(Role.QUERY).kernel().finishesRows();
-      case KEY ->
-          plan.step(plan.has(Role.KEY_AND_VALUE) ? Role.KEY_AND_VALUE : Role.KEY)
-              .kernel()
-              .finishesRows();
-      default -> false;
-    };
   }
 
   /** The tensors of the values' gradient, whose y z^T is what is summed. */
@@ -489,24 +471,13 @@ final class GradientFill {
       case QUERY -> {
         setMaps(struct, index, element, dO, input.v(), input.k(), dq());
         setMap(struct, "output_rows", index, call.output(), element);
-        setRows(struct, role, input.q(), element);
       }
-      case KEY -> {
-        setMaps(struct, index, element, input.v(), dO, input.q(), dk());
-        setRows(struct, role, input.k(), element);
-      }
+      case KEY -> setMaps(struct, index, element, input.v(), dO, input.q(), dk());
       default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
     }
     MemorySegment task = structs.of(role).memory();
     long at = GradientStructs.hopperOffset(index, "gradient");
     MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
-  }
-
-  /** The rows that the gradient of a task is finished with. */
-  private void setRows(Arguments struct, Role task, Tensor rows, ElementType element) {
-    if (finishesRows(task)) {
-      write(struct, struct.offset("rows"), rows, element);
-    }
   }
 
   private Tensor dq() {

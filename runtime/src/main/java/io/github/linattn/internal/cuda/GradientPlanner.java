@@ -221,7 +221,7 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    addNormalized(steps, question, kernels);
+    addNormalized(steps, question);
     Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
     return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles(question), turns, memory);
   }
@@ -290,7 +290,7 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    addNormalized(steps, question, kernels);
+    addNormalized(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
     Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
     return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles(question), turns, memory);
@@ -342,7 +342,7 @@ final class GradientPlanner {
         rowKernel(question, Operation.GRADIENT_RECURRENCE)
             .flatMap(ends -> model.step(ends, question.heads(), 1, 1, 1)),
         step -> Rates.SCAN_MICROS);
-    addNormalized(steps, question, new Sweeps(answers, answers, answers));
+    addNormalized(steps, question);
     Memory memory =
         memory(
             question,
@@ -575,12 +575,10 @@ final class GradientPlanner {
         step -> role == Role.COEFFICIENTS ? Rates.SCAN_MICROS : 0);
   }
 
-  /** From the gradients of rows that were divided to those of the rows, where sweeps left these. */
-  private void addNormalized(Collected steps, Question question, Sweeps kernels) {
-    if (question.normalize() && !kernels.query().finishesRows()) {
+  /** From the gradients of rows that were divided to those of the rows. */
+  private void addNormalized(Collected steps, Question question) {
+    if (question.normalize()) {
       addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads());
-    }
-    if (question.normalize() && !kernels.key().finishesRows()) {
       addNormalized(steps, Role.NORMALIZED_KEY, question, question.keyValueHeads());
     }
   }

@@ -83,8 +83,7 @@ public final class GradientStructs {
           MemoryLayout.sequenceLayout(REPAIR_TASKS, GRADIENT).withName("tasks"),
           COEFFICIENT_SUMS.withName("coefficients"),
           JAVA_INT.withName("count"),
-          JAVA_INT.withName("reserved"),
-          MemoryLayout.sequenceLayout(REPAIR_TASKS, ChunkedStructs.TENSOR_VIEW).withName("rows"));
+          JAVA_INT.withName("reserved"));
 
   /** Tasks of one launch on Hopper. */
   static final int HOPPER_TASKS = 2;
@@ -104,14 +103,6 @@ public final class GradientStructs {
   public static final StructLayout HOPPER_GRADIENTS =
       MemoryLayout.structLayout(
           MemoryLayout.sequenceLayout(HOPPER_TASKS, HOPPER_GRADIENT).withName("tasks"));
-
-  /**
-   * {@code linattn::hopper::HopperRowGradientArguments}. Kernels that do not finish rows take what
-   * stands before these.
-   */
-  public static final StructLayout HOPPER_ROW_GRADIENTS =
-      MemoryLayout.structLayout(
-          HOPPER_GRADIENTS.withName("gradients"), ChunkedStructs.TENSOR_MAP.withName("rows"));
 
   /**
    * {@code linattn::hopper::HopperOneSweepArguments}: the tasks of dk and dv, dq and its marks, and
@@ -134,8 +125,8 @@ public final class GradientStructs {
   private GradientStructs() {}
 
   /**
-   * Offset of a member of a task in {@link #HOPPER_GRADIENTS}, with which {@link
-   * #HOPPER_ROW_GRADIENTS} and {@link #HOPPER_ONE_SWEEP} begin.
+   * Offset of a member of a task in {@link #HOPPER_GRADIENTS}, with which {@link #HOPPER_ONE_SWEEP}
+   * begins.
    */
   static long hopperOffset(int task, String member) {
     return task * HOPPER_GRADIENT.byteSize() + ChunkedStructs.offset(HOPPER_GRADIENT, member);
@@ -154,7 +145,7 @@ public final class GradientStructs {
             switch (role) {
               case STATE_SUMS -> allocate(owner, ChunkedStructs.HOPPER);
               case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE ->
-                  allocate(owner, HOPPER_ROW_GRADIENTS);
+                  allocate(owner, HOPPER_GRADIENTS);
               case ONE_SWEEP -> allocate(owner, HOPPER_ONE_SWEEP);
               default -> plain[role.ordinal()];
             };
@@ -173,7 +164,7 @@ public final class GradientStructs {
         for (int i = 0; i < REPAIR_TASKS; i++) {
           addInitialCount(struct, i * GRADIENT.byteSize() + TASK_CHUNKED);
         }
-      } else if (layout.equals(HOPPER_ROW_GRADIENTS) || layout.equals(HOPPER_ONE_SWEEP)) {
+      } else if (layout.equals(HOPPER_GRADIENTS) || layout.equals(HOPPER_ONE_SWEEP)) {
         for (int i = 0; i < HOPPER_TASKS; i++) {
           addInitialCount(struct, hopperOffset(i, "gradient") + TASK_CHUNKED);
         }

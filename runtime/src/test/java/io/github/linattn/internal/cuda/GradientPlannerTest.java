@@ -213,15 +213,6 @@ class GradientPlannerTest {
     assertThat(plan.turns()).as("blocks in turn do not divide").isEqualTo(1);
   }
 
-  @ParameterizedTest
-  @EnumSource(Mode.class)
-  void rowsOfFp32AreFinishedBehindTheSweeps(Mode mode) {
-    AttentionShape shape = AttentionShape.of(1, 4, 1000, 128);
-    GradientPlan plan =
-        planner(true).plan(Question.of(shape, DType.F32, mode, true, true)).orElseThrow();
-    assertThat(roles(plan)).endsWith(Role.NORMALIZED_QUERY, Role.NORMALIZED_KEY);
-  }
-
   @Test
   void withoutHopperEachGradientHasALaunch() {
     AttentionShape shape = new AttentionShape(4, 16, 8, 1000, 128, 64);

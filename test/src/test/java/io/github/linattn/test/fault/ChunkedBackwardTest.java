@@ -19,7 +19,6 @@ import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
-import io.github.linattn.kernelgen.HopperPlan;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
@@ -46,7 +45,6 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   @AfterEach
   void clear() {
     System.clearProperty(PLAN);
-    System.clearProperty(HopperPlan.FINISHES);
   }
 
   private static LinearAttention.Builder linear() {
@@ -86,13 +84,6 @@ final class ChunkedBackwardTest extends OnFakeKernels {
       addresses.add(both.get(JAVA_LONG, hopperOffset(task, "query") + 128L * i + 24));
     }
     return addresses;
-  }
-
-  /** The address of the map of the rows that a launch finishes. */
-  private static long mappedRows(int launch) {
-    StructLayout layout = GradientStructs.HOPPER_ROW_GRADIENTS;
-    long map = layout.byteOffset(PathElement.groupElement("rows"));
-    return arguments(launch, layout).get(JAVA_LONG, map + 24);
   }
 
   private static long address(Tensor tensor) {
@@ -556,25 +547,25 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   }
 
   @Test
-  void sweepsThatFinishRowsAndTheirRepairGetTheRows() {
-    System.setProperty(HopperPlan.FINISHES, "true");
-    AttentionShape shape = AttentionShape.of(1, 2, 100, D);
-    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+  void theSweepsLeaveDividedRowsToThePass() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
       f.backward(linear().normalizeQueriesAndKeys(true));
       assertThat(kernels(0, Math.toIntExact(cudart.launches())))
           .containsExactly(
               "gradient_rows_simt",
               "normalized_query_gradient_wgmma_d128",
               "normalized_key_value_gradient_wgmma_d128",
-              "gradient_recurrence_simt");
-      assertThat(mappedRows(1)).isEqualTo(address(f.input.q()));
-      assertThat(mappedRows(2)).isEqualTo(address(f.input.k()));
-      long rows = REPAIR.byteOffset(PathElement.groupElement("rows"));
-      long step = ChunkedStructs.TENSOR_VIEW.byteSize();
-      MemorySegment repair = arguments(3, REPAIR);
-      assertThat(repair.get(JAVA_LONG, rows)).isEqualTo(address(f.input.q()));
-      assertThat(repair.get(JAVA_LONG, rows + step)).isEqualTo(address(f.input.k()));
-      assertThat(repair.get(JAVA_LONG, rows + 2 * step)).as("dv is as it is").isZero();
+              "gradient_recurrence_simt",
+              "normalize_rows_gradient_simt",
+              "normalize_rows_gradient_simt");
+      MemorySegment ofQueries = arguments(4, NORMALIZED);
+      assertThat(number(ofQueries, NORMALIZED, "row")).isEqualTo(address(f.input.q()));
+      assertThat(number(ofQueries, NORMALIZED, "gradient")).isEqualTo(address(f.gradients.dq()));
+      assertThat(number(ofQueries, NORMALIZED, "scale"))
+          .isEqualTo(number(hopperTask(1, 0), GRADIENT, "query_scale"));
+      MemorySegment ofKeys = arguments(5, NORMALIZED);
+      assertThat(number(ofKeys, NORMALIZED, "row")).isEqualTo(address(f.input.k()));
+      assertThat(number(ofKeys, NORMALIZED, "gradient")).isEqualTo(address(f.gradients.dk()));
     }
   }
 

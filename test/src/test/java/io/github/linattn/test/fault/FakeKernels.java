@@ -113,8 +113,7 @@ final class FakeKernels {
       case ONE_SWEEP -> GradientStructs.HOPPER_ONE_SWEEP;
       case FORWARD, STATE_SUMS, NORMALIZED_STATE_SUMS, STATE_OUTPUTS, DECODE, RECURRENCE ->
           tensorMaps ? ChunkedStructs.HOPPER : ChunkedStructs.CHUNKED;
-      // with the rows, which those that do not finish them leave out
-      default -> tensorMaps ? GradientStructs.HOPPER_ROW_GRADIENTS : GradientStructs.GRADIENT;
+      default -> tensorMaps ? GradientStructs.HOPPER_GRADIENTS : GradientStructs.GRADIENT;
     };
   }
 
