@@ -10,6 +10,8 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace linattn {
@@ -112,6 +114,7 @@ struct MemoryBarrier {
   int pending = 0;
   long bytes = 0;
   unsigned phase = 0;
+  std::unordered_map<const Lane*, unsigned> arrived_in;  // the phase of a thread's last arrival
 };
 
 struct Block {
@@ -171,6 +174,13 @@ void print_who_waits() {
                   what.first.c_str(), what.second);
     }
   }
+}
+
+// Now and then lets others run first, as long as its warp is slow.
+void pause() {
+  constexpr int kPauses = 8;  // one of so many
+  bool resumed = drawn(kPauses) != 0;
+  wait_until("its turn", 0, [&] { return std::exchange(resumed, true); });
 }
 
 void draw_slowness(Warp& warp) {
@@ -575,12 +585,20 @@ void barrier_init(uint32_t barrier, int arrivals) {
   if (offset % 8 != 0) {
     fail("a barrier at %u", barrier);
   }
-  running->block->barriers[offset / 8] = {arrivals, arrivals, 0, 0};
+  running->block->barriers[offset / 8] = {arrivals, arrivals, 0, 0, {}};
 }
 
+// Of the phase that is under way: on a GPU a warp that is a phase ahead ends it for those who have not arrived.
 void barrier_arrive(uint32_t barrier) {
   running_warp().reads.arrive();
+  MemoryBarrier& ours = barrier_at(block_of(barrier), barrier);
+  const auto [last, is_first] = ours.arrived_in.try_emplace(running, ours.phase);
+  if (!is_first && last->second == ours.phase) {
+    fail("thread %u arrives twice in a phase of barrier %u", running->thread, barrier);
+  }
+  last->second = ours.phase;
   arrive(block_of(barrier), barrier);
+  pause();
 }
 
 void barrier_expect(uint32_t barrier, int bytes) {

@@ -276,6 +276,7 @@ struct Problem {
 };
 
 constexpr int kTiles = (D + Plan::kTileColumns - 1) / Plan::kTileColumns;
+constexpr int kMostTurns = Plan::kMayTakeTurns ? 2 : 1;
 
 // The blocks of a cluster together, one cluster after the other.
 template <typename Arguments, typename Kernel>
@@ -304,18 +305,19 @@ void expect_no_marks(const std::vector<uint32_t>& marks) {
 }
 
 template <class Plan>
-void run_forward(Problem& p, unsigned seed) {
+void run_forward(Problem& p, unsigned seed, int turns) {
   if constexpr (!Plan::kGradient && !Plan::kSums) {
     Tensor out(kHeads);
     std::vector<float> g = p.g;
     std::fill(p.g.begin(), p.g.end(), NAN);
-    std::vector<uint32_t> marks(kHeads * kItems * kTiles * Plan::kBeside, 7);
+    std::vector<uint32_t> marks(kHeads * kItems * turns * kTiles * Plan::kBeside, 7);
     HopperArguments args = {p.q.map(), p.k.map(), p.v.map(), out.map(), p.chunked(p.q, p.k, p.v, &out)};
     args.chunked.state_in = p.before.s.data();
     args.chunked.key_sum_in = p.before.z.data();
     args.chunked.value_sum_in = p.before.u.data();
     args.chunked.marks = marks.data();
-    launch(kHeads * kItems, kTiles, seed, args, [](const HopperArguments& all) { forward<Plan>(all); });
+    args.chunked.turns = turns;
+    launch(kHeads * kItems * turns, kTiles, seed, args, [](const HopperArguments& all) { forward<Plan>(all); });
     Comparison of_g{"g"};
     Comparison of_o{"o"};
     for (int head = 0; head < kHeads; ++head) {
@@ -429,7 +431,7 @@ void run_gradient_sums(Problem& p, unsigned seed) {
 
 // What is left of d, dq and the partial sums of da; `delta` is d as it was.
 void compare_query_gradient(Problem& p, const std::vector<float>& delta, const Tensor& dq,
-                            const std::vector<double>& partials) {
+                            const std::vector<double>& partials, int turns) {
   Comparison of_delta{"d"};
   for (size_t i = 0; i < delta.size(); ++i) {
     of_delta.add(delta[i], p.delta[i]);
@@ -471,19 +473,23 @@ void compare_query_gradient(Problem& p, const std::vector<float>& delta, const T
     }
   }
   for (size_t i = 0; i < weights.size(); ++i) {
-    of_da.add(weights[i], partials[2 * Plan::kBoxes * i]);
+    double sum = 0;
+    for (int turn = 0; turn < turns; ++turn) {
+      sum += partials[2 * Plan::kBoxes * (i * turns + turn)];
+    }
+    of_da.add(weights[i], sum);
   }
 }
 
 template <class Plan>
-void run_query_gradient(Problem& p, unsigned seed) {
+void run_query_gradient(Problem& p, unsigned seed, int turns) {
   if constexpr (Plan::kQueryGradient) {
     Tensor dq(kHeads);
     const std::vector<float> delta = p.delta;
     if (Plan::kFormsDelta) {
       std::fill(p.delta.begin(), p.delta.end(), NAN);
     }
-    std::vector<uint32_t> marks(kHeads * kItems * Plan::kBoxes, 7);
+    std::vector<uint32_t> marks(kHeads * kItems * turns * Plan::kBoxes, 7);
     std::vector<double> partials(2 * marks.size(), NAN);
     HopperGradientArguments args = {};
     args.tasks[0] = p.gradient(linattn::kQueryGradient, p.dO, p.v, p.k, &dq);
@@ -493,8 +499,9 @@ void run_query_gradient(Problem& p, unsigned seed) {
     gradient_args.chunked.key_sum_in = p.before.u.data();
     gradient_args.chunked.value_sum_in = p.before.z.data();
     gradient_args.chunked.marks = marks.data();
-    launch(kHeads * kItems, kTiles, seed, args, run_gradient<Plan>);
-    compare_query_gradient(p, delta, dq, partials);
+    gradient_args.chunked.turns = turns;
+    launch(kHeads * kItems * turns, kTiles, seed, args, run_gradient<Plan>);
+    compare_query_gradient(p, delta, dq, partials, turns);
     expect_no_marks(marks);
   }
 }
@@ -612,7 +619,7 @@ void run_one_sweep(Problem& p, unsigned seed) {
     args.first_key_sum = p.before.z.data();
     args.first_value_sum = p.before.u.data();
     launch(kHeads * kItems, 2, seed, args, [](const HopperOneSweepArguments& all) { one_sweep<Plan>(all); });
-    compare_query_gradient(p, delta, dq, partials);
+    compare_query_gradient(p, delta, dq, partials, 1);
     compare_key_value_gradient(p, dk, dv);
     expect_no_marks(marks);
   }
@@ -628,10 +635,12 @@ int main(int count, char** values) {
     Problem problem(group);
     for (int seed = first; seed < first + schedules; ++seed) {
       std::printf("D=%d, groups of %d, seed %d:", D, group, seed);
-      run_forward<Plan>(problem, static_cast<unsigned>(seed));
+      for (int turns = 1; turns <= kMostTurns; turns *= 2) {
+        run_forward<Plan>(problem, static_cast<unsigned>(seed), turns);
+        run_query_gradient<Plan>(problem, static_cast<unsigned>(seed), turns);
+      }
       run_state_sums<Plan>(problem, static_cast<unsigned>(seed));
       run_gradient_sums<Plan>(problem, static_cast<unsigned>(seed));
-      run_query_gradient<Plan>(problem, static_cast<unsigned>(seed));
       run_key_value_gradient<Plan>(problem, static_cast<unsigned>(seed));
       run_one_sweep<Plan>(problem, static_cast<unsigned>(seed));
       std::printf("\n");

@@ -6,7 +6,7 @@
 // block      512 threads: warpgroups 2 of copies and sums (56 registers), scores (160), state (240)
 // grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 4 in shared memory
-// shared     184512 bytes from a multiple of 1024 on, 185536 with what finding it may take:
+// shared     186304 bytes from a multiple of 1024 on, 187328 with what finding it may take:
 //   offset  bytes  holds
 //        0   9216  stage 0: keys and z [72 x 64] x 1
 //     9216   8192  stage 0: queries [64 x 64] x 1
@@ -31,9 +31,9 @@
 //   168960   9216  weights 1 and ones [72 x 64]
 //   178176   1024  factors of the outputs [64 x 2]
 //   179200   1024  lengths of the rows of q [64]
-//   180224   3584  g and d of rows [64] each
-//   183808    256  partial sums of the gradients of a and b
-//   184064    448  barriers, scales, the item
+//   180224   5376  g and d of rows [64] each, and 1 / lengths of z
+//   185600    256  partial sums of the gradients of a and b
+//   185856    448  barriers, scales, the item
 #include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
@@ -95,6 +95,19 @@ struct Products {
         : "l"(a), "l"(b), "r"(add));
   }
 
+  static __device__ __forceinline__ void value_sums(float (&d)[4], uint64_t a, uint64_t b, int add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred accumulate;\n"
+        "setp.ne.b32 accumulate, %6, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3}, "
+        "%4, %5, accumulate, 1, 1, 1, 0;\n"
+        "}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "l"(a), "l"(b), "r"(add));
+  }
+
   static __device__ __forceinline__ void value_key(float (&d)[32], uint64_t a, uint64_t b, int add) {
     asm volatile(
         "{\n"
@@ -146,7 +159,7 @@ struct Spec {
 
 using Plan = linattn::hopper::HopperPlan<Spec>;
 static_assert(Plan::kThreads == 512, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 185536, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 187328, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 32, "the header and the resource plan disagree on state");
 }  // namespace
 

@@ -14,7 +14,7 @@ template <typename ElementOf>
 struct RowsPlan {
   using Element = ElementOf;
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 3;
+  static constexpr int kMinBlocks = 6;
   static constexpr int kSharedBytes = 0;
   static constexpr int kRows = 128;
 };
@@ -26,7 +26,7 @@ struct RowShape {
   static constexpr int kVectors = kVectorsOf;
   static constexpr int kRowsAtOnce = Plan::kThreads / kLanes;
   static constexpr int kTurns = Plan::kRows / kRowsAtOnce;
-  static constexpr int kTogether = kTurns < 4 / kVectors ? kTurns : 4 / kVectors;
+  static constexpr int kTogether = 2 / kVectors;  // more of them take registers that other blocks want
   static_assert(kTurns % kTogether == 0, "batches of rows are whole");
 };
 

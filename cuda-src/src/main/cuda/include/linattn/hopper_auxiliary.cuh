@@ -32,7 +32,8 @@ __device__ __forceinline__ void multiply_rows(const Block<Plan>& block, int stag
   using Half = typename Plan::Half;
   constexpr int kGroups = Plan::kChunk / 4;
   constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
-  constexpr int kTogether = Plan::kMerged ? 1 : kIterations;  // loads that don't wait for one another take registers
+  // Loads that don't wait for one another take registers.
+  constexpr int kTogether = Plan::kMerged ? 1 : kIterations % 2 == 0 && kIterations > 4 ? kIterations / 2 : kIterations;
   // Past the last one, a row of this lane again.
   const auto row_of = [&](int iteration) {
     const int row = (warp + iteration * kWarps) * 4 + (lane >> 3);
@@ -81,29 +82,18 @@ struct Auxiliary {
   static constexpr int kSums = kKeySums + (Plan::kSums ? Plan::kTileColumns / kColumns : 0);
   static constexpr int kSumsOfWarp = (kSums + kWarps - 1) / kWarps;
   static constexpr int kBarrier = 1 + Plan::kBeside;
+  // Warps that divide rows of z: those without sums, if they are not too few.
+  static constexpr int kFirstDivider = kWarps >= kSums + 3 ? kSums : 0;
   using Half = typename Plan::Half;
 
   const Block<Plan>& block;
   int warp;  // 0 to kWarps - 1
   int lane;
   RowSum<kLanes> sums[kSumsOfWarp];
-  // Where rows of z are divided here: 1 / |k| of this lane's rows of the chunk, or of the one to come.
-  static constexpr bool kScales = Plan::kScalesRows && !Plan::kConverted;
-  float key_scales[2];
+  RingPosition<Plan::kRowPlaces> rows_at;  // moves on where rows are divided
 
   __device__ __forceinline__ Auxiliary(const Block<Plan>& shared, int aux_warp, int lane_idx)
-      : block(shared), warp(aux_warp), lane(lane_idx) {
-    if constexpr (Plan::kAsksAhead) {
-      ask_for_scales(0);
-    }
-  }
-
-  __device__ __forceinline__ void ask_for_scales(int chunk) {
-    if constexpr (kScales) {
-      key_scales[0] = block.key_scale(chunk, lane);
-      key_scales[1] = block.key_scale(chunk, lane + 32);
-    }
-  }
+      : block(shared), warp(aux_warp), lane(lane_idx) {}
 
   // Sum i of this warp.
   __device__ __forceinline__ int index(int i) const { return warp + i * kWarps; }
@@ -269,15 +259,13 @@ struct Auxiliary {
       }
     }
     const int num_rows = block.rows(chunk);
-    if constexpr (kScales) {
-      if constexpr (!Plan::kAsksAhead) {
-        ask_for_scales(chunk);
-      }
+    if (Plan::kScaleParts > 0 && warp >= kFirstDivider) {
+      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
+      const float key_scales[2] = {block.z_scale(rows_at.index(), chunk, lane),
+                                   block.z_scale(rows_at.index(), chunk, lane + 32)};
+      rows_at.advance();
       barrier_wait(block.value_full(at.index()), at.parity());
-      multiply_rows<Plan, kWarps>(block, at.index(), warp, lane, key_scales, num_rows);
-      if constexpr (Plan::kAsksAhead) {
-        ask_for_scales(chunk + 1);
-      }
+      multiply_rows<Plan, kWarps - kFirstDivider>(block, at.index(), warp - kFirstDivider, lane, key_scales, num_rows);
     }
     const bool has_tail = num_rows < Plan::kChunk;
     if (has_tail) {

@@ -331,6 +331,17 @@ struct Block {
     return base + Plan::kRowValuesOffset + place * Plan::kRowBytesOfChunk;
   }
   __device__ __forceinline__ uint32_t deltas(int place) const { return normalizers(place) + Plan::kChunk * 4; }
+  // 1 / length of the rows of z, and behind them of x.
+  __device__ __forceinline__ uint32_t scales(int place) const {
+    return deltas(place) + Plan::kDeltaParts * Plan::kChunk * 4;
+  }
+  // That of a row of z, once rows are full; 1 past the end.
+  __device__ __forceinline__ float z_scale(int place, int chunk, int row) const {
+    return row < rows(chunk) ? load_float(scales(place) + row * 4) : 1.0f;
+  }
+  __device__ __forceinline__ float x_scale(int place, int chunk, int row) const {
+    return row < rows(chunk) ? load_float(scales(place) + (Plan::kChunk + row) * 4) : 1.0f;
+  }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
   // Of the reverse: the constants of the columns of W. Of sums: what they multiply the rows of y by, and 64 words
   // behind those of z. Then the unit of z.

@@ -72,7 +72,9 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     if constexpr (Plan::kOutputsInQueries) {
       barrier_init(block.barrier(Plan::kQueryRead, i), 4 + kStateReaders);
     }
-    barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums ? kStageReaders : kStateReaders);
+    // A warp that does not wait for this barrier must not arrive at it either: it would be a phase ahead of others.
+    barrier_init(block.barrier(Plan::kValueEmpty, i),
+                 Plan::kSums && !Plan::kGradientSums ? kStageReaders : kStateReaders);
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
   }
   if constexpr (Plan::kQueryGradient) {

@@ -70,11 +70,10 @@ struct SumWeigher : Weigher<Plan> {
     for (int i = 0; i < 2; ++i) {
       const bool within = row(i) < num_rows;
       const float inverse = within ? reciprocal(load_float(block.normalizers(rows_at.index()) + row(i) * 4)) : 0.0f;
-      weights[i] = b * inverse * (Plan::kScalesRows ? this->query_scales[i] : 1.0f);
+      weights[i] = b * inverse * (Plan::kScalesRows ? block.z_scale(rows_at.index(), chunk, row(i)) : 1.0f);
       key_factors[i] = within ? -weights[i] * load_float(block.deltas(rows_at.index()) + row(i) * 4) : 0.0f;
       value_factors[i] = a * inverse;
     }
-    this->ask_for_scales(chunk + 1);
     // Brings the largest row near to kRowTop; the sums are in fp32.
     const float unit =
         Plan::kScaled ? block.scale(kRowTop) * power_of_two(-Base::exponent_of_largest(weights)) : 1.0f;
@@ -109,9 +108,6 @@ struct SumWeigher : Weigher<Plan> {
       finish_reads();
     }
     barrier_arrive(block.key_empty(at.index()));  // every lane has read g and d
-    if constexpr (Plan::kSplit) {
-      barrier_arrive(block.value_empty(at.index()));
-    }
   }
 
   __device__ __forceinline__ int row(int i) const { return lane + kWarp * i; }

@@ -57,8 +57,6 @@ struct HopperPlan {
   static constexpr int kSlots = Spec::kSlots;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
-  // Whether lengths of rows are asked for a chunk ahead: they hold registers until then.
-  static constexpr bool kAsksAhead = !kMerged;
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
   // registers for a warpgroup of its own.
   static constexpr bool kScoresProduce = kMerged && !kGradient;
@@ -80,7 +78,7 @@ struct HopperPlan {
   // Whether the item is read again from shared memory where it is used.
   static constexpr bool kReadsItemAgain = kBeside > 1 || kInParts;
   // Whether blocks may take turns, and whether they do.
-  static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kScalesRows && !kApart;
+  static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
@@ -132,7 +130,10 @@ struct HopperPlan {
   static constexpr int kRowPlaces = !kGradient ? 1 : kSplitsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
   static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : 1;
-  static constexpr int kRowBytesOfChunk = (1 + kDeltaParts) * kChunk * 4;
+  // Behind them where rows are divided: 1 / length of the rows of z, and of x where these are rows of k or of v. What is
+  // converted for dq is divided on its way, by lengths that a thread asks for itself.
+  static constexpr int kScaleParts = !kScalesRows || (kConverted && !kWeighsRows) ? 0 : kReverse ? 2 : 1;
+  static constexpr int kRowBytesOfChunk = (1 + kDeltaParts + kScaleParts) * kChunk * 4;
   static constexpr int kSummingWarps = 4 * (1 + kBeside);  // of scores and state, with partial sums of da and db
   static constexpr int kPartialsBytes = 16 * 16;           // of at most so many warps
   static constexpr int kRowValuesOffset = kFactorsOffset + kStages * kFactorBytes;

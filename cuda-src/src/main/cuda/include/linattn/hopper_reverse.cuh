@@ -19,21 +19,9 @@ struct Weigher {
   const Block<Plan>& block;
   int warp;
   int lane;
-  float query_scales[2];  // of this lane's rows of the chunk, or of the one to come
 
   __device__ __forceinline__ Weigher(const Block<Plan>& shared, int weigher_warp, int lane_idx)
-      : block(shared), warp(weigher_warp), lane(lane_idx) {
-    if constexpr (Plan::kAsksAhead) {
-      ask_for_scales(0);
-    }
-  }
-
-  __device__ __forceinline__ void ask_for_scales(int chunk) {
-    if constexpr (Plan::kScalesRows) {
-      query_scales[0] = block.query_scale(chunk, lane);
-      query_scales[1] = block.query_scale(chunk, lane + 32);
-    }
-  }
+      : block(shared), warp(weigher_warp), lane(lane_idx) {}
 
   __device__ __forceinline__ void run() {
     RingPosition<Plan::kStages> at;
@@ -47,9 +35,6 @@ struct Weigher {
 
   __device__ __forceinline__ void weigh(int chunk, const RingPosition<Plan::kStages>& at,
                                         const RingPosition<Plan::kRowPlaces>& rows_at) {
-    if constexpr (!Plan::kAsksAhead) {
-      ask_for_scales(chunk);
-    }
     // In the units of the products: W and u of the operands.
     const float constant_scale = block.scale(kWeightScale) / block.scale(kScoreScale);
     const bool is_key = block.args.gradient.task == kKeyGradient;
@@ -69,8 +54,9 @@ struct Weigher {
           is_key ? (b == 0.0f ? 0.0f : -load_float(block.deltas(rows_at.index()) + row)) : block.constant_of(member) / beta;
       constants[i] = within ? constant * constant_scale : 0.0f;
       if constexpr (Plan::kScalesRows) {  // b / (g |q|) z (a |q| / b + k.q): q is divided, a is not
-        weights[i] *= query_scales[i];
-        constants[i] *= is_key ? 1.0f : reciprocal(query_scales[i]);
+        const float query_scale = block.z_scale(rows_at.index(), chunk, lane + 32 * i);
+        weights[i] *= query_scale;
+        constants[i] *= is_key ? 1.0f : reciprocal(query_scale);
       }
     }
     if constexpr (Plan::kScaled) {
@@ -107,9 +93,6 @@ struct Weigher {
       barrier_arrive(block.barrier(Plan::kReady, at.index()));
     }
     arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
-    if constexpr (Plan::kAsksAhead) {
-      ask_for_scales(chunk + 1);
-    }
   }
 
   // Until all have read what stood there, and the tiles are there if they are to be changed.
@@ -165,22 +148,8 @@ struct ReverseScore : Scores<Plan> {
   // A constant in parts of 16 bits, each a row behind the weights: the products add up constant times z there.
   static constexpr int kConstantParts = Plan::kSplit || Plan::kScaled ? 3 : 2;
 
-  float key_scales[2];  // of rows row() and row() + 8 of the chunk, or of the one to come
-
   __device__ __forceinline__ ReverseScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
-      : Base(shared, warp_in_group, lane_idx) {
-    if constexpr (Plan::kAsksAhead) {
-      ask_for_scales(0);
-    }
-  }
-
-  __device__ __forceinline__ void ask_for_scales(int chunk) {
-    if constexpr (Plan::kScalesRows) {
-      const bool divides = block.args.gradient.task == kValueGradient;
-      key_scales[0] = divides ? block.key_scale(chunk, this->row()) : 1.0f;
-      key_scales[1] = divides ? block.key_scale(chunk, this->row() + 8) : 1.0f;
-    }
-  }
+      : Base(shared, warp_in_group, lane_idx) {}
 
   __device__ __forceinline__ void run() {
     Weigher<Plan> weigher(block, warp, lane);
@@ -188,20 +157,17 @@ struct ReverseScore : Scores<Plan> {
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       if constexpr (Plan::kMerged) {
         weigher.weigh(chunk, at, rows_at);
-        rows_at.advance();
       }
-      weigh(chunk);
+      weigh(chunk, rows_at);
+      rows_at.advance();
       at.advance();
       weights_at.advance();
     }
   }
 
-  __device__ __forceinline__ void weigh(int chunk) {
+  __device__ __forceinline__ void weigh(int chunk, const RingPosition<Plan::kRowPlaces>& rows_at) {
     const int t = lane & 3;
     const int row = this->row();
-    if constexpr (!Plan::kAsksAhead) {
-      ask_for_scales(chunk);
-    }
     float scores_frag[Plan::Products::kScoreRegisters];
     this->start_products(scores_frag);
     float slope = block.scale(kWeightScale);
@@ -213,6 +179,10 @@ struct ReverseScore : Scores<Plan> {
     const uint32_t weights = this->weights_row();
     float lengths[2] = {1.0f, 1.0f};
     if constexpr (Plan::kScalesRows) {
+      const bool divides = block.args.gradient.task == kValueGradient;
+      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
+      const float key_scales[2] = {divides ? block.x_scale(rows_at.index(), chunk, row) : 1.0f,
+                                   divides ? block.x_scale(rows_at.index(), chunk, row + 8) : 1.0f};
       lengths[0] = reciprocal(key_scales[0]);
       lengths[1] = reciprocal(key_scales[1]);
       if (t == 0) {
@@ -254,9 +224,6 @@ struct ReverseScore : Scores<Plan> {
     __syncwarp();
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
-    }
-    if constexpr (Plan::kAsksAhead) {
-      ask_for_scales(chunk + 1);
     }
   }
 

@@ -417,6 +417,9 @@ struct State {
   __device__ __forceinline__ void add_unwritten(const RingPosition<Plan::kStages>& at) {
     if constexpr (Plan::kTurns) {
       barrier_wait(block.key_full(at.index()), at.parity());
+      if constexpr (Plan::kScalesRows) {
+        barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      }
       const uint64_t value = operand(block.value(at.index(), outputs.box));
       float sums_frag[4] = {};
       pin(sums_frag);

@@ -16,7 +16,7 @@ struct NoWeigher {
   __device__ __forceinline__ NoWeigher(const Block<Plan>&, int, int) {}
 };
 
-// Of a gradient: asks for g and d of the rows of a chunk, two to a lane of the warp.
+// Of a gradient: asks for g, d and lengths of the rows of a chunk, two to a lane of the warp.
 template <class Plan>
 __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk, int lane) {
   if constexpr (Plan::kGradient) {
@@ -25,14 +25,29 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
     const int place = chunk % Plan::kRowPlaces;
     const int64_t token = static_cast<int64_t>(block.work.start) + block.first_token(chunk);
     const float* const g_gmem = row_address<const float>(args.normalizer, block.work.batch, head, token);
-    const float* const delta_gmem =
-        block.args.gradient.delta + (static_cast<int64_t>(block.work.batch) * args.heads + head) * args.tokens + token;
-#pragma unroll
+    const int64_t query_row = (static_cast<int64_t>(block.work.batch) * args.heads + head) * args.tokens + token;
+    const float* const delta_gmem = block.args.gradient.delta + query_row;
+    const float* query_scale_gmem = nullptr;
+    const float* key_scale_gmem = nullptr;
+    constexpr int kUnrolled = Plan::kScaleParts > 0 && Plan::kFollows ? 1 : Plan::kChunk / kWarp;  // registers are short
+    if constexpr (Plan::kScaleParts > 0) {
+      const int64_t key_head =
+          static_cast<int64_t>(block.work.batch) * (args.heads / args.group) + block.work.kv_head;
+      query_scale_gmem = block.args.gradient.query_scale + query_row;
+      key_scale_gmem = block.args.gradient.key_scale + key_head * args.tokens + token;
+    }
+#pragma unroll kUnrolled
     for (int row = lane; row < Plan::kChunk; row += kWarp) {
       if (row < block.rows(chunk)) {
         copy_word_async(block.normalizers(place) + row * 4, g_gmem + row * args.normalizer.token_stride);
         if constexpr (!Plan::kFormsDelta) {
           copy_word_async(block.deltas(place) + row * 4, delta_gmem + row);
+        }
+        if constexpr (Plan::kScaleParts > 0) {
+          copy_word_async(block.scales(place) + row * 4, (Plan::kWeighsRows ? query_scale_gmem : key_scale_gmem) + row);
+        }
+        if constexpr (Plan::kScaleParts > 1) {
+          copy_word_async(block.scales(place) + (Plan::kChunk + row) * 4, key_scale_gmem + row);
         }
       }
     }
@@ -622,6 +637,7 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
   const float key_scale = block.scale(kKeyScale);
   const float value_scale = block.scale(kValueScale);
   constexpr int kLastKey = Plan::kSlotsPerChunk - 2;
+  constexpr int kUnrolled = Plan::kSplit && Plan::kQueryGradient ? 1 : Plan::kSlotsPerChunk;  // the less code the better
   uint4 raw_frag[8];
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kSplit ? 1 : Plan::kSlots> slot_at;
@@ -639,7 +655,7 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
   ask_for_scales(0);
   ConvertedSums<Plan> sums;
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-#pragma unroll
+#pragma unroll kUnrolled
     for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
       const bool is_query = is_query_slot<Plan>(slot);
       const bool is_value = is_value_slot<Plan>(slot);

@@ -81,7 +81,7 @@ class HopperEmulationTest {
           """
           a count too large               | no end in sight
           no wait for an empty place      | an arrival too many at barrier
-          no wait for the copy            | an arrival too many at barrier
+          no wait for the copy            | arrives twice in a phase of barrier
           a write without a fence         | sum 0, 0 is
           no wait for the products        | sum 0, 0 is
           a read under way                | may overtake a read of warp

@@ -203,7 +203,7 @@ public record HopperPlan(
             map,
             bytes,
             new GridRule(
-                takesTurns(headDim, rows || sums || reverse || scalesRows(operation))
+                takesTurns(headDim, rows || sums || reverse)
                     ? GridRule.Per.CLUSTER_IN_TURNS
                     : GridRule.Per.CLUSTER,
                 beside * KernelSpec.BOX_COLUMNS));
@@ -294,6 +294,12 @@ public record HopperPlan(
   /** Whether rows are divided by lengths that it is given. */
   static boolean scalesRows(Operation operation) {
     return operation.normalizes() && isGradient(operation);
+  }
+
+  /** Lengths that come with g and d: of rows of z, and of rows of x in the reverse. */
+  private static int scaleParts(Operation operation, ElementType element) {
+    boolean asksItself = element == ElementType.F32 && isQueryGradient(operation);
+    return !scalesRows(operation) || asksItself ? 0 : isReverse(operation) ? 2 : 1;
   }
 
   /** Whether rows come multiplied by b / g. */
@@ -499,7 +505,12 @@ public record HopperPlan(
     if (places > 0) {
       int parts = splitsDelta ? boxes : 1;
       String ofBoxes = parts > 1 ? ", d in parts of " + parts + " boxes" : "";
-      add(map, "g and d of rows [64] each" + ofBoxes, places * (1 + parts) * CHUNK * Float.BYTES);
+      int scales = scaleParts(operation, element);
+      String lengths = scales > 0 ? ", and 1 / lengths of " + (scales > 1 ? "z and x" : "z") : "";
+      add(
+          map,
+          "g and d of rows [64] each" + ofBoxes + lengths,
+          places * (1 + parts + scales) * CHUNK * Float.BYTES);
     }
     boolean query = isQueryGradient(operation);
     if (query) {
