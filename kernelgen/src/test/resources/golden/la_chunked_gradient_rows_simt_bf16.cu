@@ -2,7 +2,7 @@
 //
 // operation  gradient_rows, family chunked, simt, bf16 native
 // key dim    any
-// block      256 threads, at least 3 to a multiprocessor
+// block      256 threads, at least 5 to a multiprocessor
 // grid       rows / 128, rounded up
 // shared     0 bytes
 #include "linattn/gradient_rows.cuh"
@@ -13,7 +13,7 @@ static_assert(Plan::kThreads == 256, "the header and the resource plan disagree 
 static_assert(Plan::kSharedBytes == 0, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256, 3)
+extern "C" __global__ void __launch_bounds__(256, 5)
     la_chunked_gradient_rows_simt_bf16(const __grid_constant__ linattn::GradientRowsArguments arguments) {
   linattn::gradient_rows<Plan>(arguments);
 }

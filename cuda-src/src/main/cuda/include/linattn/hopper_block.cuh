@@ -337,9 +337,15 @@ struct Block {
   }
   // That of a row of z, once rows are full; 1 past the end.
   __device__ __forceinline__ float z_scale(int place, int chunk, int row) const {
+    if constexpr (!Plan::kKeepsScales) {
+      return query_scale(chunk, row);
+    }
     return row < rows(chunk) ? load_float(scales(place) + row * 4) : 1.0f;
   }
   __device__ __forceinline__ float x_scale(int place, int chunk, int row) const {
+    if constexpr (!Plan::kKeepsScales) {
+      return key_scale(chunk, row);
+    }
     return row < rows(chunk) ? load_float(scales(place) + (Plan::kChunk + row) * 4) : 1.0f;
   }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }

@@ -130,9 +130,10 @@ struct HopperPlan {
   static constexpr int kRowPlaces = !kGradient ? 1 : kSplitsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
   static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : 1;
-  // Behind them where rows are divided: 1 / length of the rows of z, and of x where these are rows of k or of v. What is
-  // converted for dq is divided on its way, by lengths that a thread asks for itself.
-  static constexpr int kScaleParts = !kScalesRows || (kConverted && !kWeighsRows) ? 0 : kReverse ? 2 : 1;
+  // Behind them where rows are divided: 1 / length of the rows of z, and of x where these are rows of k or of v. Not where
+  // rows are divided as they are converted, for dq, nor where there is no room.
+  static constexpr bool kKeepsScales = kScalesRows && !(kConverted && !kWeighsRows) && !(kCompact && !kSplit);
+  static constexpr int kScaleParts = !kKeepsScales ? 0 : kReverse ? 2 : 1;
   static constexpr int kRowBytesOfChunk = (1 + kDeltaParts + kScaleParts) * kChunk * 4;
   static constexpr int kSummingWarps = 4 * (1 + kBeside);  // of scores and state, with partial sums of da and db
   static constexpr int kPartialsBytes = 16 * 16;           // of at most so many warps

@@ -297,9 +297,14 @@ public record HopperPlan(
   }
 
   /** Lengths that come with g and d: of rows of z, and of rows of x in the reverse. */
-  private static int scaleParts(Operation operation, ElementType element) {
-    boolean asksItself = element == ElementType.F32 && isQueryGradient(operation);
-    return !scalesRows(operation) || asksItself ? 0 : isReverse(operation) ? 2 : 1;
+  private static int scaleParts(
+      Operation operation, int headDim, ElementType element, int products) {
+    boolean dividedOnTheirWay = element == ElementType.F32 && isQueryGradient(operation);
+    boolean noRoom = isCompact(operation, headDim, element) && products == 1;
+    if (!scalesRows(operation) || dividedOnTheirWay || noRoom) {
+      return 0;
+    }
+    return isReverse(operation) ? 2 : 1;
   }
 
   /** Whether rows come multiplied by b / g. */
@@ -505,7 +510,7 @@ public record HopperPlan(
     if (places > 0) {
       int parts = splitsDelta ? boxes : 1;
       String ofBoxes = parts > 1 ? ", d in parts of " + parts + " boxes" : "";
-      int scales = scaleParts(operation, element);
+      int scales = scaleParts(operation, headDim, element, products);
       String lengths = scales > 0 ? ", and 1 / lengths of " + (scales > 1 ? "z and x" : "z") : "";
       add(
           map,

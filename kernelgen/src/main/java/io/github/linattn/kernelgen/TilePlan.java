@@ -78,7 +78,7 @@ public record TilePlan(
               new GridRule(GridRule.Per.STATE_TILE, SUMS_TILE));
       case GRADIENT_ROWS, NORMALIZE_ROWS_GRADIENT ->
           new TilePlan(
-              THREADS, 3, new SharedRule.Fixed(0), 0, new GridRule(GridRule.Per.ROWS, ROWS));
+              THREADS, 5, new SharedRule.Fixed(0), 0, new GridRule(GridRule.Per.ROWS, ROWS));
       case STATE_OUTPUTS, GRADIENT_OUTPUTS ->
           new TilePlan(
               THREADS,
