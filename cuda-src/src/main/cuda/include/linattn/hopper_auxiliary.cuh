@@ -249,6 +249,15 @@ struct Auxiliary {
     }
   }
 
+  __device__ __forceinline__ void divide_values(int chunk, const RingPosition<Plan::kStages>& at, int num_rows) {
+    barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
+    const float key_scales[2] = {block.z_scale(rows_at.index(), chunk, lane),
+                                 block.z_scale(rows_at.index(), chunk, lane + 32)};
+    rows_at.advance();
+    barrier_wait(block.value_full(at.index()), at.parity());
+    multiply_rows<Plan, kWarps - kFirstDivider>(block, at.index(), warp - kFirstDivider, lane, key_scales, num_rows);
+  }
+
   // z of the rows before a chunk, and what else its products wait for.
   __device__ __forceinline__ void prepare(int chunk, const RingPosition<Plan::kStages>& at) {
     if constexpr (!Plan::kSums) {
@@ -259,13 +268,10 @@ struct Auxiliary {
       }
     }
     const int num_rows = block.rows(chunk);
-    if (Plan::kScaleParts > 0 && warp >= kFirstDivider) {
-      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
-      const float key_scales[2] = {block.z_scale(rows_at.index(), chunk, lane),
-                                   block.z_scale(rows_at.index(), chunk, lane + 32)};
-      rows_at.advance();
-      barrier_wait(block.value_full(at.index()), at.parity());
-      multiply_rows<Plan, kWarps - kFirstDivider>(block, at.index(), warp - kFirstDivider, lane, key_scales, num_rows);
+    if constexpr (Plan::kScaleParts > 0) {
+      if (warp >= kFirstDivider) {
+        divide_values(chunk, at, num_rows);
+      }
     }
     const bool has_tail = num_rows < Plan::kChunk;
     if (has_tail) {
