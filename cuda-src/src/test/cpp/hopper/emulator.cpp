@@ -176,10 +176,10 @@ void print_who_waits() {
   }
 }
 
-// Now and then lets others run first, as long as its warp is slow.
+// Now and then the first lane of a warp lets others run, for as long as its warp is slow.
 void pause() {
   constexpr int kPauses = 8;  // one of so many
-  bool resumed = drawn(kPauses) != 0;
+  bool resumed = running->thread % kWarp != 0 || drawn(kPauses) != 0;
   wait_until("its turn", 0, [&] { return std::exchange(resumed, true); });
 }
 

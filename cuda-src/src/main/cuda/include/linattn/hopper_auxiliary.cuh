@@ -26,14 +26,15 @@ struct RowSum {
 
 // Multiplies rows of z where they have landed, by weights of rows `lane` and lane + 32; those past the end become
 // zero. Eight lanes to a row of a box.
-template <class Plan, int kWarps>
+template <class Plan, int kWarps, int kMostTogether = Plan::kChunk>
 __device__ __forceinline__ void multiply_rows(const Block<Plan>& block, int stage_idx, int warp, int lane,
                                               const float (&weights)[2], int num_rows) {
   using Half = typename Plan::Half;
   constexpr int kGroups = Plan::kChunk / 4;
   constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
   // Loads that don't wait for one another take registers.
-  constexpr int kTogether = Plan::kMerged ? 1 : kIterations % 2 == 0 && kIterations > 4 ? kIterations / 2 : kIterations;
+  constexpr int kTogether = Plan::kMerged ? 1 : kIterations < kMostTogether ? kIterations : kMostTogether;
+  static_assert(kIterations % kTogether == 0, "loads come in whole rounds");
   // Past the last one, a row of this lane again.
   const auto row_of = [&](int iteration) {
     const int row = (warp + iteration * kWarps) * 4 + (lane >> 3);
@@ -84,6 +85,7 @@ struct Auxiliary {
   static constexpr int kBarrier = 1 + Plan::kBeside;
   // Warps that divide rows of z: those without sums, if they are not too few.
   static constexpr int kFirstDivider = kWarps >= kSums + 3 ? kSums : 0;
+  static constexpr int kDividers = kWarps - kFirstDivider;
   using Half = typename Plan::Half;
 
   const Block<Plan>& block;
@@ -183,7 +185,7 @@ struct Auxiliary {
   __device__ __forceinline__ void add_rows_of(uint32_t tile, int sum_idx, int lower_distance,
                                               RowSum<kLanes>& sum) const {
     constexpr int kRows = 8 / kRowGroups;
-    constexpr int kBatch = 16;  // of rows of a lane, loaded together
+    constexpr int kBatch = Plan::kSplit ? 8 : 16;  // of rows of a lane, loaded together
     float low[4] = {};
     float high[4] = {};
     const int first_row = lane / kLanes * kRows;
@@ -243,7 +245,7 @@ struct Auxiliary {
     if constexpr (Plan::kSlots == 0) {  // the next copy lands where it has read
       finish_reads();
     }
-    arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
+    arrive_as_reader<Plan::kHasRows || Plan::kKeepsScales>(block.key_empty(at.index()), lane);
     if constexpr (Plan::kSums && Plan::kSplit) {
       arrive_as_reader<Plan::kHasRows>(block.value_empty(at.index()), lane);
     }
@@ -255,7 +257,7 @@ struct Auxiliary {
                                  block.z_scale(rows_at.index(), chunk, lane + 32)};
     rows_at.advance();
     barrier_wait(block.value_full(at.index()), at.parity());
-    multiply_rows<Plan, kWarps - kFirstDivider>(block, at.index(), warp - kFirstDivider, lane, key_scales, num_rows);
+    multiply_rows<Plan, kDividers, kDividers == 3 ? 3 : Plan::kChunk>(block, at.index(), warp - kFirstDivider, lane, key_scales, num_rows);
   }
 
   // z of the rows before a chunk, and what else its products wait for.

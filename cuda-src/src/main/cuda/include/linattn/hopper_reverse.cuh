@@ -92,7 +92,7 @@ struct Weigher {
     if (warp == 0 || lane == 0) {
       barrier_arrive(block.barrier(Plan::kReady, at.index()));
     }
-    arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
+    arrive_as_reader<Plan::kHasRows || Plan::kKeepsScales>(block.key_empty(at.index()), lane);
   }
 
   // Until all have read what stood there, and the tiles are there if they are to be changed.

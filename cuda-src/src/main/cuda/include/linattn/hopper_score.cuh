@@ -53,7 +53,7 @@ struct Scores {
 
   // Whether this lane reads of a stage what threads wrote.
   __device__ __forceinline__ bool reads() const {
-    if constexpr (Plan::kNormalize) {
+    if constexpr (Plan::kNormalize || (Plan::kReverse && Plan::kKeepsScales)) {
       return true;
     } else if constexpr (Plan::kQueryGradient) {
       return (lane & 3) == 0;

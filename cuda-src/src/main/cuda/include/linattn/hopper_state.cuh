@@ -709,9 +709,7 @@ struct State {
         scale_outputs(outputs_frag, ratio);
       }
       if constexpr (Plan::kApart) {
-        if (lane == 0) {
-          barrier_arrive(block.query_empty(at.index()));
-        }
+        arrive_once_a_warp(block.query_empty(at.index()), lane);
       }
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());

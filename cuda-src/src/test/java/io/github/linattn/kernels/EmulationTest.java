@@ -16,12 +16,15 @@ import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /**
  * The device code on the host, a thread for each CUDA thread, against the quadratic form in double.
  */
+@Execution(ExecutionMode.CONCURRENT)
 class EmulationTest {
   @TempDir Path folder;
 
