@@ -77,7 +77,7 @@ void add_products(const TensorMap& map) {
       if (has("a read under way")) {
         load_word(rows_tile + 4 * (threadIdx.x % 32));
       }
-      if (has("an arrival for another") && threadIdx.x == kWarpgroup && chunk == 0) {
+      if (has("an arrival for another") && threadIdx.x == kWarpgroup && chunk == 4) {
         barrier_arrive(empty(0));
       }
       if (has("lanes at different instructions") && threadIdx.x % 32 == 3) {

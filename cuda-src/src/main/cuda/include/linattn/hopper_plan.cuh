@@ -187,7 +187,7 @@ struct HopperPlan {
   static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows || kGradientSums || kKeepsScales ? 32 : 1);
   // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
   static constexpr int kScoreArrivals =
-      kNormalize || (kReverse && kKeepsScales) ? kWarpgroup : kQueryGradient ? 32 : kReverse ? 44 : 4;
+      kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? (kKeepsScales ? 65 : 44) : 4;
   // Every lane of the warp that writes what threads read; of sums of 16-bit tensors one lane writes.
   static constexpr int kReadyArrivals = kAuxiliaryWarps + (kReverse || (kGradientSums && kConverted) ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.

@@ -181,15 +181,17 @@ struct ReverseScore : Scores<Plan> {
     if constexpr (Plan::kScalesRows) {
       const bool divides = block.args.gradient.task == kValueGradient;
       barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
-      const float key_scales[2] = {divides ? block.x_scale(rows_at.index(), chunk, row) : 1.0f,
-                                   divides ? block.x_scale(rows_at.index(), chunk, row + 8) : 1.0f};
-      lengths[0] = reciprocal(key_scales[0]);
-      lengths[1] = reciprocal(key_scales[1]);
       if (t == 0) {
         const uint32_t columns = block.columns(weights_at.index()) + row * 4;
-        store_float(columns, key_scales[0]);
-        store_float(columns + 32, key_scales[1]);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float scale = divides ? block.x_scale(rows_at.index(), chunk, row + 8 * i) : 1.0f;
+          store_float(columns + 32 * i, scale);
+          lengths[i] = reciprocal(scale);
+        }
       }
+      lengths[0] = __shfl_sync(kAllLanes, lengths[0], lane & 28);
+      lengths[1] = __shfl_sync(kAllLanes, lengths[1], lane & 28);
     }
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {

@@ -53,12 +53,12 @@ struct Scores {
 
   // Whether this lane reads of a stage what threads wrote.
   __device__ __forceinline__ bool reads() const {
-    if constexpr (Plan::kNormalize || (Plan::kReverse && Plan::kKeepsScales)) {
+    if constexpr (Plan::kNormalize) {
       return true;
     } else if constexpr (Plan::kQueryGradient) {
       return (lane & 3) == 0;
     } else if constexpr (Plan::kReverse) {
-      return lane < 4 || warp == 3;
+      return lane < 4 || warp == 3 || (Plan::kKeepsScales && (lane & 3) == 0);
     } else {
       return lane == 0;
     }
