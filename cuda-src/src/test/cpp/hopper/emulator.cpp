@@ -10,7 +10,7 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <unordered_map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -109,19 +109,13 @@ struct Meeting {
   bool join(int count, bool says);
 };
 
-// Of a thread at a barrier: in the phase of its last arrival, and in the first phase that it arrived in.
-struct Arrivals {
-  unsigned phase = 0;
-  int count = 0;
-  int first_count = 0;
-};
-
 struct MemoryBarrier {
   int arrivals = 0;  // of a phase; 0: not a barrier
   int pending = 0;
   long bytes = 0;
   unsigned phase = 0;
-  std::unordered_map<const Lane*, Arrivals> arrivals_of;
+  std::set<unsigned> first_threads;  // that arrived in the first phase
+  std::set<unsigned> threads;        // that have arrived in this one
 };
 
 struct Block {
@@ -295,8 +289,15 @@ MemoryBarrier& barrier_at(Block& block, uint32_t address) {
   return barrier;
 }
 
+// A warp that is a phase ahead ends it for one that has not arrived: so the same threads arrive in every phase.
 void end_phase_if_complete(MemoryBarrier& barrier) {
   if (barrier.pending == 0 && barrier.bytes == 0) {
+    if (barrier.phase == 0) {
+      barrier.first_threads = barrier.threads;
+    } else if (barrier.threads != barrier.first_threads) {
+      fail("a phase ends with arrivals of other threads than the first");
+    }
+    barrier.threads.clear();
     barrier.pending = barrier.arrivals;
     ++barrier.phase;
   }
@@ -592,23 +593,12 @@ void barrier_init(uint32_t barrier, int arrivals) {
   if (offset % 8 != 0) {
     fail("a barrier at %u", barrier);
   }
-  running->block->barriers[offset / 8] = {arrivals, arrivals, 0, 0, {}};
+  running->block->barriers[offset / 8] = {arrivals, arrivals, 0, 0, {}, {}};
 }
 
-// Of the phase that is under way: a warp that is a phase ahead ends it for those who have not arrived. A thread with
-// two roles may arrive twice, but then in every phase.
 void barrier_arrive(uint32_t barrier) {
   running_warp().reads.arrive();
-  MemoryBarrier& ours = barrier_at(block_of(barrier), barrier);
-  Arrivals& mine = ours.arrivals_of[running];
-  if (mine.phase != ours.phase) {
-    mine.first_count = mine.first_count == 0 ? mine.count : mine.first_count;
-    mine.phase = ours.phase;
-    mine.count = 0;
-  }
-  if (++mine.count > mine.first_count && mine.first_count > 0) {
-    fail("thread %u arrives %d times in a phase of barrier %u", running->thread, mine.count, barrier);
-  }
+  barrier_at(block_of(barrier), barrier).threads.insert(running->block->rank * kRankStep + running->thread);
   arrive(block_of(barrier), barrier);
   pause();
 }

@@ -85,7 +85,7 @@ class HopperEmulationTest {
           a count too large               | no end in sight
           no wait for an empty place      | an arrival too many at barrier
           no wait for the copy            | no end in sight
-          an arrival for another          | arrives 2 times in a phase of barrier
+          an arrival for another          | arrivals of other threads than the first
           a write without a fence         | sum 0, 0 is
           no wait for the products        | sum 0, 0 is
           a read under way                | may overtake a read of warp
