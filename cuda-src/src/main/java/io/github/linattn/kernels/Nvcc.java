@@ -1,7 +1,6 @@
 package io.github.linattn.kernels;
 
 import io.github.linattn.kernelgen.Architecture;
-import java.io.File;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -12,7 +11,6 @@ import java.util.List;
 import java.util.Optional;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
-import org.jspecify.annotations.Nullable;
 
 /**
  * NVIDIA's compiler.
@@ -42,7 +40,7 @@ public record Nvcc(Path executable, String version) {
   public static Search find() {
     String property = System.getProperty(PROPERTY, "");
     return property.isBlank()
-        ? firstOf(usualPlaces(System.getenv("CUDA_HOME"), System.getenv("PATH")))
+        ? firstOf(ToolkitPlaces.of("nvcc"))
         : firstOf(List.of(Path.of(property)));
   }
 
@@ -109,21 +107,5 @@ public record Nvcc(Path executable, String version) {
     } finally {
       process.destroy();
     }
-  }
-
-  private static List<Path> usualPlaces(@Nullable String cudaHome, @Nullable String path) {
-    List<Path> places = new ArrayList<>();
-    if (cudaHome != null && !cudaHome.isBlank()) {
-      places.add(Path.of(cudaHome, "bin", "nvcc"));
-    }
-    if (path != null) {
-      for (String folder : path.split(Pattern.quote(File.pathSeparator), -1)) {
-        if (!folder.isBlank() && Files.exists(Path.of(folder, "nvcc"))) {
-          places.add(Path.of(folder, "nvcc"));
-        }
-      }
-    }
-    places.add(Path.of("/usr/local/cuda/bin/nvcc"));
-    return places;
   }
 }
