@@ -18,8 +18,12 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.Callable;
+import java.util.function.Predicate;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
 
@@ -33,7 +37,8 @@ import picocli.CommandLine.Option;
       "Measure what the paper's figures 2 and 3 and its table 1 show: time and memory of forward and"
           + " backward against tokens and head dimension, beside the paper's kernels and a copy of"
           + " as many bytes; and errors, short sequences and decode steps. Attention of PyTorch and"
-          + " flash-linear-attention is timed beside it where Python can import them.",
+          + " flash-linear-attention is timed beside it where Python can import them. Where ncu is"
+          + " installed, it counts for figure 4 what moves between the GPU and its memory.",
       "Each point goes to DIR/points.json as it comes. A run that was broken off goes on where it"
           + " was: points that stand are not measured again.",
       "Exit code 1 if a result is wrong."
@@ -66,7 +71,8 @@ final class BenchPaperCommand implements Callable<Integer> {
       paramLabel = "NAME",
       split = ",",
       converter = Spelling.OfSweep.class,
-      description = "tokens, head-dims, crossover, accuracy, decode; all if left out")
+      description =
+          "tokens, head-dims, crossover, accuracy, decode, movement (needs ncu); all if left out")
   private List<PaperSweep> sweeps = List.of(PaperSweep.values());
 
   @Option(
@@ -106,21 +112,32 @@ final class BenchPaperCommand implements Callable<Integer> {
     try (var progress = new Progress(console.err(), "timing")) {
       boolean gpu;
       Run run;
+      boolean answers;
+      List<Task> counted;
       List<Problem> ofPeers;
+      Optional<DataMovement> movement;
       try (Backend here = KernelFamily.open(KernelFamily.CHUNKED, backend, console)) {
         gpu = here.memoryKind() == MemoryKind.DEVICE;
         run = gpu ? Machine.gpu() : Machine.cpu();
         requireSameMachine(file, run);
-        List<Task> tasks = missing(file, gpu ? Method.LINATTN : Method.CPU);
-        List<Task> ofPaper = gpu ? missing(file, Method.PAPER) : List.of();
+        List<Task> tasks =
+            missing(file, gpu ? Method.LINATTN : Method.CPU, BenchPaperCommand::isTimed);
+        List<Task> ofPaper =
+            gpu ? missing(file, Method.PAPER, BenchPaperCommand::isTimed) : List.of();
+        counted = missingCounts(file);
+        movement = counted.isEmpty() ? Optional.empty() : DataMovement.find(gpu, console);
         ofPeers = withoutPeers ? List.of() : missingOfPeers(file, gpu);
-        progress.expect(tasks.size() + ofPaper.size() + ofPeers.size());
-        boolean answers = time(here, tasks, run, file, progress);
+        int counts = movement.isPresent() ? counted.size() : 0;
+        progress.expect(tasks.size() + ofPaper.size() + counts + ofPeers.size());
+        answers = time(here, tasks, run, file, progress);
         if (answers && !ofPaper.isEmpty()) {
           try (Backend paper = KernelFamily.open(KernelFamily.PAPER, BackendChoice.CUDA, console)) {
-            time(paper, ofPaper, run, file, progress);
+            answers = time(paper, ofPaper, run, file, progress);
           }
         }
+      }
+      if (answers && movement.isPresent()) {
+        count(movement.get(), counted, run, file, progress);
       }
       // by now nothing of ours is left on the GPU
       timePeers(ofPeers, gpu, run, file, progress);
@@ -148,9 +165,9 @@ final class BenchPaperCommand implements Callable<Integer> {
   }
 
   /** What does not stand in the file yet; what was tried in vain comes last. */
-  private List<Task> missing(PointFile file, Method method) {
+  private List<Task> missing(PointFile file, Method method, Predicate<PaperSweep> wantedSweep) {
     List<Task> tasks = new ArrayList<>();
-    for (PaperSweep sweep : sweeps) {
+    for (PaperSweep sweep : sweeps.stream().filter(wantedSweep).toList()) {
       for (BenchCase each : sweep.ours(quick)) {
         var task = new Task(method, sweep, each);
         boolean wanted = method != Method.PAPER || each.precision().equals(EXACT);
@@ -161,6 +178,54 @@ final class BenchPaperCommand implements Callable<Integer> {
     }
     tasks.sort(Comparator.comparing(task -> file.has(task.problem())));
     return tasks;
+  }
+
+  private static boolean isTimed(PaperSweep sweep) {
+    return sweep != PaperSweep.MOVEMENT;
+  }
+
+  private List<Task> missingCounts(PointFile file) {
+    List<Task> tasks = new ArrayList<>();
+    for (Method method : List.of(Method.LINATTN, Method.PAPER)) {
+      tasks.addAll(missing(file, method, PaperSweep.MOVEMENT::equals));
+    }
+    return tasks;
+  }
+
+  /** Counts until ncu refuses; what has no kernels here gets no point. */
+  private void count(
+      DataMovement movement, List<Task> tasks, Run run, PointFile file, Progress progress)
+      throws IOException {
+    Run counted = run.with(Map.of("ncu", movement.version()));
+    Map<Task, List<String>> kernels = kernels(tasks);
+    for (Task task : tasks) {
+      List<String> ofCall = kernels.getOrDefault(task, List.of());
+      try {
+        if (!ofCall.isEmpty()) {
+          Ncu.Call call = movement.count(task.each, task.method, ofCall);
+          file.put(counted, BenchPoints.of(task.each, task.sweep.title(), task.method, call));
+        }
+      } catch (Ncu.RefusedException refused) {
+        console.note(Text.format("movement ends here: %s", Text.message(refused)));
+        return;
+      }
+      progress.step(task.problem().title());
+    }
+  }
+
+  /** As planned; the GPU is free again when ncu begins. */
+  private Map<Task, List<String>> kernels(List<Task> tasks) {
+    Map<Task, List<String>> kernels = new HashMap<>();
+    for (Method method : tasks.stream().map(Task::method).distinct().toList()) {
+      String family = method == Method.PAPER ? KernelFamily.PAPER : KernelFamily.CHUNKED;
+      try (Backend gpu = KernelFamily.open(family, BackendChoice.CUDA, console)) {
+        var bench = BenchRun.onGpu(gpu, false);
+        tasks.stream()
+            .filter(task -> task.method == method)
+            .forEach(task -> kernels.put(task, bench.kernels(task.each)));
+      }
+    }
+    return kernels;
   }
 
   private static void requireKnown(List<String> peers) {

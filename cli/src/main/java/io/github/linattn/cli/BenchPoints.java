@@ -48,7 +48,8 @@ final class BenchPoints {
             result.bound(),
             method == Method.CPU
                 ? null
-                : new Point.Choice(result.plan(), result.reason(), result.estimatedMicros())));
+                : new Point.Choice(result.plan(), result.reason(), result.estimatedMicros()),
+            null));
     points.add(
         Point.ok(problem.by(method.copy(), ""), samples(result, result.floor()), each.traffic()));
     for (BenchResult.Other other : result.others()) {
@@ -69,7 +70,8 @@ final class BenchPoints {
         null,
         Map.of(),
         result.bound(),
-        new Point.Choice(other.name(), "", other.estimatedMicros()));
+        new Point.Choice(other.name(), "", other.estimatedMicros()),
+        null);
   }
 
   private static Samples samples(BenchResult result, DeviceTimes times) {
@@ -110,6 +112,15 @@ final class BenchPoints {
             host.heapBytes(),
             List.of(host.micros() * 1e-3)),
         each.traffic());
+  }
+
+  /** What ncu counted of one call. */
+  static Point of(BenchCase each, String sweep, Method method, Ncu.Call call) {
+    return Point.ok(
+            each.problem(sweep, method.title()),
+            Samples.of(Clock.DEVICE, 1, false, 1, false, null, null, List.of(call.millis())),
+            each.traffic())
+        .with(new Point.Movement(call.bytes(), call.share()));
   }
 
   /**

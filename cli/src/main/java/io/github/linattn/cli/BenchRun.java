@@ -54,11 +54,15 @@ final class BenchRun {
 
   /** Whether this backend has kernels for a case. */
   boolean does(BenchCase problem) {
+    return !kernels(problem).isEmpty();
+  }
+
+  /** The kernels of one call in the order they run; none where this backend can't do the case. */
+  List<String> kernels(BenchCase problem) {
     try {
-      plan(problem);
-      return true;
+      return plan(problem).steps().stream().map(step -> step.split("[: ]", 2)[0]).toList();
     } catch (UnsupportedOperationException refused) {
-      return false;
+      return List.of();
     }
   }
 
@@ -149,11 +153,15 @@ final class BenchRun {
     return sets;
   }
 
+  /** Sets where memory is no limit. */
+  static int sets(BenchCase problem) {
+    return Math.clamp(Math.ceilDiv(BEYOND_CACHE, problem.footprint()), 2, MOST_SETS);
+  }
+
   /** Sets for this much free memory; 0 if there is too little for one. */
   static int sets(BenchCase problem, long workspaceBytes, long free) {
-    long wanted = Math.clamp(Math.ceilDiv(BEYOND_CACHE, problem.footprint()), 2, MOST_SETS);
     long fitting = Math.max(0, free - workspaceBytes - SPARE_BYTES) / BenchTensors.bytes(problem);
-    return (int) Math.min(wanted, fitting);
+    return (int) Math.min(sets(problem), fitting);
   }
 
   private List<BenchResult.Other> others(Timed timed, List<String> names) {

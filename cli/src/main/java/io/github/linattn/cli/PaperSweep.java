@@ -93,7 +93,19 @@ enum PaperSweep {
     List<BenchCase> peers(boolean quick) {
       return ours(quick);
     }
+  },
+  /** Figure 4: what moves between a GPU and its memory, which ncu counts; nothing is timed here. */
+  MOVEMENT {
+    @Override
+    List<BenchCase> ours(boolean quick) {
+      return TOKENS.ours(quick).stream()
+          .filter(each -> each.shape().tokens() <= MOST_COUNTED)
+          .toList();
+    }
   };
+
+  /** The profiler saves and restores what a kernel writes. */
+  private static final int MOST_COUNTED = 100_000;
 
   private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
   private static final List<Precision> OF_PEERS =

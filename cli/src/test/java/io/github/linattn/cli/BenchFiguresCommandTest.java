@@ -2,6 +2,7 @@ package io.github.linattn.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.github.linattn.DType;
 import io.github.linattn.cli.figures.Curve;
 import io.github.linattn.cli.figures.Figure;
 import io.github.linattn.cli.figures.Figures;
@@ -37,6 +38,7 @@ class BenchFiguresCommandTest {
           "backward-memory-head-dims-single",
           "forward-moving-data",
           "backward-moving-data",
+          "forward-moving-data-time",
           "forward-crossover",
           "roofline",
           "accuracy",
@@ -52,6 +54,9 @@ class BenchFiguresCommandTest {
   static void measure() throws IOException {
     PointFile file = PointFile.open(folder.resolve("points.json"));
     for (PaperSweep sweep : PaperSweep.values()) {
+      if (sweep == PaperSweep.MOVEMENT) {
+        continue; // most machines have no ncu
+      }
       for (BenchCase each : sweep.ours(false)) {
         double work = work(each);
         put(file, each, sweep, "linattn", 1e-10 * work * each.shape().keyDim() + 2e-3);
@@ -100,6 +105,7 @@ class BenchFiguresCommandTest {
             each.memoryBytes(0),
             Map.of("o", 1e-7 * Math.sqrt(each.shape().tokens())),
             1e-2,
+            null,
             null));
   }
 
@@ -140,10 +146,7 @@ class BenchFiguresCommandTest {
   }
 
   private static Figure figure(String name) {
-    return Figures.of(points).stream()
-        .filter(figure -> figure.name().equals(name))
-        .findFirst()
-        .orElseThrow();
+    return named(Figures.of(points), name);
   }
 
   private static List<String> legend(String name) {
@@ -169,6 +172,53 @@ class BenchFiguresCommandTest {
     assertThat(legend("accuracy")).contains("linattn f32 tf32, positive");
     assertThat(figure("forward-time-tokens-half").title())
         .isEqualTo("forward, 16 bits, B=4 H=16 D=128, A GPU");
+  }
+
+  @Test
+  void movingDataIsCountedWhereItCanBe() throws IOException {
+    assertThat(legend("forward-moving-data"))
+        .hasSize(5)
+        .allMatch(name -> name.matches("linattn .*, from the copy floor"));
+
+    PointFile file = PointFile.open(empty.resolve("points.json"));
+    for (Measured each : points) {
+      file.put(RUN, each.point());
+    }
+    for (BenchCase each : PaperSweep.MOVEMENT.ours(false)) {
+      if (each.precision().dtype() == DType.BF16) {
+        Ncu.Call call = new Ncu.Call(2, 1000, 0.75);
+        file.put(RUN, BenchPoints.of(each, "movement", Method.LINATTN, call));
+      }
+    }
+    List<Figure> figures = Figures.of(file.measured());
+    Figure share = named(figures, "forward-moving-data");
+    assertThat(share.curves()).hasSize(1 + 5);
+    Curve counted = share.curves().getFirst();
+    assertThat(counted.name()).isEqualTo("linattn bf16, counted by ncu");
+    assertThat(counted.style()).isEqualTo(Curve.Style.JOINED);
+    assertThat(counted.marks()).hasSize(5).allMatch(mark -> mark.y() == 0.75);
+    Curve beyond = named(share, "linattn bf16, from the copy floor");
+    assertThat(beyond.style()).isEqualTo(Curve.Style.DASHED);
+    assertThat(beyond.marks()).extracting(Curve.Mark::x).containsExactly(300_000.0);
+    assertThat(named(share, "linattn f16, from the copy floor").marks()).hasSize(6);
+    assertThat(named(figures, "forward-moving-data-time").curves().getFirst().marks())
+        .allMatch(mark -> mark.y() == 1.5);
+    assertThat(Cli.run("bench", "figures", empty).exitCode()).isZero();
+    assertThat(empty.resolve("forward-moving-data.csv"))
+        .content()
+        .contains("\"linattn bf16, counted by ncu\",1000.0,0.75,OK")
+        .contains("\"linattn f16, from the copy floor\",1000.0,");
+  }
+
+  private static Figure named(List<Figure> figures, String name) {
+    return figures.stream().filter(each -> each.name().equals(name)).findFirst().orElseThrow();
+  }
+
+  private static Curve named(Figure figure, String name) {
+    return figure.curves().stream()
+        .filter(each -> each.name().equals(name))
+        .findFirst()
+        .orElseThrow();
   }
 
   @Test

@@ -149,6 +149,22 @@ class BenchPaperCommandTest {
   }
 
   @Test
+  void aCpuCountsNoMovement() throws IOException {
+    Cli cli = paper("--sweep=movement", "--no-peers");
+    assertThat(cli.exitCode()).as(cli.err()).isZero();
+    assertThat(cli.err()).containsOnlyOnce("movement is left out: ncu counts what moves on a GPU");
+    assertThat(points()).isEmpty();
+    assertThat(paper("--help").out()).contains("movement (needs ncu)");
+  }
+
+  @Test
+  void movementIsCountedOfUpTo100000Tokens() {
+    assertThat(PaperSweep.MOVEMENT.ours(false))
+        .hasSize(5 * 2 * 5)
+        .allMatch(each -> each.shape().tokens() <= 100_000);
+  }
+
+  @Test
   void theTableTellsWhatHasNoTime() {
     Problem problem =
         BenchCase.of(HostTime.SHAPE, new Precision(DType.BF16, Mode.DEFAULT))

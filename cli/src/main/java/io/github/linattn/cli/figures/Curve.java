@@ -18,6 +18,8 @@ public record Curve(String name, List<Mark> marks, Style style) {
   public enum Style {
     /** Dots that a line joins. */
     JOINED,
+    /** Dots that a dashed line joins: found in another way than those of a joined one. */
+    DASHED,
     /** Dots alone. */
     DOTS,
     /** A line alone: what was not measured here, but follows. */

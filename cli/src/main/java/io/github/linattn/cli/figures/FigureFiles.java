@@ -147,9 +147,15 @@ public final class FigureFiles {
             shown.stream().mapToDouble(Mark::x).toArray(),
             shown.stream().mapToDouble(Mark::y).toArray());
     boolean line = curve.style() == Curve.Style.LINE;
-    boolean dots = curve.style() == Curve.Style.DOTS;
     series.setMarker(line ? SeriesMarkers.NONE : marker).setMarkerColor(colour);
-    series.setLineColor(colour).setLineStyle(dots ? SeriesLines.NONE : new BasicStroke(2));
+    series
+        .setLineColor(colour)
+        .setLineStyle(
+            switch (curve.style()) {
+              case JOINED, LINE -> new BasicStroke(2);
+              case DASHED -> SeriesLines.DASH_DASH;
+              case DOTS -> SeriesLines.NONE;
+            });
   }
 
   private static void cross(
@@ -166,7 +172,7 @@ public final class FigureFiles {
   private static final String COLUMNS =
       "curve,x,y,status,why,sweep,method,pass,batch,heads,kv_heads,tokens,key_dim,value_dim,context,"
           + "dtype,mode,causal,normalize,data,median_ms,least_ms,most_ms,samples,calls,graph,"
-          + "first_ms,bytes,memory_bytes,started,machine,driver,clocks,commit,versions";
+          + "first_ms,bytes,moved_bytes,memory_bytes,started,machine,driver,clocks,commit,versions";
 
   private static List<String> csv(Figure figure) {
     List<String> lines = new ArrayList<>();
@@ -218,6 +224,7 @@ public final class FigureFiles {
             samples == null ? null : samples.graph(),
             samples == null ? null : samples.firstMillis(),
             point.bytes(),
+            point.movement() == null ? null : point.movement().bytes(),
             point.memoryBytes(),
             run.started(),
             run.machine(),

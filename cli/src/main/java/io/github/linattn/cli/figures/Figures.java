@@ -3,6 +3,7 @@ package io.github.linattn.cli.figures;
 import io.github.linattn.cli.figures.Curve.Mark;
 import io.github.linattn.cli.points.Measured;
 import io.github.linattn.cli.points.Point;
+import io.github.linattn.cli.points.Point.Movement;
 import io.github.linattn.cli.points.Problem;
 import io.github.linattn.cli.points.Status;
 import java.util.ArrayList;
@@ -15,9 +16,12 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.function.ToDoubleFunction;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /** The figures that points have enough for. */
 public final class Figures {
@@ -39,7 +43,7 @@ public final class Figures {
       for (Types types : Types.values()) {
         all.addAll(figures.scaling(pass, types));
       }
-      all.add(figures.movingData(pass));
+      all.addAll(figures.movingData(pass));
       all.add(figures.crossover(pass));
     }
     all.add(figures.roofline());
@@ -138,29 +142,71 @@ public final class Figures {
   }
 
   /**
-   * Figure 4 of the paper: the share of the time that moving data takes, here the time in which the
-   * same device copies the bytes that have to be read and written.
+   * Figure 4 of the paper, the share of the time that moving data takes, and how much that is.
+   * Where ncu has counted, it is the share of the rate that memory could sustain; else the time in
+   * which the same device copies the bytes that have to be read and written.
    */
-  private Figure movingData(String pass) {
-    List<Measured> chosen =
+  private List<Figure> movingData(String pass) {
+    List<Measured> counted =
+        points.stream()
+            .filter(each -> isOf(each, "movement", pass))
+            .filter(each -> each.point().movement() != null)
+            .toList();
+    Set<String> titles =
+        counted.stream().map(each -> each.point().problem().title()).collect(Collectors.toSet());
+    List<Measured> timed =
         points.stream()
             .filter(each -> isOf(each, Axis.TOKENS.sweep, pass))
             .filter(each -> each.point().problem().method().equals(OURS))
+            .filter(each -> !titles.contains(each.point().problem().title()))
             .toList();
     Map<Problem, Double> copies = new LinkedHashMap<>();
     points.forEach(each -> copies.put(each.point().problem(), each.point().millis()));
-    return new Figure(
-        pass + "-moving-data",
-        title(chosen, pass + ": share of moving data, timed by a copy of as many bytes"),
-        "N",
-        "copy / all",
-        false,
+    ToDoubleFunction<Point> share =
+        point -> {
+          Movement movement = point.movement();
+          return movement == null
+              ? copies.getOrDefault(point.problem().by(COPY, ""), Double.NaN) / point.millis()
+              : movement.share();
+        };
+    List<Measured> chosen = Stream.concat(counted.stream(), timed.stream()).toList();
+    return List.of(
+        new Figure(
+            pass + "-moving-data",
+            title(chosen, pass + ": share of moving data"),
+            "N",
+            "share",
+            false,
+            movement(counted, timed, share)),
+        new Figure(
+            pass + "-moving-data-time",
+            title(chosen, pass + ": time of moving data"),
+            "N",
+            "milliseconds",
+            true,
+            movement(counted, timed, point -> share.applyAsDouble(point) * point.millis())));
+  }
+
+  /** What was counted, then what was not. */
+  private static List<Curve> movement(
+      List<Measured> counted, List<Measured> timed, ToDoubleFunction<Point> y) {
+    Function<Measured, Double> tokens = each -> (double) each.point().problem().tokens();
+    List<Curve> curves = new ArrayList<>();
+    curves.addAll(
         curves(
-            chosen,
-            Figures::methodAndPrecision,
-            Problem::tokens,
-            point ->
-                copies.getOrDefault(point.problem().by(COPY, ""), Double.NaN) / point.millis()));
+            counted,
+            problem -> methodAndPrecision(problem) + ", counted by ncu",
+            tokens,
+            y,
+            Curve.Style.JOINED));
+    curves.addAll(
+        curves(
+            timed,
+            problem -> methodAndPrecision(problem) + ", from the copy floor",
+            tokens,
+            y,
+            Curve.Style.DASHED));
+    return curves;
   }
 
   /** Where linear attention overtakes softmax attention. */

@@ -17,6 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param errors relative to the double reference, by quantity; null for one that is not finite
  * @param bound the largest error allowed; da and db may have more
  * @param choice what the planner chose, null where nothing was planned
+ * @param movement what counters of the device told; null where none were read
  */
 public record Point(
     Problem problem,
@@ -28,7 +29,16 @@ public record Point(
     @Nullable Long memoryBytes,
     Map<String, @Nullable Double> errors,
     @Nullable Double bound,
-    @Nullable Choice choice) {
+    @Nullable Choice choice,
+    @Nullable Movement movement) {
+
+  /**
+   * What moved between the device and its memory in one call.
+   *
+   * @param bytes read and written
+   * @param share of the rate that the memory could sustain, over the time of the kernels: 0 to 1
+   */
+  public record Movement(long bytes, double share) {}
 
   /**
    * What the planner chose.
@@ -60,17 +70,23 @@ public record Point(
 
   /** A point that was timed. */
   public static Point ok(Problem problem, Samples samples, long bytes) {
-    return new Point(problem, 0, Status.OK, "", samples, bytes, null, Map.of(), null, null);
+    return new Point(problem, 0, Status.OK, "", samples, bytes, null, Map.of(), null, null, null);
+  }
+
+  /** The same point, with what counters told. */
+  public Point with(Movement counted) {
+    return new Point(
+        problem, run, status, why, samples, bytes, memoryBytes, errors, bound, choice, counted);
   }
 
   /** A point that was not timed. */
   public static Point without(Problem problem, Status status, String why) {
-    return new Point(problem, 0, status, why, null, 0, null, Map.of(), null, null);
+    return new Point(problem, 0, status, why, null, 0, null, Map.of(), null, null, null);
   }
 
   Point with(int newRun) {
     return new Point(
-        problem, newRun, status, why, samples, bytes, memoryBytes, errors, bound, choice);
+        problem, newRun, status, why, samples, bytes, memoryBytes, errors, bound, choice, movement);
   }
 
   /** Milliseconds of one call; NaN where nothing was timed or the result is wrong. */

@@ -47,7 +47,8 @@ class PointFileTest {
         77L,
         errors,
         5e-3,
-        new Point.Choice("one pass", "why: µs", 170));
+        new Point.Choice("one pass", "why: µs", 170),
+        new Point.Movement(1L << 41, 0.5));
   }
 
   @Test
@@ -107,6 +108,14 @@ class PointFileTest {
     assertThat(PointFile.point(PointFile.line(full()))).isEqualTo(full());
     assertThatThrownBy(() -> PointFile.point("Warning: no GPU"))
         .hasMessage("no point: Warning: no GPU");
+  }
+
+  @Test
+  void aPointOfAnOlderFileHasNoMovement() {
+    String line = PointFile.line(full());
+    String older = line.replaceAll("\"movement\":\\{[^}]*},", "");
+    assertThat(older).isNotEqualTo(line);
+    assertThat(PointFile.point(older).movement()).isNull();
   }
 
   @Test

@@ -112,6 +112,92 @@ final class CommandsTest {
         .anyMatch(text -> text.contains("cudaLaunchKernelExC failed: cudaErrorIllegalAddress"));
   }
 
+  @Test
+  void movementIsWhatNcuPrintsOrNothing() throws IOException {
+    Path home = Files.createDirectories(folder.resolve("home"));
+    Files.writeString(home.resolve("linattn"), "");
+    Path out = folder.resolve("movement");
+    Path ncu = home.resolve("ncu");
+    Path calls = home.resolve("calls");
+    String before = System.setProperty("linattn.home", home.toString());
+    System.setProperty("linattn.ncu", ncu.toString());
+    try {
+      assertThat(movement(out)).contains("movement is left out: there is no ncu; tried " + ncu);
+      script(ncu, "echo '==ERROR== ERR_NVGPUCTRPERM - no permission'; echo x >> '" + calls + "'");
+      assertThat(movement(out))
+          .containsOnlyOnce("movement ends here: ERR_NVGPUCTRPERM - no permission");
+      assertThat(calls).hasContent("x");
+      assertThat(out.resolve("points.json")).doesNotExist();
+
+      script(ncu, PRINT_EACH_KERNEL + "echo x >> '" + calls + "'");
+      assertThat(movement(out)).doesNotContain("movement is left out", "movement ends");
+      long counted = Files.lines(calls).count() - 1;
+      assertThat(counted).isGreaterThan(10);
+      List<String> points =
+          Files.readAllLines(out.resolve("points.json")).stream()
+              .filter(line -> line.contains("\"sweep\":\"movement\""))
+              .toList();
+      assertThat(points)
+          .hasSize((int) counted)
+          .allMatch(line -> line.contains("\"share\":0.5") && line.contains("\"status\":\"OK\""));
+      assertThat(out.resolve("points.json")).content().contains("\"ncu\":\"2025.3.1.0\"");
+      movement(out);
+      assertThat(calls).as("counted again").content().hasLineCount((int) counted + 1);
+    } finally {
+      System.clearProperty("linattn.ncu");
+      if (before == null) {
+        System.clearProperty("linattn.home");
+      } else {
+        System.setProperty("linattn.home", before);
+      }
+    }
+  }
+
+  /**
+   * In the shell: a line of CSV for each metric of each kernel that is asked for, in this order.
+   */
+  private static final String PRINT_EACH_KERNEL =
+      """
+      for argument; do case "$argument" in regex:*) names=${argument#regex:^(} ;; esac; done
+      echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+      id=0
+      row() { printf '"%s","%s","%s","%s","%s"\\n' "$id" "$name" "$@"; }
+      for name in $(echo "${names%)$}" | tr '|' ' '); do
+        row dram__bytes.sum byte 1,000
+        row gpu__time_duration.sum ns 2,000
+        row dram__throughput.avg.pct_of_peak_sustained_elapsed % 50
+        id=$((id + 1))
+      done
+      """;
+
+  private static void script(Path file, String body) throws IOException {
+    String version = "if [ \"$1\" = --version ]; then echo Version 2025.3.1.0; exit; fi\n";
+    Files.writeString(file, "#!/bin/sh\n" + version + body + "\n");
+    assertThat(file.toFile().setExecutable(true)).isTrue();
+  }
+
+  /** What it says beside its results; it never fails for what ncu does not do. */
+  private static String movement(Path out) {
+    CudartDouble.load().reset();
+    var err = new ByteArrayOutputStream();
+    String[] args = {
+      "bench",
+      "paper",
+      "--quick",
+      "--sweep=movement",
+      "--no-peers",
+      "--backend=cuda",
+      "--out=" + out
+    };
+    int status =
+        Main.run(
+            args,
+            new PrintStream(new ByteArrayOutputStream(), true, UTF_8),
+            new PrintStream(err, true, UTF_8));
+    assertThat(status).as(err.toString(UTF_8)).isZero();
+    return err.toString(UTF_8);
+  }
+
   private static String[] with(String[] command, String option) {
     return Stream.concat(Arrays.stream(command), Stream.of(option)).toArray(String[]::new);
   }
