@@ -18,11 +18,15 @@
 //
 // A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item is
 // all tokens of a batch row, so that copies bring zeros for rows past its end, and do not write them.
+//
+// Of fp16 w comes in a power of two, the unit of a chunk, which brings w, E and the sums over the tokens after into the
+// range; these sums follow it, and d, da and all outputs leave it. S has a power of two of its own where it is large.
 #pragma once
 
 #include <cstddef>
 
 #include "linattn/hopper_outputs.cuh"
+#include "linattn/hopper_scales.cuh"
 #include "linattn/hopper_score.cuh"
 #include "linattn/hopper_state.cuh"
 #include "linattn/hopper_tiles.cuh"
@@ -40,10 +44,10 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   using Base = HopperPlan<Spec_>;
   static constexpr bool kIsKey = kIsKey_;
   static constexpr bool kOneSweep = true;
-  static_assert(Base::kHeadDim == 128 && !Base::kConverted && !Base::kScaled, "what its registers suffice for");
+  static_assert(Base::kHeadDim == 128 && !Base::kConverted, "what its registers suffice for");
   static constexpr bool kWeighsInState = false;
-  // Operands have the range of fp32, so that outputs are finite where scores and sums are: these are looked at.
-  static constexpr bool kMarksInSums = true;
+  // Where operands have the range of fp32 outputs are finite where scores and sums are: these are looked at.
+  static constexpr bool kMarksInSums = !Base::kScaled;
   static constexpr bool kMarksOutputs = false;
   static constexpr bool kFormsDelta = true;
   static constexpr bool kMerged = true;  // operands are made of few columns of a state at a time
@@ -68,11 +72,15 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   // other part of the chunk before, which its peer sent once it had left all but two chunks before that.
   static constexpr int kDeltaParts = 2;
   static constexpr int kRowPlaces = 4;
-  static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4;
+  // Behind them the unit of w.
+  static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4 + (Base::kScaled ? 16 : 0);
   static constexpr int kRatiosOffset = kOnesOffset + Base::kExtraBytes;  // a / b
   static constexpr int kRowValuesOffset = kRatiosOffset + Base::kChunk * 4;
   static constexpr int kPartialsOffset = kRowValuesOffset + kRowPlaces * kRowBytesOfChunk;
-  static constexpr int kBarriersOffset = kPartialsOffset + Base::kPartialsBytes;
+  // What the unit follows, and what it is found by.
+  static constexpr int kScalesOffset = kPartialsOffset + Base::kPartialsBytes;
+  static constexpr int kExtentsOffset = kScalesOffset + (Base::kScaled ? 16 : 0);
+  static constexpr int kBarriersOffset = kExtentsOffset + (Base::kScaled ? 32 : 0);
 
   static constexpr int kFull = 0;
   static constexpr int kEmpty = kFull + Base::kStages;
@@ -90,6 +98,13 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kPrefixGroup = kStateGroup + Base::kBeside;
   static constexpr int kThreads = (kPrefixGroup + 1) * kWarpgroup;
   static constexpr int kSummingWarps = 4 * (kIsKey ? kStateGroup : kPrefixGroup);
+};
+
+// What bounds the unit of w: operands are at most kMaxHalf. One word each in shared memory.
+enum UnitLimit {
+  kRowLimit,    // of b / g and of elements of w and E, for each of b / g
+  kStateLimit,  // of elements of the sum over the tokens after, for each token and of b / g
+  kStartLimit   // of what that sum starts from
 };
 
 // What roles know of the tiles of a stage, by the task of the block.
@@ -162,6 +177,21 @@ struct SweepTiles {
     return block.deltas(place) + Plan::kDeltaParts * Plan::kChunk * 4;
   }
 
+  // The unit of w of a chunk, and what it is a part of.
+  __device__ __forceinline__ uint32_t unit_address(int place) const {
+    return constants(place) + Plan::kChunk * 4;
+  }
+  __device__ __forceinline__ float unit(int place) const {
+    return Plan::kScaled ? load_float(unit_address(place)) : 1.0f;
+  }
+  // 1 / the unit.
+  __device__ __forceinline__ float inverse_unit(int place) const {
+    return Plan::kScaled ? inverse_of_power(load_float(unit_address(place))) : 1.0f;
+  }
+  __device__ __forceinline__ uint32_t limit_address(UnitLimit limit) const {
+    return block.base + Plan::kScalesOffset + limit * 4;
+  }
+
   // What a warp has of b da; not finite where its scores are not.
   __device__ __forceinline__ void tell(double sum) const {
     sum = sum_lanes(sum);
@@ -217,7 +247,7 @@ struct SweepScore : Scores<Plan> {
       ask(chunk + 2);
       barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
       const int num_rows = block.rows(chunk);
-      weigh_rows(num_rows);
+      weigh_rows(num_rows, unit_of(chunk, num_rows));
       send_delta(num_rows);
       barrier_arrive(tiles.ready(at.index()));
       barrier_wait(tiles.ready(at.index()), at.parity());
@@ -239,11 +269,34 @@ struct SweepScore : Scores<Plan> {
     }
   }
 
+  // The largest power of two that all the limits allow; every warp finds it.
+  __device__ __forceinline__ float unit_of(int chunk, int num_rows) const {
+    if constexpr (!Plan::kScaled) {
+      return 1.0f;
+    }
+    float least = INFINITY;
+#pragma unroll
+    for (int row = lane; row < Plan::kChunk; row += kWarp) {
+      const float g = load_float(block.normalizers(rows_at.index()) + row * 4);
+      least = fminf(least, row < num_rows ? fabsf(g) : INFINITY);
+    }
+    const float weight = fabsf(slope) * reciprocal(-max_lanes<kWarp>(-least));
+    const float tokens = static_cast<float>(block.work.tokens - block.first_token(chunk));
+    const float row_limit = fmaxf(load_float(tiles.limit_address(kRowLimit)),
+                                  load_float(tiles.limit_address(kStateLimit)) * tokens);
+    const float limit = fmaf(weight, row_limit, load_float(tiles.limit_address(kStartLimit)));
+    const float unit = power_of_two(exponent_of(kMaxHalf * reciprocal(limit)));
+    if (warp == 0 && lane == 0) {
+      store_float(tiles.unit_address(rows_at.index()), unit);
+    }
+    return unit;
+  }
+
   // Rows of dO times b / g, those of this warp.
-  __device__ __forceinline__ void weigh_rows(int num_rows) const {
+  __device__ __forceinline__ void weigh_rows(int num_rows, float unit) const {
     const int own = warp * kRows + (lane & 15);
     const float weight =
-        own < num_rows ? slope * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
+        own < num_rows ? unit * slope * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
     const uint32_t tile = tiles.output_gradient(at.index());
 #pragma unroll 1
     for (int i = 0; i < kRows / 4; ++i) {
@@ -258,11 +311,9 @@ struct SweepScore : Scores<Plan> {
     __syncwarp();
   }
   __device__ __forceinline__ static uint4 weighed(const uint4& unit, float factor) {
-    return make_uint4(weighed(unit.x, factor), weighed(unit.y, factor), weighed(unit.z, factor),
-                      weighed(unit.w, factor));
-  }
-  __device__ __forceinline__ static uint32_t weighed(uint32_t pair, float factor) {
-    return Half::pack(Half::low(pair) * factor, Half::high(pair) * factor);
+    const float2 factors = make_float2(factor, factor);
+    return make_uint4(Half::weigh(unit.x, factors), Half::weigh(unit.y, factors), Half::weigh(unit.z, factors),
+                      Half::weigh(unit.w, factors));
   }
 
   // o . w of 64 columns, the diagonal of a product of tiles, to both blocks.
@@ -313,13 +364,14 @@ struct SweepScore : Scores<Plan> {
       const float delta = load_float(word) + load_float(word + Plan::kChunk * 4);
       store_float(tiles.constants(rows_at.index()) + row * 4, -delta);
       sum -= num_rows * later_delta;
-      later_delta += delta;
+      const float inverse = tiles.inverse_unit(rows_at.index());
+      later_delta += delta * inverse;
       if (Plan::kIsKey && row < num_rows) {  // for a repair
         const ItemWork& work = block.work;
         block.args.gradient.delta[(static_cast<int64_t>(work.batch) * block.chunked().heads + work.head) *
                                       block.chunked().tokens +
                                   work.start + block.first_token(chunk) + row] =
-            delta * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;
+            delta * inverse * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;
       }
     }
     named_barrier(kBarrier, kWarpgroup);
@@ -379,7 +431,7 @@ struct SweepScore : Scores<Plan> {
     if (warp == 3) {
       this->template store_constants<kConstantParts>(buffer, load_float2(constants + 8 * lane));
     }
-    sum += entries ? entries_sum : 0.0f * entries_sum;
+    sum += entries ? entries_sum * tiles.inverse_unit(rows_at.index()) : 0.0f * entries_sum;
     publish_to_async_proxy();
     barrier_arrive(tiles.weights_full(buffer));
   }
@@ -446,6 +498,7 @@ struct SweepState {
       walk(chunk, at);
       at.advance();
     }
+    scale_sums(inverse_after(block.num_chunks - 1));
     outputs.finish();
     state.finish();
     if constexpr (!Plan::kIsKey) {
@@ -469,15 +522,34 @@ struct SweepState {
     }
   }
 
+  // What takes the sums after a chunk out of their unit. Read where it is used: a register would be one too many.
+  __device__ __forceinline__ float inverse_after(int chunk) const {
+    return chunk < 0 ? 1.0f : tiles.inverse_unit(chunk % Plan::kRowPlaces);
+  }
+
+  __device__ __forceinline__ void scale_sums(float ratio) {
+    if (Plan::kScaled && ratio != 1.0f) {
+      State<Plan>::scale_all(state.state_frag, ratio);
+      outputs.first_sum *= ratio;
+      outputs.second_sum *= ratio;
+      first_rows *= ratio;
+      second_rows *= ratio;
+    }
+  }
+
   __device__ __forceinline__ void walk(int chunk, const RingPosition<Plan::kStages>& at) {
     const int lane = outputs.lane;
     float outputs_frag[36];
     outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
     barrier_wait(tiles.full(at.index()), at.parity());
     const uint64_t query = operand(block.query(at.index(), 0));
+    if constexpr (Plan::kScaled) {
+      barrier_wait(tiles.ready(at.index()), at.parity());
+      scale_sums(tiles.unit(chunk % Plan::kRowPlaces) * inverse_after(chunk - 1));
+    }
     multiply_state<!Plan::kIsKey>(state, outputs_frag, query);
     if constexpr (!Plan::kIsKey) {
-      add_values(at.index());
+      add_values(chunk, at.index());
     }
     const int buffer = tiles.weights_buffer(chunk);
     barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
@@ -509,9 +581,19 @@ struct SweepState {
   }
 
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, int buffer) {
+    if constexpr (Plan::kScaled) {
+      const float inverse = inverse_after(chunk);
+      const float first = outputs.first_sum * inverse;
+      const float second = outputs.second_sum * inverse;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      outputs_frag[i] += i % 4 < 2 ? outputs.first_sum : outputs.second_sum;
+      for (int i = 0; i < 32; ++i) {
+        outputs_frag[i] = fmaf(outputs_frag[i], inverse, i % 4 < 2 ? first : second);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        outputs_frag[i] += i % 4 < 2 ? outputs.first_sum : outputs.second_sum;
+      }
     }
     outputs.add_value_sums(outputs_frag[32] + outputs_frag[33], outputs_frag[34] + outputs_frag[35]);
     barrier_arrive(tiles.weights_empty(buffer));
@@ -529,7 +611,7 @@ struct SweepState {
 
   // The sum of the chunk's v with the rows after. By products of their own, while the weights are not there yet:
   // beside others they would take registers.
-  __device__ __forceinline__ void add_values(int stage) {
+  __device__ __forceinline__ void add_values(int chunk, int stage) {
     float values_frag[4] = {};  // in each column
     pin(values_frag);
     products_fence();
@@ -542,7 +624,7 @@ struct SweepState {
     products_commit();
     products_wait<0>();
     pin(values_frag);
-    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows);
+    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows) * inverse_after(chunk);
   }
 };
 
@@ -556,9 +638,11 @@ struct SweepPrefix {
   const Block<Plan>& block;
   const HopperOneSweepArguments& args;
   SweepTiles<Plan> tiles;
-  Outputs<Plan>& outputs;  // its buffer and its barrier; its sums serve as marks
+  Outputs<Plan>& outputs;  // its buffer and its barrier
   State<Plan>& state;
   float key_sums_frag[4];  // z of this thread's two columns, twice each
+  float scale = 1.0f;      // of S as an operand
+  float mark = 0.0f;       // NaN once S was not finite, or not good enough
 
   __device__ __forceinline__ SweepPrefix(const HopperOneSweepArguments& all, State<Plan>& sums)
       : block(sums.block), args(all), tiles(sums.block), outputs(sums.outputs), state(sums) {}
@@ -572,9 +656,10 @@ struct SweepPrefix {
     take(0);
     wait_for_take();
     if (block.num_chunks == 1) {
-      outputs.first_sum = sum_of_state<Plan>(state);  // a mark, where its keys or values are not finite
+      mark = sum_of_state<Plan>(state);  // where its keys or values are not finite
       load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
     }
+    find_scale();
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const bool is_next_first = chunk + 2 == block.num_chunks;
@@ -646,7 +731,15 @@ struct SweepPrefix {
     float outputs_frag[36];
     barrier_wait(tiles.ready(at.index()), at.parity());
     const uint64_t query = operand(tiles.output_gradient(at.index()));
-    multiply_state<false>(state, outputs_frag, query);
+    if (Plan::kScaled && scale != 1.0f) {
+      State<Plan>::scale_all(state.state_frag, scale);
+    }
+    multiply_state<Plan::kScaled>(state, outputs_frag, query);
+    if (Plan::kScaled && scale != 1.0f) {
+      const float back = inverse_of_power(scale);
+      State<Plan>::scale_all(state.state_frag, back);
+      State<Plan>::scale_outputs(outputs_frag, back);
+    }
     const int buffer = tiles.entries_buffer(chunk);
     barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
     pin(outputs_frag);
@@ -672,14 +765,27 @@ struct SweepPrefix {
     wait_for_take();
   }
 
-  // Of S after the item's first chunk, for start_from_first().
-  __device__ __forceinline__ void keep_largest() const {
+  // Of the rows of this warp.
+  __device__ __forceinline__ float largest_of_state() const {
     float largest = 0.0f;
 #pragma unroll
     for (int i = 0; i < Plan::kStateRegisters; ++i) {
       largest = fmaxf(largest, fabsf(state.state_frag[0][i]));
     }
-    largest = max_lanes<kWarp>(largest);
+    return max_lanes<kWarp>(largest);
+  }
+
+  // S shrinks as chunks are taken out of it; where it grows beyond the range outputs are marked.
+  __device__ __forceinline__ void find_scale() {
+    if constexpr (Plan::kScaled) {
+      const float largest = largest_of_state();
+      scale = largest > kMaxHalf ? power_of_two(exponent_of(kMaxHalf) - 1 - exponent_of(largest)) : 1.0f;
+    }
+  }
+
+  // Of S after the item's first chunk, for start_from_first().
+  __device__ __forceinline__ void keep_largest() const {
+    const float largest = largest_of_state();
     if (outputs.lane == 0) {
       store_float(largest_word(), largest);
     }
@@ -690,7 +796,7 @@ struct SweepPrefix {
 
   // Before the first chunk S is known: what has come of it says how good it was.
   __device__ __forceinline__ void start_from_first() {
-    outputs.first_sum = sum_of_state<Plan>(state);  // a mark: products with NaN leave NaN
+    mark = sum_of_state<Plan>(state);  // products with NaN leave NaN
     float left = 0.0f;
     load(args.first_state, args.first_key_sum, [&](float& element, float x) {
       left = fmaxf(left, fabsf(element - x));
@@ -700,13 +806,15 @@ struct SweepPrefix {
     const float largest = load_float(largest_word());
     left = max_lanes<kWarp>(left);
     if (largest > 0.0f && left > kMostLeft * largest) {
-      outputs.first_sum = NAN;
+      mark = NAN;
     }
+    find_scale();
   }
 
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, const float (&key_sums)[2]) {
     const int place = chunk % Plan::kRowPlaces;
     const uint32_t words = tiles.constants(place) + (outputs.lane & 3) * 8;
+    [[maybe_unused]] const float inverse = tiles.inverse_unit(place);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float2 constant = load_float2(words + j * 32);
@@ -714,6 +822,9 @@ struct SweepPrefix {
       for (int i = 0; i < 4; ++i) {
         float& output = outputs_frag[4 * j + i];
         output = fmaf(i % 2 == 0 ? constant.x : constant.y, key_sums[i / 2], output);
+        if constexpr (Plan::kScaled) {
+          output *= inverse;
+        }
       }
     }
     const uint32_t tile = block.outputs(Plan::kOutputTiles - 1);
@@ -732,7 +843,7 @@ struct SweepPrefix {
 
   // The mark of the columns, and where they are the first ones the terms of da.
   __device__ __forceinline__ void write_mark() const {
-    const bool marked = outputs.is_marked(outputs.all_marks());
+    const bool marked = outputs.is_marked(mark + outputs.all_marks());
     if (!outputs.leads()) {
       return;
     }
@@ -788,6 +899,39 @@ __device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) 
   }
 }
 
+// The limits of the unit, from the first chunk of the item; the same in both blocks.
+template <class Plan>
+__device__ __forceinline__ void find_limits(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
+                                            Extent* extents_smem) {
+  constexpr float kMargin = 1.5f;  // for columns that grow behind the first chunk
+  const Block<Plan>& block = tiles.block;
+  const ItemWork& work = block.work;
+  const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
+  const int num_rows = min(Plan::kChunk, work.tokens);
+  if (threadIdx.x < 4) {
+    extents_smem[threadIdx.x] = Extent{0, 0};
+  }
+  __syncthreads();
+  static_assert(3 * Plan::kHeadDim <= Plan::kThreads, "a thread for each column");
+  const int tensor = static_cast<int>(threadIdx.x) / Plan::kHeadDim;
+  if (tensor < 3) {
+    measure_column<Plan>(tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value, work.batch, work.head,
+                         work.start, static_cast<int>(threadIdx.x) % Plan::kHeadDim, num_rows, extents_smem + tensor);
+  }
+  measure_state(block, extents_smem + 3);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const float values = 2.0f * size_of(__uint_as_float(extents_smem[0].largest));
+    const float gradients = 2.0f * size_of(__uint_as_float(extents_smem[1].largest));
+    const float squares = __uint_as_float(extents_smem[1].squares) / num_rows *
+                          (__uint_as_float(extents_smem[2].squares) / num_rows);
+    store_float(tiles.limit_address(kRowLimit),
+                fmaxf(1.0f, gradients * fmaxf(1.0f, 2.0f * Plan::kHeadDim * values)));
+    store_float(tiles.limit_address(kStateLimit), kMargin * sqrtf(squares));
+    store_float(tiles.limit_address(kStartLimit), __uint_as_float(extents_smem[3].largest));
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& args) {
   extern __shared__ unsigned char shared[];
@@ -811,6 +955,9 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   __syncthreads();
   clear_sweep_constants(block);
   publish_to_async_proxy();
+  if constexpr (Plan::kScaled) {
+    find_limits(args, tiles, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
+  }
   __syncthreads();
   cluster_sync();
   const int warpgroup = warp / 4;

@@ -227,15 +227,19 @@ struct State {
     }
   }
 
+  __device__ __forceinline__ static void scale_all(float (&frag)[kParts][kPartRegisters], float ratio) {
+#pragma unroll
+    for (int i = 0; i < kParts * kPartRegisters; ++i) {
+      frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
+    }
+  }
+
   // Where rows of z are weighed they come in units that follow 1 / g.
   __device__ __forceinline__ float change_unit(float unit) {
     if constexpr (Plan::kWeighsRows && Plan::kScaled) {
       if (unit != value_unit) {
         const float ratio = unit / value_unit;
-#pragma unroll
-        for (int i = 0; i < kParts * kPartRegisters; ++i) {
-          state_frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
-        }
+        scale_all(state_frag, ratio);
         outputs.first_sum *= ratio;
         outputs.second_sum *= ratio;
         value_unit = unit;
