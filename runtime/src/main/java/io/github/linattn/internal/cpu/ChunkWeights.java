@@ -30,8 +30,12 @@ final class ChunkWeights {
 
   /** Takes the chunk's keys and values. */
   void load(KeyValueTile keyValue, int rows) {
-    Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
-    Tiles.transpose(keyValue.v, rows, shape.valueDim(), valueTransposed);
+    transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
+    transpose(keyValue.v, rows, shape.valueDim(), valueTransposed);
+  }
+
+  private void transpose(float[] tile, int rows, int width, float[] transposed) {
+    kernel.transpose(rows, width, tile, width, transposed, Tiles.CHUNK);
   }
 
   /** Vᵀ, rows {@link Tiles#CHUNK} apart. */

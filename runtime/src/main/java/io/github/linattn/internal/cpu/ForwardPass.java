@@ -88,7 +88,8 @@ final class ForwardPass {
         rows = Math.min(Tiles.CHUNK, segment.end() - token);
         if (operator.causal()) {
           rows = keyValue.loadSafely(token, rows);
-          Tiles.transpose(keyValue.k, rows, shape.keyDim(), keyTransposed);
+          kernel.transpose(
+              rows, shape.keyDim(), keyValue.k, shape.keyDim(), keyTransposed, Tiles.CHUNK);
         }
         Tiles.toFloats(state.left, z);
         Tiles.toFloats(state.right, u);
@@ -112,7 +113,7 @@ final class ForwardPass {
       q.load(lane.batch(), head, token, rows, query);
       if (operator.normalize()) {
         Tiles.normalize(kernel, query, rows, d, operator.b(head), inverses);
-      } else {
+      } else if (operator.b(head) != 1) {
         kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), query);
       }
       kernel.multiply(

@@ -130,7 +130,7 @@ final class KeyValueSweep {
         keyGradientTransposed,
         Tiles.CHUNK,
         false);
-    Tiles.transposeBack(keyGradientTransposed, rows, d, keyGradient);
+    kernel.transpose(d, rows, keyGradientTransposed, Tiles.CHUNK, keyGradient, d);
     Tiles.toFloats(sums.left, r);
     Tiles.addToRows(kernel, keyGradient, rows, -1, r);
     kernel.multiply(

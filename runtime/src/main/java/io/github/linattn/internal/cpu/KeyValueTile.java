@@ -12,7 +12,7 @@ import io.github.linattn.internal.Operator;
  */
 final class KeyValueTile {
   /** Weights of a plain sum of rows. */
-  private static final double[] ONES = Tiles.repeated(1, Tiles.CHUNK);
+  private static final float[] ONES = Tiles.repeatedFloat(1, Tiles.CHUNK);
 
   private final MatrixKernel kernel;
   private final boolean normalize;
@@ -23,6 +23,8 @@ final class KeyValueTile {
   private boolean centered;
   final float[] k;
   final float[] v;
+  private final float[] keySum;
+  private final float[] valueSum;
   final double[] inverseNorms = new double[Tiles.CHUNK];
 
   private KeyValueTile(MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane) {
@@ -34,6 +36,8 @@ final class KeyValueTile {
     this.center = new float[valueRows.width()];
     this.k = new float[Tiles.CHUNK * keyRows.width()];
     this.v = new float[Tiles.CHUNK * valueRows.width()];
+    this.keySum = new float[keyRows.width()];
+    this.valueSum = new float[valueRows.width()];
   }
 
   /** Tiles of v as it is. */
@@ -71,20 +75,27 @@ final class KeyValueTile {
    */
   int loadSafely(int token, int rows) {
     load(token, rows);
-    boolean finite =
-        Tiles.isFinite(kernel, k, rows * keyRows.width())
-            && Tiles.isFinite(kernel, v, rows * valueRows.width());
-    return finite ? rows : 1;
+    sum(rows);
+    if (Tiles.isFinite(keySum) && Tiles.isFinite(valueSum)) { // and so is each of the rows
+      return rows;
+    }
+    sum(1);
+    return 1;
   }
 
-  /** Adds k⊗v, k and v to sums whose left side is k. */
+  private void sum(int rows) {
+    kernel.sumRows(rows, ONES, k, keySum);
+    kernel.sumRows(rows, ONES, v, valueSum);
+  }
+
+  /** Adds k⊗v, k and v of the rows that were loaded safely to sums whose left side is k. */
   void addTo(OuterSum sum, int rows) {
-    sum.addRows(kernel, rows, k, ONES, v, ONES);
+    sum.addRows(kernel, rows, k, keySum, v, valueSum);
   }
 
-  /** Adds v⊗k, v and k to sums whose left side is v. */
+  /** Adds v⊗k, v and k of these rows to sums whose left side is v. */
   void addTransposedTo(OuterSum sum, int rows) {
-    sum.addRows(kernel, rows, v, ONES, k, ONES);
+    sum.addRows(kernel, rows, v, valueSum, k, keySum);
   }
 
   /** S, z and u over a segment alone. */
@@ -93,6 +104,7 @@ final class KeyValueTile {
     for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
       int rows = Math.min(Tiles.CHUNK, segment.end() - token);
       load(token, rows);
+      sum(rows);
       addTo(sum, rows);
     }
     return sum;

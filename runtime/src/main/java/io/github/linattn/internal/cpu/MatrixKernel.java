@@ -52,8 +52,15 @@ interface MatrixKernel {
       boolean add);
 
   /**
-   * sums[i] = Σ_j a[i][j] b[i][j] in double, over j ≤ i if {@code lower}, else over all of {@code
-   * width}.
+   * c += a b, where {@code lost} is what the additions to c have rounded away so far and now make
+   * up for: a sum over any number of chunks is as good as one of few. Rows of b, c and {@code lost}
+   * are n apart; the rest is as in {@link #multiply}.
+   */
+  void addProduct(
+      int m, int n, int k, float[] a, int aRow, int aColumn, float[] b, float[] c, float[] lost);
+
+  /**
+   * sums[i] = Σ_j a[i][j] b[i][j], over j ≤ i if {@code lower}, else over all of {@code width}.
    *
    * @param aRow distance of the rows of a
    * @param bRow distance of the rows of b; 0 if all take the same
@@ -62,12 +69,12 @@ interface MatrixKernel {
       int rows, int width, boolean lower, float[] a, int aRow, float[] b, int bRow, double[] sums);
 
   /**
-   * x[i][j] = factor x[i][j] + shifts[i] for j ≤ i, and 0 behind it up to the next multiple of
-   * {@link #COLUMN_STEP}; sums[i] is the sum of row i in double.
+   * x[i][j] = factor x[i][j] + shifts[i] for j ≤ i, to few roundings of fp32, and 0 behind it up to
+   * the next multiple of {@link #COLUMN_STEP}; sums[i] is the sum of row i.
    *
    * @param xRow distance of the rows
    */
-  void lower(int rows, double factor, double[] shifts, float[] x, int xRow, double[] sums);
+  void lower(int rows, float factor, double[] shifts, float[] x, int xRow, double[] sums);
 
   /** x[i][j] = factors[i] x[i][j] to a few roundings of fp32; rows are {@code width} apart. */
   void scaleRows(int rows, int width, double[] factors, float[] x);
@@ -81,8 +88,16 @@ interface MatrixKernel {
   void combineRows(
       int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow);
 
-  /** sum[j] += Σ_i weights[i] x[i][j], in double; rows are as far apart as sum is long. */
-  void accumulate(int rows, double[] weights, float[] x, double[] sum);
+  /** sum[j] = Σ_i weights[i] x[i][j]; rows are as far apart as sum is long. */
+  void sumRows(int rows, float[] weights, float[] x, float[] sum);
+
+  /**
+   * y[j][i] = x[i][j].
+   *
+   * @param rows rows of x, taken up to the next multiple of {@link #ROW_STEP}
+   * @param columns columns of x, likewise
+   */
+  void transpose(int rows, int columns, float[] x, int xRow, float[] y, int yRow);
 
   /** Short name for messages. */
   String name();

@@ -9,6 +9,10 @@ final class OuterSum {
   final int leftWidth;
   final int rightWidth;
   final float[] matrix;
+
+  /** What the matrix has lost to rounding; not carried from one sum into another. */
+  private final float[] lost;
+
   final double[] left;
   final double[] right;
 
@@ -16,43 +20,38 @@ final class OuterSum {
     this.leftWidth = leftWidth;
     this.rightWidth = rightWidth;
     this.matrix = new float[leftWidth * rightWidth];
+    this.lost = new float[matrix.length];
     this.left = new double[leftWidth];
     this.right = new double[rightWidth];
   }
 
   /** Bytes that one sum of these widths takes. */
   static long bytes(int leftWidth, int rightWidth) {
-    return 4L * leftWidth * rightWidth + 8L * (leftWidth + rightWidth);
+    return 8L * leftWidth * rightWidth + 8L * (leftWidth + rightWidth);
   }
 
   /**
    * Takes in rows of a chunk.
    *
-   * @param leftWeights factor of each row in the sum of left rows; the matrix does not use it
-   * @param rightWeights the same for right rows
+   * @param leftSum weighted sum of the left rows
+   * @param rightSum the same of the right rows
    */
   void addRows(
       MatrixKernel kernel,
       int rows,
       float[] leftRows,
-      double[] leftWeights,
+      float[] leftSum,
       float[] rightRows,
-      double[] rightWeights) {
-    kernel.multiply(
-        MatrixKernel.Part.ALL,
-        leftWidth,
-        rightWidth,
-        rows,
-        leftRows,
-        1,
-        leftWidth,
-        rightRows,
-        rightWidth,
-        matrix,
-        rightWidth,
-        true);
-    kernel.accumulate(rows, leftWeights, leftRows, left);
-    kernel.accumulate(rows, rightWeights, rightRows, right);
+      float[] rightSum) {
+    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, 1, leftWidth, rightRows, matrix, lost);
+    add(leftSum, left);
+    add(rightSum, right);
+  }
+
+  private static void add(float[] part, double[] sum) {
+    for (int i = 0; i < sum.length; i++) {
+      sum[i] += part[i];
+    }
   }
 
   void add(OuterSum other) {

@@ -12,13 +12,17 @@ final class QueryTile {
   final float[] omega;
   final double[] inverseNorms = new double[Tiles.CHUNK];
   final float[] g = new float[Tiles.CHUNK];
-  private final double[] delta = new double[Tiles.CHUNK];
+  private final float[] delta = new float[Tiles.CHUNK];
+  private final float[] deltaSum;
+  private final float[] omegaSum;
 
   QueryTile(BackwardPass pass) {
     this.pass = pass;
     this.shape = pass.shape;
     this.q = new float[Tiles.CHUNK * shape.keyDim()];
     this.omega = new float[Tiles.CHUNK * shape.valueDim()];
+    this.deltaSum = new float[shape.keyDim()];
+    this.omegaSum = new float[shape.valueDim()];
   }
 
   /** Loads Ω and {@code factor} q. */
@@ -44,9 +48,13 @@ final class QueryTile {
    * @param sum its matrix is R = Σ b q⊗Ω, its left r = Σ b δ q, its right y = Σ a Ω
    */
   void addTo(OuterSum sum, Lane lane, int head, int token, int rows) {
-    System.arraycopy(pass.deltas(lane, head), token, delta, 0, rows);
-    double[] a = Tiles.repeated(pass.operator.a(head), rows);
-    sum.addRows(pass.kernel, rows, q, delta, omega, a);
+    double[] deltas = pass.deltas(lane, head);
+    for (int i = 0; i < rows; i++) {
+      delta[i] = (float) deltas[token + i];
+    }
+    pass.kernel.sumRows(rows, delta, q, deltaSum);
+    pass.kernel.sumRows(rows, Tiles.repeatedFloat(pass.operator.a(head), rows), omega, omegaSum);
+    sum.addRows(pass.kernel, rows, q, deltaSum, omega, omegaSum);
   }
 
   /** R, r and y over a segment alone, of all query heads of the lane's key/value head. */

@@ -38,6 +38,19 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
+  public void addProduct(
+      int m, int n, int k, float[] a, int aRow, int aColumn, float[] b, float[] c, float[] lost) {
+    float[] sums = new float[m * n];
+    multiply(Part.ALL, m, n, k, a, aRow, aColumn, b, n, sums, n, false);
+    for (int at = 0; at < sums.length; at++) {
+      float sum = sums[at] + lost[at];
+      float before = c[at];
+      c[at] += sum;
+      lost[at] = sum - (c[at] - before);
+    }
+  }
+
+  @Override
   public void dots(
       int rows, int width, boolean lower, float[] a, int aRow, float[] b, int bRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
@@ -51,12 +64,12 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void lower(int rows, double factor, double[] shifts, float[] x, int xRow, double[] sums) {
+  public void lower(int rows, float factor, double[] shifts, float[] x, int xRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
       int start = i * xRow;
       double sum = 0;
       for (int at = start; at <= start + i; at++) {
-        double value = factor * x[at] + shifts[i];
+        double value = (double) factor * x[at] + shifts[i];
         x[at] = (float) value;
         sum += value;
       }
@@ -94,10 +107,20 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void accumulate(int rows, double[] weights, float[] x, double[] sum) {
+  public void sumRows(int rows, float[] weights, float[] x, float[] sum) {
+    Arrays.fill(sum, 0);
     for (int i = 0; i < rows; i++) {
       for (int j = 0; j < sum.length; j++) {
         sum[j] += weights[i] * x[i * sum.length + j];
+      }
+    }
+  }
+
+  @Override
+  public void transpose(int rows, int columns, float[] x, int xRow, float[] y, int yRow) {
+    for (int i = 0; i < rows; i++) {
+      for (int j = 0; j < columns; j++) {
+        y[j * yRow + i] = x[i * xRow + j];
       }
     }
   }

@@ -5,7 +5,12 @@ import java.util.Arrays;
 /** Small loops over row-major tiles of a chunk. */
 final class Tiles {
   /** Most tokens of one chunk; also the row distance of token-by-token tiles. */
-  static final int CHUNK = 64;
+  static final int CHUNK = 32;
+
+  /** Sums of squares in fp32 are good between these. */
+  private static final double LEAST_SQUARES = 0x1p-90;
+
+  private static final double MOST_SQUARES = 0x1p120;
 
   private Tiles() {}
 
@@ -13,29 +18,13 @@ final class Tiles {
     return (value + step - 1) / step * step;
   }
 
-  /** target[j][i] = tile[i][j]; rows of the target are {@link #CHUNK} apart. */
-  static void transpose(float[] tile, int rows, int width, float[] target) {
-    for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < width; j++) {
-        target[j * CHUNK + i] = tile[i * width + j];
+  static boolean isFinite(float[] row) {
+    for (float x : row) {
+      if (!Float.isFinite(x)) {
+        return false;
       }
     }
-  }
-
-  /** tile[i][j] = source[j][i], the inverse of {@link #transpose}. */
-  static void transposeBack(float[] source, int rows, int width, float[] tile) {
-    for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < width; j++) {
-        tile[i * width + j] = source[j * CHUNK + i];
-      }
-    }
-  }
-
-  /** Whether the first {@code count} elements are all finite, and so the sum of their squares. */
-  static boolean isFinite(MatrixKernel kernel, float[] tile, int count) {
-    double[] squares = new double[1];
-    kernel.dots(1, count, false, tile, 0, tile, 0, squares);
-    return Double.isFinite(squares[0]);
+    return true;
   }
 
   /**
@@ -46,11 +35,24 @@ final class Tiles {
       MatrixKernel kernel, float[] tile, int rows, int width, double factor, double[] inverses) {
     double[] factors = new double[rows];
     kernel.dots(rows, width, false, tile, width, tile, width, inverses);
-    for (int i = 0; i < rows; i++) { // squares of floats neither overflow nor vanish in double
-      inverses[i] = inverses[i] == 0 ? 0 : 1 / Math.sqrt(inverses[i]);
+    for (int i = 0; i < rows; i++) {
+      double squares = inverses[i];
+      if (!(squares > LEAST_SQUARES && squares < MOST_SQUARES)) {
+        squares = squares(tile, i * width, width);
+      }
+      inverses[i] = squares == 0 ? 0 : 1 / Math.sqrt(squares);
       factors[i] = factor * inverses[i];
     }
     kernel.scaleRows(rows, width, factors, tile);
+  }
+
+  /** Squares of floats neither overflow nor vanish in double. */
+  private static double squares(float[] tile, int start, int width) {
+    double sum = 0;
+    for (int at = start; at < start + width; at++) {
+      sum += (double) tile[at] * tile[at];
+    }
+    return sum;
   }
 
   /**
@@ -70,6 +72,12 @@ final class Tiles {
   /** Adds {@code factor * row} to each row of {@code tile}, which is as wide. */
   static void addToRows(MatrixKernel kernel, float[] tile, int rows, double factor, float[] row) {
     kernel.combineRows(rows, row.length, repeated(1, rows), tile, repeated(factor, rows), row, 0);
+  }
+
+  static float[] repeatedFloat(float value, int count) {
+    float[] values = new float[count];
+    Arrays.fill(values, value);
+    return values;
   }
 
   static double[] repeated(double value, int count) {

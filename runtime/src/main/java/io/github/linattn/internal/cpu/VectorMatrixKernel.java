@@ -1,15 +1,12 @@
 package io.github.linattn.internal.cpu;
 
-import jdk.incubator.vector.DoubleVector;
 import jdk.incubator.vector.FloatVector;
-import jdk.incubator.vector.Vector;
 import jdk.incubator.vector.VectorMask;
-import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
 /**
- * Products with the Vector API, in blocks of four rows and two vectors of columns.
+ * Products with the Vector API, in blocks of four rows and four vectors of columns.
  *
  * <p>The loops over rows call that API alone and nothing of this class but {@link #sumOfLanes}:
  * what the compiler may leave out of a large caller would pass its vectors through the heap.
@@ -21,15 +18,21 @@ final class VectorMatrixKernel implements MatrixKernel {
           : FloatVector.SPECIES_PREFERRED;
   private static final int LANES = SPECIES.length();
 
-  private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
+  /** Whether there are registers for sixteen sums; vectors of 256 bits mostly come with sixteen. */
+  private static final boolean WIDE = LANES != 8;
 
-  /** As many floats as a vector holds doubles. */
-  private static final VectorSpecies<Float> HALF =
-      VectorSpecies.of(float.class, VectorShape.forBitSize(SPECIES.vectorBitSize() / 2));
+  /** Columns that are taken through all rows at a time, so that their part of b stays near. */
+  private static final int PANEL = 64;
 
-  private static final int STEP = DOUBLES.length();
-  private static final VectorShuffle<Double> ROTATE_4 = VectorShuffle.iota(DOUBLES, 4, 1, true);
-  private static final VectorShuffle<Double> ROTATE_2 = VectorShuffle.iota(DOUBLES, 2, 1, true);
+  private static final VectorShuffle<Float> ROTATE_8 = VectorShuffle.iota(SPECIES, 8, 1, true);
+  private static final VectorShuffle<Float> ROTATE_4 = VectorShuffle.iota(SPECIES, 4, 1, true);
+  private static final VectorShuffle<Float> ROTATE_2 = VectorShuffle.iota(SPECIES, 2, 1, true);
+
+  private static final VectorSpecies<Float> FOUR = FloatVector.SPECIES_128;
+  private static final VectorShuffle<Float> SWAP = VectorShuffle.fromValues(FOUR, 1, 0, 3, 2);
+  private static final VectorShuffle<Float> SWAP_PAIRS = VectorShuffle.fromValues(FOUR, 2, 3, 0, 1);
+  private static final VectorMask<Float> ODD = VectorMask.fromLong(FOUR, 0b1010);
+  private static final VectorMask<Float> LAST_PAIR = VectorMask.fromLong(FOUR, 0b1100);
 
   @Override
   public void multiply(
@@ -45,35 +48,171 @@ final class VectorMatrixKernel implements MatrixKernel {
       float[] c,
       int cRow,
       boolean add) {
-    for (int column = 0; column < n; column += 2 * LANES) {
+    float[] sums = add ? new float[ROW_STEP * PANEL] : c;
+    for (int panel = 0; panel < n; panel += PANEL) {
       for (int row = 0; row < m; row += ROW_STEP) {
         int rowEnd = row + ROW_STEP;
-        int columns = part == Part.RESULT_LOWER ? Math.min(n, rowEnd) : n;
+        int width = Math.min(n - panel, PANEL);
+        int wanted = part == Part.RESULT_LOWER ? Math.min(rowEnd - panel, width) : width;
         int first = part == Part.LEFT_UPPER ? Math.min(k, row) : 0;
         int end = part == Part.LEFT_LOWER ? Math.min(k, rowEnd) : k;
-        if (column + LANES < columns) {
-          multiplyBlock(row, column, first, end, a, aRow, aColumn, b, bRow, c, cRow, add);
-        } else if (column < columns) {
-          multiplyStrip(row, column, first, end, a, aRow, aColumn, b, bRow, c, cRow, add);
+        int aAt = row * aRow + first * aColumn;
+        int bAt = first * bRow + panel;
+        int cAt = row * cRow + panel;
+        if (add) {
+          multiplyRows(
+              wanted, width, end - first, a, aAt, aRow, aColumn, b, bAt, bRow, sums, 0, PANEL);
+          addRows(wanted, sums, c, cAt, cRow);
+        } else {
+          multiplyRows(
+              wanted, width, end - first, a, aAt, aRow, aColumn, b, bAt, bRow, c, cAt, cRow);
         }
       }
     }
   }
 
-  /** Eight sums in registers: four rows of two vectors. */
-  private static void multiplyBlock(
-      int row,
-      int column,
-      int first,
-      int end,
+  @Override
+  public void addProduct(
+      int m, int n, int k, float[] a, int aRow, int aColumn, float[] b, float[] c, float[] lost) {
+    float[] sums = new float[ROW_STEP * PANEL];
+    for (int panel = 0; panel < n; panel += PANEL) {
+      int width = Math.min(n - panel, PANEL);
+      for (int row = 0; row < m; row += ROW_STEP) {
+        multiplyRows(width, width, k, a, row * aRow, aRow, aColumn, b, panel, n, sums, 0, PANEL);
+        addRows(width, sums, c, lost, row * n + panel, n);
+      }
+    }
+  }
+
+  /**
+   * The first {@code wanted} columns of four rows, in the widest blocks that there are; up to the
+   * next of {@code width} columns more.
+   */
+  private static void multiplyRows(
+      int wanted,
+      int width,
+      int k,
       float[] a,
+      int aAt,
       int aRow,
       int aColumn,
       float[] b,
+      int bAt,
       int bRow,
       float[] c,
-      int cRow,
-      boolean add) {
+      int cAt,
+      int cRow) {
+    for (int column = 0; column < wanted; ) {
+      int bColumn = bAt + column;
+      int cColumn = cAt + column;
+      int vectors = Math.min(wanted - column + LANES - 1, width - column) / LANES;
+      if (WIDE && vectors >= 4) {
+        multiplyWide(k, a, aAt, aRow, aColumn, b, bColumn, bRow, c, cColumn, cRow);
+        column += 4 * LANES;
+      } else if (vectors >= 2) {
+        multiplyPair(k, a, aAt, aRow, aColumn, b, bColumn, bRow, c, cColumn, cRow);
+        column += 2 * LANES;
+      } else {
+        multiplyStrip(k, a, aAt, aRow, aColumn, b, bColumn, bRow, c, cColumn, cRow);
+        column += LANES;
+      }
+    }
+  }
+
+  /** Sixteen sums in registers: four rows of four vectors. */
+  private static void multiplyWide(
+      int k,
+      float[] a,
+      int aStart,
+      int aRow,
+      int aColumn,
+      float[] b,
+      int bStart,
+      int bRow,
+      float[] c,
+      int cStart,
+      int cRow) {
+    FloatVector c00 = FloatVector.zero(SPECIES);
+    FloatVector c01 = c00;
+    FloatVector c02 = c00;
+    FloatVector c03 = c00;
+    FloatVector c10 = c00;
+    FloatVector c11 = c00;
+    FloatVector c12 = c00;
+    FloatVector c13 = c00;
+    FloatVector c20 = c00;
+    FloatVector c21 = c00;
+    FloatVector c22 = c00;
+    FloatVector c23 = c00;
+    FloatVector c30 = c00;
+    FloatVector c31 = c00;
+    FloatVector c32 = c00;
+    FloatVector c33 = c00;
+    int aAt = aStart;
+    int bAt = bStart;
+    for (int p = 0; p < k; p++) {
+      FloatVector b0 = FloatVector.fromArray(SPECIES, b, bAt);
+      FloatVector b1 = FloatVector.fromArray(SPECIES, b, bAt + LANES);
+      FloatVector b2 = FloatVector.fromArray(SPECIES, b, bAt + 2 * LANES);
+      FloatVector b3 = FloatVector.fromArray(SPECIES, b, bAt + 3 * LANES);
+      FloatVector factor = FloatVector.broadcast(SPECIES, a[aAt]);
+      c00 = factor.fma(b0, c00);
+      c01 = factor.fma(b1, c01);
+      c02 = factor.fma(b2, c02);
+      c03 = factor.fma(b3, c03);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + aRow]);
+      c10 = factor.fma(b0, c10);
+      c11 = factor.fma(b1, c11);
+      c12 = factor.fma(b2, c12);
+      c13 = factor.fma(b3, c13);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + 2 * aRow]);
+      c20 = factor.fma(b0, c20);
+      c21 = factor.fma(b1, c21);
+      c22 = factor.fma(b2, c22);
+      c23 = factor.fma(b3, c23);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + 3 * aRow]);
+      c30 = factor.fma(b0, c30);
+      c31 = factor.fma(b1, c31);
+      c32 = factor.fma(b2, c32);
+      c33 = factor.fma(b3, c33);
+      aAt += aColumn;
+      bAt += bRow;
+    }
+    int at = cStart;
+    c00.intoArray(c, at);
+    c01.intoArray(c, at + LANES);
+    c02.intoArray(c, at + 2 * LANES);
+    c03.intoArray(c, at + 3 * LANES);
+    at += cRow;
+    c10.intoArray(c, at);
+    c11.intoArray(c, at + LANES);
+    c12.intoArray(c, at + 2 * LANES);
+    c13.intoArray(c, at + 3 * LANES);
+    at += cRow;
+    c20.intoArray(c, at);
+    c21.intoArray(c, at + LANES);
+    c22.intoArray(c, at + 2 * LANES);
+    c23.intoArray(c, at + 3 * LANES);
+    at += cRow;
+    c30.intoArray(c, at);
+    c31.intoArray(c, at + LANES);
+    c32.intoArray(c, at + 2 * LANES);
+    c33.intoArray(c, at + 3 * LANES);
+  }
+
+  /** Four rows of two vectors. */
+  private static void multiplyPair(
+      int k,
+      float[] a,
+      int aStart,
+      int aRow,
+      int aColumn,
+      float[] b,
+      int bStart,
+      int bRow,
+      float[] c,
+      int cStart,
+      int cRow) {
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c01 = c00;
     FloatVector c10 = c00;
@@ -82,82 +221,109 @@ final class VectorMatrixKernel implements MatrixKernel {
     FloatVector c21 = c00;
     FloatVector c30 = c00;
     FloatVector c31 = c00;
-    int a0 = row * aRow + first * aColumn;
-    int a1 = a0 + aRow;
-    int a2 = a1 + aRow;
-    int a3 = a2 + aRow;
-    int bAt = first * bRow + column;
-    for (int p = first; p < end; p++) {
+    int aAt = aStart;
+    int bAt = bStart;
+    for (int p = 0; p < k; p++) {
       FloatVector b0 = FloatVector.fromArray(SPECIES, b, bAt);
       FloatVector b1 = FloatVector.fromArray(SPECIES, b, bAt + LANES);
-      FloatVector factor = FloatVector.broadcast(SPECIES, a[a0]);
+      FloatVector factor = FloatVector.broadcast(SPECIES, a[aAt]);
       c00 = factor.fma(b0, c00);
       c01 = factor.fma(b1, c01);
-      factor = FloatVector.broadcast(SPECIES, a[a1]);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + aRow]);
       c10 = factor.fma(b0, c10);
       c11 = factor.fma(b1, c11);
-      factor = FloatVector.broadcast(SPECIES, a[a2]);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + 2 * aRow]);
       c20 = factor.fma(b0, c20);
       c21 = factor.fma(b1, c21);
-      factor = FloatVector.broadcast(SPECIES, a[a3]);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + 3 * aRow]);
       c30 = factor.fma(b0, c30);
       c31 = factor.fma(b1, c31);
-      a0 += aColumn;
-      a1 += aColumn;
-      a2 += aColumn;
-      a3 += aColumn;
-      bAt += bRow;
-    }
-    int at = row * cRow + column;
-    store(c00, c01, c, at, add);
-    store(c10, c11, c, at + cRow, add);
-    store(c20, c21, c, at + 2 * cRow, add);
-    store(c30, c31, c, at + 3 * cRow, add);
-  }
-
-  private static void store(FloatVector left, FloatVector right, float[] c, int at, boolean add) {
-    store(left, c, at, add);
-    store(right, c, at + LANES, add);
-  }
-
-  private static void store(FloatVector sum, float[] c, int at, boolean add) {
-    (add ? sum.add(FloatVector.fromArray(SPECIES, c, at)) : sum).intoArray(c, at);
-  }
-
-  /** Four rows of one vector: the last column where their number is odd, or the only wanted one. */
-  private static void multiplyStrip(
-      int row,
-      int column,
-      int first,
-      int end,
-      float[] a,
-      int aRow,
-      int aColumn,
-      float[] b,
-      int bRow,
-      float[] c,
-      int cRow,
-      boolean add) {
-    FloatVector c0 = FloatVector.zero(SPECIES);
-    FloatVector c1 = c0;
-    FloatVector c2 = c0;
-    FloatVector c3 = c0;
-    int aAt = row * aRow + first * aColumn;
-    int bAt = first * bRow + column;
-    for (int p = first; p < end; p++) {
-      FloatVector b0 = FloatVector.fromArray(SPECIES, b, bAt);
-      c0 = b0.fma(FloatVector.broadcast(SPECIES, a[aAt]), c0);
-      c1 = b0.fma(FloatVector.broadcast(SPECIES, a[aAt + aRow]), c1);
-      c2 = b0.fma(FloatVector.broadcast(SPECIES, a[aAt + 2 * aRow]), c2);
-      c3 = b0.fma(FloatVector.broadcast(SPECIES, a[aAt + 3 * aRow]), c3);
       aAt += aColumn;
       bAt += bRow;
     }
-    int at = row * cRow + column;
-    store(c0, c, at, add);
-    store(c1, c, at + cRow, add);
-    store(c2, c, at + 2 * cRow, add);
-    store(c3, c, at + 3 * cRow, add);
+    int at = cStart;
+    c00.intoArray(c, at);
+    c01.intoArray(c, at + LANES);
+    at += cRow;
+    c10.intoArray(c, at);
+    c11.intoArray(c, at + LANES);
+    at += cRow;
+    c20.intoArray(c, at);
+    c21.intoArray(c, at + LANES);
+    at += cRow;
+    c30.intoArray(c, at);
+    c31.intoArray(c, at + LANES);
+  }
+
+  /** Four rows of one vector. */
+  private static void multiplyStrip(
+      int k,
+      float[] a,
+      int aStart,
+      int aRow,
+      int aColumn,
+      float[] b,
+      int bStart,
+      int bRow,
+      float[] c,
+      int cStart,
+      int cRow) {
+    FloatVector c00 = FloatVector.zero(SPECIES);
+    FloatVector c10 = c00;
+    FloatVector c20 = c00;
+    FloatVector c30 = c00;
+    int aAt = aStart;
+    int bAt = bStart;
+    for (int p = 0; p < k; p++) {
+      FloatVector b0 = FloatVector.fromArray(SPECIES, b, bAt);
+      FloatVector factor = FloatVector.broadcast(SPECIES, a[aAt]);
+      c00 = factor.fma(b0, c00);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + aRow]);
+      c10 = factor.fma(b0, c10);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + 2 * aRow]);
+      c20 = factor.fma(b0, c20);
+      factor = FloatVector.broadcast(SPECIES, a[aAt + 3 * aRow]);
+      c30 = factor.fma(b0, c30);
+      aAt += aColumn;
+      bAt += bRow;
+    }
+    int at = cStart;
+    c00.intoArray(c, at);
+    at += cRow;
+    c10.intoArray(c, at);
+    at += cRow;
+    c20.intoArray(c, at);
+    at += cRow;
+    c30.intoArray(c, at);
+  }
+
+  /** c += the sums of four rows, which are {@link #PANEL} apart. */
+  private static void addRows(int width, float[] sums, float[] c, int cStart, int cRow) {
+    int at = cStart;
+    for (int i = 0; i < ROW_STEP * PANEL; i += PANEL) {
+      for (int j = 0; j < width; j += LANES) {
+        FloatVector sum = FloatVector.fromArray(SPECIES, sums, i + j);
+        sum.add(FloatVector.fromArray(SPECIES, c, at + j)).intoArray(c, at + j);
+      }
+      at += cRow;
+    }
+  }
+
+  /** The same with what the additions to c have lost so far. */
+  private static void addRows(
+      int width, float[] sums, float[] c, float[] lost, int cStart, int cRow) {
+    int at = cStart;
+    for (int i = 0; i < ROW_STEP * PANEL; i += PANEL) {
+      for (int j = 0; j < width; j += LANES) {
+        FloatVector sum = FloatVector.fromArray(SPECIES, sums, i + j);
+        sum = sum.add(FloatVector.fromArray(SPECIES, lost, at + j));
+        FloatVector before = FloatVector.fromArray(SPECIES, c, at + j);
+        FloatVector after = before.add(sum);
+        sum.sub(after.sub(before)).intoArray(lost, at + j);
+        after.intoArray(c, at + j);
+      }
+      at += cRow;
+    }
   }
 
   @Override
@@ -165,56 +331,52 @@ final class VectorMatrixKernel implements MatrixKernel {
       int rows, int width, boolean lower, float[] a, int aRow, float[] b, int bRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
       int n = lower ? i + 1 : width;
-      DoubleVector even =
-          DoubleVector.zero(DOUBLES); // two chains, as a sum waits for the one before
-      DoubleVector odd = even;
+      FloatVector sum = FloatVector.zero(SPECIES);
       int j = 0;
-      for (; j + 2 * STEP <= n; j += 2 * STEP) {
-        Vector<Double> left = FloatVector.fromArray(HALF, a, i * aRow + j).castShape(DOUBLES, 0);
-        Vector<Double> right = FloatVector.fromArray(HALF, b, i * bRow + j).castShape(DOUBLES, 0);
-        even = ((DoubleVector) left).fma(right, even);
-        left = FloatVector.fromArray(HALF, a, i * aRow + j + STEP).castShape(DOUBLES, 0);
-        right = FloatVector.fromArray(HALF, b, i * bRow + j + STEP).castShape(DOUBLES, 0);
-        odd = ((DoubleVector) left).fma(right, odd);
+      for (; j + LANES <= n; j += LANES) {
+        FloatVector left = FloatVector.fromArray(SPECIES, a, i * aRow + j);
+        sum = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), sum);
       }
-      for (; j < n; j += STEP) {
-        VectorMask<Float> rest = HALF.indexInRange(j, n);
-        Vector<Double> left =
-            FloatVector.fromArray(HALF, a, i * aRow + j, rest).castShape(DOUBLES, 0);
-        Vector<Double> right =
-            FloatVector.fromArray(HALF, b, i * bRow + j, rest).castShape(DOUBLES, 0);
-        even = ((DoubleVector) left).fma(right, even);
+      if (j < n) {
+        VectorMask<Float> rest = SPECIES.indexInRange(j, n);
+        FloatVector left = FloatVector.fromArray(SPECIES, a, i * aRow + j, rest);
+        sum = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j, rest), sum);
       }
-      sums[i] = sumOfLanes(even.add(odd));
+      sums[i] = sumOfLanes(sum);
     }
   }
 
   /** In one order; that of reduceLanes changes with compilation. */
-  private static double sumOfLanes(DoubleVector sum) {
-    DoubleVector part = sum;
-    if (STEP > 4) {
+  private static float sumOfLanes(FloatVector sum) {
+    FloatVector part = sum;
+    if (LANES > 8) {
+      part = part.add(part.rearrange(ROTATE_8));
+    }
+    if (LANES > 4) {
       part = part.add(part.rearrange(ROTATE_4));
     }
-    if (STEP > 2) {
-      part = part.add(part.rearrange(ROTATE_2));
-    }
+    part = part.add(part.rearrange(ROTATE_2));
     return part.lane(0) + part.lane(1);
   }
 
   @Override
-  public void lower(int rows, double factor, double[] shifts, float[] x, int xRow, double[] sums) {
-    DoubleVector factors = DoubleVector.broadcast(DOUBLES, factor);
+  public void lower(int rows, float factor, double[] shifts, float[] x, int xRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
-      DoubleVector shift = DoubleVector.broadcast(DOUBLES, shifts[i]);
-      DoubleVector sum = DoubleVector.zero(DOUBLES);
-      int padded = (i + COLUMN_STEP) / COLUMN_STEP * COLUMN_STEP;
-      for (int j = 0; j < padded; j += STEP) {
-        int at = i * xRow + j;
-        DoubleVector value =
-            factors.fma(FloatVector.fromArray(HALF, x, at).castShape(DOUBLES, 0), shift);
-        value = DoubleVector.zero(DOUBLES).blend(value, DOUBLES.indexInRange(j, i + 1));
+      float high = (float) shifts[i];
+      float low = (float) (shifts[i] - high);
+      FloatVector lows = FloatVector.broadcast(SPECIES, low);
+      FloatVector sum = FloatVector.zero(SPECIES);
+      int start = i * xRow;
+      int j = 0;
+      for (; j <= i; j += LANES) {
+        FloatVector value = FloatVector.fromArray(SPECIES, x, start + j);
+        value = FloatVector.broadcast(SPECIES, factor).fma(value, lows).add(high);
+        value = FloatVector.zero(SPECIES).blend(value, SPECIES.indexInRange(j, i + 1));
         sum = sum.add(value);
-        ((FloatVector) value.castShape(HALF, 0)).intoArray(x, at);
+        value.intoArray(x, start + j);
+      }
+      for (; j % COLUMN_STEP != 0; j += LANES) {
+        FloatVector.zero(SPECIES).intoArray(x, start + j);
       }
       sums[i] = sumOfLanes(sum);
     }
@@ -270,13 +432,45 @@ final class VectorMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void accumulate(int rows, double[] weights, float[] x, double[] sum) {
-    for (int i = 0; i < rows; i++) {
-      DoubleVector weight = DoubleVector.broadcast(DOUBLES, weights[i]);
-      for (int j = 0; j < sum.length; j += STEP) {
-        Vector<Double> row =
-            FloatVector.fromArray(HALF, x, i * sum.length + j).castShape(DOUBLES, 0);
-        weight.fma(row, DoubleVector.fromArray(DOUBLES, sum, j)).intoArray(sum, j);
+  public void sumRows(int rows, float[] weights, float[] x, float[] sum) {
+    int width = sum.length;
+    for (int j = 0; j < width; j += LANES) {
+      FloatVector even = FloatVector.zero(SPECIES); // two chains, as a sum waits for the one before
+      FloatVector odd = even;
+      int i = 0;
+      for (; i + 2 <= rows; i += 2) {
+        FloatVector row = FloatVector.fromArray(SPECIES, x, i * width + j);
+        even = row.fma(FloatVector.broadcast(SPECIES, weights[i]), even);
+        row = FloatVector.fromArray(SPECIES, x, (i + 1) * width + j);
+        odd = row.fma(FloatVector.broadcast(SPECIES, weights[i + 1]), odd);
+      }
+      if (i < rows) {
+        FloatVector row = FloatVector.fromArray(SPECIES, x, i * width + j);
+        even = row.fma(FloatVector.broadcast(SPECIES, weights[i]), even);
+      }
+      even.add(odd).intoArray(sum, j);
+    }
+  }
+
+  /** Squares of four rows and columns: first their quarters change places, then elements. */
+  @Override
+  public void transpose(int rows, int columns, float[] x, int xRow, float[] y, int yRow) {
+    for (int i = 0; i < rows; i += ROW_STEP) {
+      for (int j = 0; j < columns; j += ROW_STEP) {
+        int from = i * xRow + j;
+        int to = j * yRow + i;
+        FloatVector x0 = FloatVector.fromArray(FOUR, x, from);
+        FloatVector x1 = FloatVector.fromArray(FOUR, x, from + xRow);
+        FloatVector x2 = FloatVector.fromArray(FOUR, x, from + 2 * xRow);
+        FloatVector x3 = FloatVector.fromArray(FOUR, x, from + 3 * xRow);
+        FloatVector y0 = x0.blend(x2.rearrange(SWAP_PAIRS), LAST_PAIR);
+        FloatVector y1 = x1.blend(x3.rearrange(SWAP_PAIRS), LAST_PAIR);
+        FloatVector y2 = x0.rearrange(SWAP_PAIRS).blend(x2, LAST_PAIR);
+        FloatVector y3 = x1.rearrange(SWAP_PAIRS).blend(x3, LAST_PAIR);
+        y0.blend(y1.rearrange(SWAP), ODD).intoArray(y, to);
+        y0.rearrange(SWAP).blend(y1, ODD).intoArray(y, to + yRow);
+        y2.blend(y3.rearrange(SWAP), ODD).intoArray(y, to + 2 * yRow);
+        y2.rearrange(SWAP).blend(y3, ODD).intoArray(y, to + 3 * yRow);
       }
     }
   }
