@@ -72,6 +72,7 @@ final class ForwardPass {
     private final float[] normalizer = new float[Tiles.CHUNK];
     private final double[] inverses = new double[Tiles.CHUNK];
     private final double[] alongKeys = new double[Tiles.CHUNK];
+    private final ReadAhead readAhead;
     private final float[] z = new float[shape.keyDim()];
     private final float[] u = new float[shape.valueDim()];
 
@@ -80,12 +81,25 @@ final class ForwardPass {
       this.lane = segment.lane();
       this.state = state;
       this.keyValue = KeyValueTile.of(kernel, operator, input, lane);
+      int heads = shape.headsPerKeyValueHead();
+      long tokenBytes = keyValue.tokenBytes() + q.tokenBytes(heads) + o.tokenBytes(heads);
+      this.readAhead = new ReadAhead(segment, tokenBytes, this::touch);
+    }
+
+    private int touch(int start, int end) {
+      int heads = shape.headsPerKeyValueHead();
+      int first = lane.keyValueHead() * heads;
+      int touched =
+          q.touch(lane.batch(), first, heads, start, end)
+              + o.touch(lane.batch(), first, heads, start, end);
+      return operator.causal() ? touched + keyValue.touch(start, end) : touched;
     }
 
     void run() {
       int rows;
       for (int token = segment.start(); token < segment.end(); token += rows) {
         rows = Math.min(Tiles.CHUNK, segment.end() - token);
+        readAhead.forward(token, token + rows);
         if (operator.causal()) {
           rows = keyValue.loadSafely(token, rows);
           kernel.transpose(

@@ -22,6 +22,7 @@ final class KeyValueSweep {
   private final OuterSum sums;
   private final KeyValueTile keyValue;
   private final QueryTile query;
+  private final ReadAhead readAhead;
   private final TensorRows dk;
   private final TensorRows dv;
   private final ChunkWeights chunk;
@@ -47,6 +48,8 @@ final class KeyValueSweep {
     this.query = new QueryTile(pass);
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
+    this.readAhead =
+        new ReadAhead(segment, 2 * keyValue.tokenBytes() + query.tokenBytes(), this::touch);
     this.chunk = new ChunkWeights(pass);
     this.keyGradientTransposed = new float[shape.keyDim() * Tiles.CHUNK];
     this.keyGradient = new float[Tiles.CHUNK * shape.keyDim()];
@@ -55,10 +58,20 @@ final class KeyValueSweep {
     this.y = new float[shape.valueDim()];
   }
 
+  private int touch(int start, int end) {
+    int head = lane.keyValueHead();
+    int touched =
+        keyValue.touch(start, end)
+            + dk.touch(lane.batch(), head, 1, start, end)
+            + dv.touch(lane.batch(), head, 1, start, end);
+    return operator.causal() ? touched + query.touch(lane, start, end) : touched;
+  }
+
   void run() {
     int rows;
     for (int end = segment.end(); end > segment.start(); end -= rows) {
       rows = Math.min(Tiles.CHUNK, end - segment.start());
+      readAhead.backward(end - rows, end);
       if (operator.causal() && !queriesAreFinite(end - rows, rows)) {
         rows = 1; // 0 times NaN in a product would carry it to later tokens
       }

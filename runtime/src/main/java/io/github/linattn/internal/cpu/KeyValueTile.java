@@ -58,6 +58,15 @@ final class KeyValueTile {
     return tile;
   }
 
+  long tokenBytes() {
+    return keyRows.tokenBytes(1) + valueRows.tokenBytes(1);
+  }
+
+  int touch(int start, int end) {
+    return keyRows.touch(lane.batch(), lane.keyValueHead(), 1, start, end)
+        + valueRows.touch(lane.batch(), lane.keyValueHead(), 1, start, end);
+  }
+
   void load(int token, int rows) {
     keyRows.load(lane.batch(), lane.keyValueHead(), token, rows, k);
     valueRows.load(lane.batch(), lane.keyValueHead(), token, rows, v);

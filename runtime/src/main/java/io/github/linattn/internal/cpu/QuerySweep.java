@@ -26,6 +26,7 @@ final class QuerySweep {
   private final OuterSum state;
   private final KeyValueTile keyValue;
   private final QueryTile query;
+  private final ReadAhead readAhead;
   private final TensorRows dq;
   private final ChunkWeights chunk;
   private final float[] gradient;
@@ -51,6 +52,9 @@ final class QuerySweep {
     this.keyValue = pass.keyValueTile(lane);
     this.query = new QueryTile(pass);
     this.dq = new TensorRows(pass.gradients.dq());
+    long tokenBytes =
+        keyValue.tokenBytes() + query.tokenBytes() + dq.tokenBytes(shape.headsPerKeyValueHead());
+    this.readAhead = new ReadAhead(segment, tokenBytes, this::touch);
     this.chunk = new ChunkWeights(pass);
     this.gradient = new float[Tiles.CHUNK * shape.keyDim()];
     this.z = new float[shape.keyDim()];
@@ -59,11 +63,19 @@ final class QuerySweep {
     this.db = new double[shape.headsPerKeyValueHead()];
   }
 
+  private int touch(int start, int end) {
+    int heads = shape.headsPerKeyValueHead();
+    int first = lane.keyValueHead() * heads;
+    int touched = query.touch(lane, start, end) + dq.touch(lane.batch(), first, heads, start, end);
+    return operator.causal() ? touched + keyValue.touch(start, end) : touched;
+  }
+
   /** Writes dq and δ; gives da and db. */
   BackwardPass.CoefficientGradients run() {
     int rows;
     for (int token = segment.start(); token < segment.end(); token += rows) {
       rows = Math.min(Tiles.CHUNK, segment.end() - token);
+      readAhead.forward(token, token + rows);
       if (operator.causal()) {
         rows = keyValue.loadSafely(token, rows);
         chunk.load(keyValue, rows);

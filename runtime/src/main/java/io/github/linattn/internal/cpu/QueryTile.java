@@ -25,6 +25,18 @@ final class QueryTile {
     this.omegaSum = new float[shape.valueDim()];
   }
 
+  long tokenBytes() {
+    int heads = shape.headsPerKeyValueHead();
+    return pass.query.tokenBytes(heads) + pass.outputGradient.tokenBytes(heads);
+  }
+
+  int touch(Lane lane, int start, int end) {
+    int heads = shape.headsPerKeyValueHead();
+    int first = lane.keyValueHead() * heads;
+    return pass.query.touch(lane.batch(), first, heads, start, end)
+        + pass.outputGradient.touch(lane.batch(), first, heads, start, end);
+  }
+
   /** Loads Ω and {@code factor} q. */
   void load(Lane lane, int head, int token, int rows, double factor) {
     pass.query.load(lane.batch(), head, token, rows, q);

@@ -337,10 +337,10 @@ final class VectorMatrixKernel implements MatrixKernel {
         FloatVector left = FloatVector.fromArray(SPECIES, a, i * aRow + j);
         sum = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), sum);
       }
-      if (j < n) {
-        VectorMask<Float> rest = SPECIES.indexInRange(j, n);
-        FloatVector left = FloatVector.fromArray(SPECIES, a, i * aRow + j, rest);
-        sum = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j, rest), sum);
+      if (j < n) { // what lies behind may be anything, even NaN
+        FloatVector left = FloatVector.fromArray(SPECIES, a, i * aRow + j);
+        FloatVector last = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), sum);
+        sum = sum.blend(last, SPECIES.indexInRange(j, n));
       }
       sums[i] = sumOfLanes(sum);
     }
