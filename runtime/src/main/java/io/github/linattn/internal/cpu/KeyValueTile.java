@@ -14,6 +14,9 @@ final class KeyValueTile {
   /** Weights of a plain sum of rows. */
   private static final float[] ONES = Tiles.repeatedFloat(1, Tiles.CHUNK);
 
+  /** Rows whose mean the backward takes from v; the mean of fewer is further from that of all. */
+  private static final int CENTER_ROWS = 256;
+
   private final MatrixKernel kernel;
   private final boolean normalize;
   private final Lane lane;
@@ -49,13 +52,28 @@ final class KeyValueTile {
   static KeyValueTile centered(
       MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane) {
     KeyValueTile tile = new KeyValueTile(kernel, operator, input, lane);
-    int rows = Math.min(Tiles.CHUNK, lane.length());
-    if (rows > 0) {
-      tile.valueRows.load(lane.batch(), lane.keyValueHead(), lane.start(), rows, tile.v);
-      Tiles.meanOfRows(tile.v, rows, tile.center);
-      tile.centered = true;
-    }
+    tile.findCenter();
+    tile.centered = true;
     return tile;
+  }
+
+  /** The mean in each column, 0 where it is not finite. */
+  private void findCenter() {
+    int count = Math.min(CENTER_ROWS, lane.length());
+    double[] sums = new double[center.length];
+    int rows;
+    for (int token = 0; token < count; token += rows) {
+      rows = Math.min(Tiles.CHUNK, count - token);
+      valueRows.load(lane.batch(), lane.keyValueHead(), lane.start() + token, rows, v);
+      kernel.sumRows(rows, ONES, v, valueSum);
+      for (int j = 0; j < sums.length; j++) {
+        sums[j] += valueSum[j];
+      }
+    }
+    for (int j = 0; j < sums.length; j++) {
+      float mean = (float) (sums[j] / count);
+      center[j] = Float.isFinite(mean) ? mean : 0;
+    }
   }
 
   long tokenBytes() {

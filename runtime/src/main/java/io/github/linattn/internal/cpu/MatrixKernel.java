@@ -60,7 +60,8 @@ interface MatrixKernel {
       int m, int n, int k, float[] a, int aRow, int aColumn, float[] b, float[] c, float[] lost);
 
   /**
-   * sums[i] = Σ_j a[i][j] b[i][j], over j ≤ i if {@code lower}, else over all of {@code width}.
+   * sums[i] = Σ_j a[i][j] b[i][j] in double, over j ≤ i if {@code lower}, else over all of {@code
+   * width}.
    *
    * @param aRow distance of the rows of a
    * @param bRow distance of the rows of b; 0 if all take the same

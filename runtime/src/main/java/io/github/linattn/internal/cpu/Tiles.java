@@ -7,11 +7,6 @@ final class Tiles {
   /** Most tokens of one chunk; also the row distance of token-by-token tiles. */
   static final int CHUNK = 32;
 
-  /** Sums of squares in fp32 are good between these. */
-  private static final double LEAST_SQUARES = 0x1p-90;
-
-  private static final double MOST_SQUARES = 0x1p120;
-
   private Tiles() {}
 
   static int roundUp(int value, int step) {
@@ -35,24 +30,11 @@ final class Tiles {
       MatrixKernel kernel, float[] tile, int rows, int width, double factor, double[] inverses) {
     double[] factors = new double[rows];
     kernel.dots(rows, width, false, tile, width, tile, width, inverses);
-    for (int i = 0; i < rows; i++) {
-      double squares = inverses[i];
-      if (!(squares > LEAST_SQUARES && squares < MOST_SQUARES)) {
-        squares = squares(tile, i * width, width);
-      }
-      inverses[i] = squares == 0 ? 0 : 1 / Math.sqrt(squares);
+    for (int i = 0; i < rows; i++) { // squares of floats neither overflow nor vanish in double
+      inverses[i] = inverses[i] == 0 ? 0 : 1 / Math.sqrt(inverses[i]);
       factors[i] = factor * inverses[i];
     }
     kernel.scaleRows(rows, width, factors, tile);
-  }
-
-  /** Squares of floats neither overflow nor vanish in double. */
-  private static double squares(float[] tile, int start, int width) {
-    double sum = 0;
-    for (int at = start; at < start + width; at++) {
-      sum += (double) tile[at] * tile[at];
-    }
-    return sum;
   }
 
   /**
@@ -84,18 +66,6 @@ final class Tiles {
     double[] values = new double[count];
     Arrays.fill(values, value);
     return values;
-  }
-
-  /** Mean of each column, 0 where it is not finite. */
-  static void meanOfRows(float[] tile, int rows, float[] mean) {
-    for (int j = 0; j < mean.length; j++) {
-      double sum = 0;
-      for (int i = 0; i < rows; i++) {
-        sum += tile[i * mean.length + j];
-      }
-      float value = (float) (sum / rows);
-      mean[j] = Float.isFinite(value) ? value : 0;
-    }
   }
 
   static void toFloats(double[] source, float[] target) {

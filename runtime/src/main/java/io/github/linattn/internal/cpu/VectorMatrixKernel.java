@@ -1,7 +1,10 @@
 package io.github.linattn.internal.cpu;
 
+import jdk.incubator.vector.DoubleVector;
 import jdk.incubator.vector.FloatVector;
+import jdk.incubator.vector.Vector;
 import jdk.incubator.vector.VectorMask;
+import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
@@ -27,6 +30,17 @@ final class VectorMatrixKernel implements MatrixKernel {
   private static final VectorShuffle<Float> ROTATE_8 = VectorShuffle.iota(SPECIES, 8, 1, true);
   private static final VectorShuffle<Float> ROTATE_4 = VectorShuffle.iota(SPECIES, 4, 1, true);
   private static final VectorShuffle<Float> ROTATE_2 = VectorShuffle.iota(SPECIES, 2, 1, true);
+
+  private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
+  private static final int STEP = DOUBLES.length();
+  private static final VectorShuffle<Double> ROTATE_4_OF_DOUBLES =
+      VectorShuffle.iota(DOUBLES, 4, 1, true);
+  private static final VectorShuffle<Double> ROTATE_2_OF_DOUBLES =
+      VectorShuffle.iota(DOUBLES, 2, 1, true);
+
+  /** As many floats as a vector holds doubles. */
+  private static final VectorSpecies<Float> HALF =
+      VectorSpecies.of(float.class, VectorShape.forBitSize(SPECIES.vectorBitSize() / 2));
 
   private static final VectorSpecies<Float> FOUR = FloatVector.SPECIES_128;
   private static final VectorShuffle<Float> SWAP = VectorShuffle.fromValues(FOUR, 1, 0, 3, 2);
@@ -331,18 +345,31 @@ final class VectorMatrixKernel implements MatrixKernel {
       int rows, int width, boolean lower, float[] a, int aRow, float[] b, int bRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
       int n = lower ? i + 1 : width;
-      FloatVector sum = FloatVector.zero(SPECIES);
+      DoubleVector even = DoubleVector.zero(DOUBLES);
+      DoubleVector odd = even; // a second chain, as a sum waits for the one before
       int j = 0;
-      for (; j + LANES <= n; j += LANES) {
-        FloatVector left = FloatVector.fromArray(SPECIES, a, i * aRow + j);
-        sum = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), sum);
+      for (; j + 2 * STEP <= n; j += 2 * STEP) {
+        Vector<Double> left = FloatVector.fromArray(HALF, a, i * aRow + j).castShape(DOUBLES, 0);
+        Vector<Double> right = FloatVector.fromArray(HALF, b, i * bRow + j).castShape(DOUBLES, 0);
+        even = ((DoubleVector) left).fma(right, even);
+        left = FloatVector.fromArray(HALF, a, i * aRow + j + STEP).castShape(DOUBLES, 0);
+        right = FloatVector.fromArray(HALF, b, i * bRow + j + STEP).castShape(DOUBLES, 0);
+        odd = ((DoubleVector) left).fma(right, odd);
       }
-      if (j < n) { // what lies behind may be anything, even NaN
-        FloatVector left = FloatVector.fromArray(SPECIES, a, i * aRow + j);
-        FloatVector last = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), sum);
-        sum = sum.blend(last, SPECIES.indexInRange(j, n));
+      for (; j < n; j += STEP) { // what lies behind n may be anything, even NaN
+        Vector<Double> left = FloatVector.fromArray(HALF, a, i * aRow + j).castShape(DOUBLES, 0);
+        Vector<Double> right = FloatVector.fromArray(HALF, b, i * bRow + j).castShape(DOUBLES, 0);
+        DoubleVector all = ((DoubleVector) left).fma(right, even);
+        even = even.blend(all, DOUBLES.indexInRange(j, n));
       }
-      sums[i] = sumOfLanes(sum);
+      DoubleVector sum = even.add(odd);
+      if (STEP > 4) {
+        sum = sum.add(sum.rearrange(ROTATE_4_OF_DOUBLES));
+      }
+      if (STEP > 2) {
+        sum = sum.add(sum.rearrange(ROTATE_2_OF_DOUBLES));
+      }
+      sums[i] = sum.lane(0) + sum.lane(1);
     }
   }
 
