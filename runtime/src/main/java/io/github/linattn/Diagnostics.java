@@ -40,9 +40,15 @@ public final class Diagnostics {
    *
    * @param name as its driver calls it, or why it does not answer
    * @param architecture such as sm_90; empty if it does not answer
+   * @param multiprocessors 0 if it does not answer
    */
   public record Gpu(
-      int ordinal, String name, String architecture, long freeBytes, long totalBytes) {}
+      int ordinal,
+      String name,
+      String architecture,
+      int multiprocessors,
+      long freeBytes,
+      long totalBytes) {}
 
   /**
    * One kernel that was built, for one architecture.
@@ -111,10 +117,11 @@ public final class Diagnostics {
           device.ordinal(),
           device.name(),
           device.architecture(),
+          device.multiprocessors(),
           memory.freeBytes(),
           memory.totalBytes());
     } catch (CudaException e) {
-      return new Gpu(device.ordinal(), "does not answer: " + e.getMessage(), "", 0, 0);
+      return new Gpu(device.ordinal(), "does not answer: " + e.getMessage(), "", 0, 0, 0);
     }
   }
 

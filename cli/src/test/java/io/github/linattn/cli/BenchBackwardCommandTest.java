@@ -220,7 +220,7 @@ class BenchBackwardCommandTest {
   void aRowAndAPointHaveEveryGradient() {
     BenchResult result =
         onCpu(BenchCase.of(AttentionShape.of(1, 2, 200, 16), EXACT).with(BenchPass.BACKWARD));
-    var here = new Run("t", "GPU", "sm_90", "580", "1980 MHz", "abc", Map.of());
+    var here = new Run("t", "GPU", "sm_90", 132, "580", "1980 MHz", "abc", Map.of());
     assertThat(BenchReport.head(here, "chunked", BenchPass.BACKWARD).get(1))
         .startsWith("Device time of a backward, ")
         .contains("dq, dk, dv, da, db: relative errors");

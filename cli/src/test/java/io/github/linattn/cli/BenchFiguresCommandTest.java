@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.offset;
 
 import io.github.linattn.DType;
 import io.github.linattn.cli.figures.Curve;
@@ -20,6 +21,7 @@ import java.nio.file.StandardCopyOption;
 import java.util.List;
 import java.util.Map;
 import java.util.function.ToDoubleFunction;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -27,7 +29,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** Breaks when a figure leaves out points, draws what was not measured, or is not written. */
 class BenchFiguresCommandTest {
   private static final Run RUN =
-      new Run("t", "A GPU", "sm_90", "580", "1980 MHz", "abc", Map.of("torch", "2"));
+      new Run("t", "A GPU", "sm_90", 132, "580", "1980 MHz", "abc", Map.of("torch", "2"));
   private static final List<String> FIGURES =
       List.of(
           "forward-time-tokens-half",
@@ -219,6 +221,77 @@ class BenchFiguresCommandTest {
         .filter(each -> each.name().equals(name))
         .findFirst()
         .orElseThrow();
+  }
+
+  /** Peaks as NVIDIA tells them: A100 312, 156 and 19.5, H100 66.9 TFLOP/s. */
+  @Test
+  void roofsFollowFromTheMachine() {
+    String clocks = "345 MHz, 3201 MHz, %d MHz, 84.31 W, 700.00 W, 38";
+    String at = ", %d multiprocessors at %d MHz, the highest by nvidia-smi";
+    String hopper = at.formatted(132, 1980);
+    Figure figure = roofline("sm_90", 132, clocks.formatted(1980), "one pass, wgmma");
+    assertThat(lines(figure))
+        .hasSize(3)
+        .endsWith(
+            "tensor cores, 16 bits (bf16, f16, f32 tf32): 1071 TFLOP/s" + hopper,
+            "tensor cores, 16 bits, 3 products for one (f32 accurate, f32 default): 357 TFLOP/s"
+                + hopper);
+    List<Curve.Mark> memory = figure.curves().getFirst().marks();
+    List<Curve.Mark> highest = figure.curves().get(1).marks();
+    assertThat(memory.getLast().x()).isEqualTo(highest.getFirst().x());
+    assertThat(memory.getLast().y()).isCloseTo(1070.5, offset(0.1));
+    assertThat(highest).extracting(Curve.Mark::y).containsOnly(highest.getFirst().y());
+
+    String ampere = at.formatted(108, 1410);
+    assertThat(lines(roofline("sm_80", 108, clocks.formatted(1410), "one pass, mma")))
+        .containsSubsequence(
+            "tensor cores, 16 bits (bf16): 312 TFLOP/s" + ampere,
+            "tensor cores, TF32 (f16, f32 tf32): 156 TFLOP/s" + ampere,
+            "tensor cores, TF32, 3 products for one (f32 accurate, f32 default): 52 TFLOP/s"
+                + ampere);
+    assertThat(lines(roofline("sm_90", 132, clocks.formatted(1980), "paper")))
+        .hasSize(2)
+        .anyMatch(name -> name.startsWith("FMA of fp32 (") && name.contains(": 67 TFLOP/s, "));
+  }
+
+  @Test
+  void withoutTheMachineThereIsTheRoofOfMemoryAlone() {
+    String clocks = "345 MHz, 3201 MHz, 1980 MHz, 84.31 W, 700.00 W, 38";
+    assertThat(lines(roofline("sm_90", null, clocks, "one pass, wgmma"))).hasSize(1);
+    assertThat(lines(roofline("sm_90", 132, "not read", "one pass, wgmma"))).hasSize(1);
+    assertThat(lines(roofline("sm_89", 132, clocks, "one pass, mma"))).hasSize(1);
+    assertThat(lines(roofline("", null, "2600 MHz", "one pass"))).hasSize(1);
+  }
+
+  private static List<String> lines(Figure figure) {
+    return figure.curves().stream()
+        .filter(curve -> curve.style() == Curve.Style.LINE)
+        .map(Curve::name)
+        .toList();
+  }
+
+  /** The points of another machine. */
+  private static Figure roofline(
+      String architecture, @Nullable Integer multiprocessors, String clocks, String plan) {
+    Run run = new Run("t", "M", architecture, multiprocessors, "580", clocks, "abc", Map.of());
+    List<Measured> there =
+        points.stream().map(each -> new Measured(planned(each.point(), plan), run)).toList();
+    return named(Figures.of(there), "roofline");
+  }
+
+  private static Point planned(Point point, String plan) {
+    return new Point(
+        point.problem(),
+        point.run(),
+        point.status(),
+        point.why(),
+        point.samples(),
+        point.bytes(),
+        point.memoryBytes(),
+        point.errors(),
+        point.bound(),
+        new Point.Choice(plan, "", 0),
+        null);
   }
 
   @Test

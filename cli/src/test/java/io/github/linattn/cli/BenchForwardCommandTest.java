@@ -36,7 +36,7 @@ import picocli.CommandLine;
 class BenchForwardCommandTest {
   private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
   private static final Run HERE =
-      new Run("2026-11-21T00:00:00Z", "GPU A", "sm_90", "580", "1980 MHz", "abc", Map.of());
+      new Run("2026-11-21T00:00:00Z", "GPU A", "sm_90", 132, "580", "1980 MHz", "abc", Map.of());
 
   @TempDir Path folder;
 

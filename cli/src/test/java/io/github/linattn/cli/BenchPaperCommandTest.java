@@ -113,7 +113,7 @@ class BenchPaperCommandTest {
     Problem problem =
         BenchCase.of(HostTime.SHAPE, Precision.ALL.getFirst()).problem("tokens", "linattn cpu");
     file.put(
-        new Run("t", "Another CPU", "", "", "", "abc", Map.of()),
+        new Run("t", "Another CPU", "", null, "", "", "abc", Map.of()),
         Point.without(problem, Status.FAILED, "why"));
     Cli cli = paper();
     assertThat(cli.exitCode()).isEqualTo(2);

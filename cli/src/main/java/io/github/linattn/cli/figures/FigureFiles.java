@@ -37,6 +37,9 @@ public final class FigureFiles {
   /** A number with more than two decimals. */
   private static final Pattern DIGITS = Pattern.compile("(\\.\\d\\d)\\d+");
 
+  /** As much of a legend as stands in a line, which would else be cut off. */
+  private static final Pattern LEGEND_LINE = Pattern.compile("(.{1,42})(?: |$)");
+
   private static final int WIDTH = 1200;
   private static final int HEIGHT = 700;
 
@@ -146,6 +149,7 @@ public final class FigureFiles {
             curve.name(),
             shown.stream().mapToDouble(Mark::x).toArray(),
             shown.stream().mapToDouble(Mark::y).toArray());
+    series.setLabel(LEGEND_LINE.matcher(curve.name()).replaceAll("$1\n").stripTrailing());
     boolean line = curve.style() == Curve.Style.LINE;
     series.setMarker(line ? SeriesMarkers.NONE : marker).setMarkerColor(colour);
     series

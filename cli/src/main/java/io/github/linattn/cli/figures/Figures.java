@@ -14,7 +14,6 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
-import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.Set;
 import java.util.function.Function;
@@ -265,10 +264,10 @@ public final class Figures {
             curves(
                 chosen,
                 problem -> methodAndPrecision(problem) + ", " + problem.pass(),
-                Figures::intensity,
-                Figures::teraflops,
+                Roofline::intensity,
+                Roofline::teraflops,
                 Curve.Style.DOTS));
-    roof(all, chosen).ifPresent(curves::addFirst);
+    curves.addAll(0, Roofline.roofs(all, chosen));
     return new Figure(
         "roofline",
         title(chosen, "roofline, a dot for each head dimension"),
@@ -276,45 +275,6 @@ public final class Figures {
         "TFLOP/s",
         true,
         curves);
-  }
-
-  private static double intensity(Measured measured) {
-    return flop(measured.point().problem()) / measured.point().bytes();
-  }
-
-  private static double teraflops(Point point) {
-    return flop(point.problem()) / point.millis() * 1e-9;
-  }
-
-  /** Two products of D x Dv a token forward, five backward; two FLOP a multiply-add. */
-  private static double flop(Problem problem) {
-    double heads = (double) problem.batch() * problem.heads();
-    int products = problem.pass().equals("backward") ? 5 : 2;
-    return 2 * products * heads * problem.tokens() * problem.keyDim() * problem.valueDim();
-  }
-
-  /** What the fastest copy allows. */
-  private static Optional<Curve> roof(List<Measured> all, List<Measured> chosen) {
-    return all.stream()
-        .filter(each -> each.point().problem().method().startsWith(COPY))
-        .filter(each -> each.point().status() == Status.OK)
-        .max(Comparator.comparingDouble(Figures::bytesPerMilli))
-        .map(
-            copy ->
-                new Curve(
-                    String.format(
-                        Locale.ROOT, "memory, copying at %.3g TB/s", bytesPerMilli(copy) * 1e-9),
-                    chosen.stream()
-                        .mapToDouble(Figures::intensity)
-                        .sorted()
-                        .distinct()
-                        .mapToObj(x -> new Mark(x, x * bytesPerMilli(copy) * 1e-9, copy))
-                        .toList(),
-                    Curve.Style.LINE));
-  }
-
-  private static double bytesPerMilli(Measured measured) {
-    return measured.point().bytes() / measured.point().millis();
   }
 
   private Figure accuracy() {

@@ -2,7 +2,11 @@ package io.github.linattn.cli.points;
 
 import java.util.Map;
 import java.util.Objects;
+import java.util.OptionalDouble;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Where, when and with what points were measured.
@@ -11,7 +15,9 @@ import java.util.TreeMap;
  * @param machine the GPU, or the CPU
  * @param architecture such as sm_90; empty for a CPU
  * @param driver of the GPU; empty if it was not found out
- * @param clocks of the device as found at the start, with its power; empty if not found out
+ * @param multiprocessors of the GPU; null for a CPU, and in files that do not tell
+ * @param clocks as found at the start: of a GPU what nvidia-smi tells of its multiprocessors, its
+ *     memory, the highest of its multiprocessors, power and temperature; empty if not found out
  * @param commit of the source that was built
  * @param versions by name: linattn, java, cuda, torch, ...
  */
@@ -19,10 +25,12 @@ public record Run(
     String started,
     String machine,
     String architecture,
+    @Nullable Integer multiprocessors,
     String driver,
     String clocks,
     String commit,
     Map<String, String> versions) {
+  private static final Pattern HIGHEST_CLOCK = Pattern.compile("[^,]+, [^,]+, (\\d+) MHz,.*");
 
   /** Copies the map. */
   public Run {
@@ -39,6 +47,14 @@ public record Run(
   public Run with(Map<String, String> moreVersions) {
     Map<String, String> all = new TreeMap<>(versions);
     all.putAll(moreVersions);
-    return new Run(started, machine, architecture, driver, clocks, commit, all);
+    return new Run(started, machine, architecture, multiprocessors, driver, clocks, commit, all);
+  }
+
+  /** The highest clock of a GPU's multiprocessors in MHz, where nvidia-smi told it. */
+  public OptionalDouble highestClock() {
+    Matcher told = HIGHEST_CLOCK.matcher(clocks);
+    return told.matches()
+        ? OptionalDouble.of(Double.parseDouble(told.group(1)))
+        : OptionalDouble.empty();
   }
 }

@@ -16,10 +16,18 @@ import org.junit.jupiter.api.io.TempDir;
 /** Breaks when a point is lost, doubled or changed on its way through the file. */
 class PointFileTest {
   private static final Run RUN =
-      new Run("2026-11-22T00:00:00Z", "GPU \"A\"", "sm_90", "580", "", "abc", Map.of("java", "25"));
+      new Run(
+          "2026-11-22T00:00:00Z",
+          "GPU \"A\"",
+          "sm_90",
+          132,
+          "580",
+          "",
+          "abc",
+          Map.of("java", "25"));
 
   private static final Run LATER =
-      new Run("2026-11-23T00:00:00Z", "GPU", "sm_90", "580", "", "abd", Map.of());
+      new Run("2026-11-23T00:00:00Z", "GPU", "sm_90", 132, "580", "", "abd", Map.of());
 
   @TempDir Path folder;
 
@@ -116,6 +124,25 @@ class PointFileTest {
     String older = line.replaceAll("\"movement\":\\{[^}]*},", "");
     assertThat(older).isNotEqualTo(line);
     assertThat(PointFile.point(older).movement()).isNull();
+  }
+
+  @Test
+  void aRunOfAnOlderFileHasNoMultiprocessors() throws IOException {
+    Path path = folder.resolve("points.json");
+    PointFile.open(path).put(RUN, full());
+    String text = Files.readString(path);
+    String older = text.replace("\"multiprocessors\":132,", "");
+    assertThat(older).isNotEqualTo(text);
+    Files.writeString(path, older);
+    assertThat(PointFile.open(path).runs().getFirst().multiprocessors()).isNull();
+  }
+
+  @Test
+  void theHighestClockIsTheThird() {
+    Run read =
+        new Run("t", "G", "sm_90", 132, "", "345 MHz, 3201 MHz, 1980 MHz, 84 W", "", Map.of());
+    assertThat(read.highestClock()).hasValue(1980);
+    assertThat(RUN.highestClock()).isEmpty();
   }
 
   @Test

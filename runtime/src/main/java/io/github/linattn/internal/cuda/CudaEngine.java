@@ -74,8 +74,7 @@ public final class CudaEngine implements Engine {
   private CudaEngine(Device device, List<BuiltKernels> sources, Tuning tuning) {
     this.device = device;
     this.kernels = new Kernels(device, arena, sources);
-    int multiprocessors =
-        device.cuda().attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, device.ordinal());
+    int multiprocessors = device.multiprocessors();
     int shared = kernels.sharedBytes();
     int capability = device.capability();
     this.plans =
@@ -204,7 +203,7 @@ public final class CudaEngine implements Engine {
         "%s, %s, %d multiprocessors, %.1f of %.1f GB free",
         device.name(),
         device.architecture(),
-        device.cuda().attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, device.ordinal()),
+        device.multiprocessors(),
         memory.freeBytes() / 1e9,
         memory.totalBytes() / 1e9);
   }

@@ -30,6 +30,11 @@ public record Device(Cuda cuda, int ordinal) {
     return "sm_" + capability();
   }
 
+  /** Their number. */
+  public int multiprocessors() {
+    return cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, ordinal);
+  }
+
   /** Free and total memory. */
   public MemoryInfo memory() {
     return enter().memoryInfo();
