@@ -201,7 +201,6 @@ final class GradientFill {
           .set("key_sum_in", before.u())
           .set("value_sum_in", before.z());
     }
-    query.set("partials", partials);
     chunked.set("turns", plan.turns());
     if (operator.sumsSlope()) {
       query.set("slope_query", input.q());
@@ -307,6 +306,7 @@ final class GradientFill {
         .set("delta", delta)
         .set("query_scale", queryScale)
         .set("key_scale", keyScale)
+        .set("partials", partials) // written with dq alone
         .set("task", task)
         .set("tasks", task != QUERY_TASK && hasBothTasks() ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
@@ -441,13 +441,6 @@ final class GradientFill {
     struct.clear();
     setTask(struct, 0, Role.KEY, element);
     setTask(struct, 1, Role.VALUE, element);
-    for (int task = 0; task < GradientStructs.HOPPER_TASKS; task++) {
-      long gradient = GradientStructs.hopperOffset(task, "gradient");
-      new Arguments(
-              GradientStructs.GRADIENT,
-              struct.memory().asSlice(gradient, GradientStructs.GRADIENT.byteSize()))
-          .set("partials", partials);
-    }
     setMap(struct, "output_rows", 0, call.output(), element);
     write(struct, struct.offset("query_gradient"), dq(), element);
     AttentionState last = call.lastState();
