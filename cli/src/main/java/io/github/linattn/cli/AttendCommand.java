@@ -92,7 +92,7 @@ final class AttendCommand implements Callable<Integer> {
   @Option(
       names = "--backend",
       paramLabel = "BACKEND",
-      converter = BackendChoice.Converter.class,
+      converter = Spelling.OfBackend.class,
       description = "auto (if left out), cpu, or cuda, which never falls back")
   private BackendChoice backend = BackendChoice.AUTO;
 

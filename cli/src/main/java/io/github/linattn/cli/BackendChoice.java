@@ -4,8 +4,6 @@ import io.github.linattn.Backend;
 import io.github.linattn.NoGpuException;
 import io.github.linattn.cuda.CudaException;
 import java.util.Optional;
-import picocli.CommandLine.ITypeConverter;
-import picocli.CommandLine.TypeConversionException;
 
 /** Where to compute. */
 enum BackendChoice {
@@ -56,18 +54,5 @@ enum BackendChoice {
   /** The reason without the list of places that were searched. */
   private static String firstLine(CommandFailure failure) {
     return Text.message(failure).lines().findFirst().orElse("no reason given");
-  }
-
-  /** Reads the command line's spelling. */
-  static final class Converter implements ITypeConverter<BackendChoice> {
-    @Override
-    public BackendChoice convert(String text) {
-      return switch (text) {
-        case "auto" -> AUTO;
-        case "cpu" -> CPU;
-        case "cuda" -> CUDA;
-        default -> throw new TypeConversionException("it is auto, cpu or cuda, not '" + text + "'");
-      };
-    }
   }
 }

@@ -19,7 +19,7 @@ final class BenchOptions {
   @Option(
       names = "--preset",
       paramLabel = "NAME",
-      converter = BenchPreset.Converter.class,
+      converter = Spelling.OfPreset.class,
       description =
           "shapes that are often wanted: targets, head-dims, tokens, heads, grid (forward"
               + " only, with every plan), or accuracy (up to 2^20 tokens, both kinds of data)")

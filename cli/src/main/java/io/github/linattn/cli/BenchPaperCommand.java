@@ -62,7 +62,7 @@ final class BenchPaperCommand implements Callable<Integer> {
   @Option(
       names = "--backend",
       paramLabel = "BACKEND",
-      converter = BackendChoice.Converter.class,
+      converter = Spelling.OfBackend.class,
       description = "auto (if left out), cpu or cuda")
   private BackendChoice backend = BackendChoice.AUTO;
 

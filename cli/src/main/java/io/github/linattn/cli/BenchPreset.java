@@ -7,8 +7,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiConsumer;
 import java.util.stream.Stream;
-import picocli.CommandLine.ITypeConverter;
-import picocli.CommandLine.TypeConversionException;
 
 /** Cases that are often wanted together. */
 enum BenchPreset {
@@ -131,23 +129,5 @@ enum BenchPreset {
     add.accept(AttentionShape.of(1, 8, 131_072, 128), BF16);
     add.accept(AttentionShape.of(1, 1, 1_048_576, 128), BF16);
     add.accept(AttentionShape.of(4, 16, 1, 128), BF16);
-  }
-
-  /** Reads the command line's spelling. */
-  static final class Converter implements ITypeConverter<BenchPreset> {
-    @Override
-    public BenchPreset convert(String text) {
-      return switch (text) {
-        case "targets" -> TARGETS;
-        case "head-dims" -> HEAD_DIMS;
-        case "tokens" -> TOKENS;
-        case "heads" -> HEADS;
-        case "grid" -> GRID;
-        case "accuracy" -> ACCURACY;
-        default ->
-            throw new TypeConversionException(
-                "it is targets, head-dims, tokens, heads, grid or accuracy, not '" + text + "'");
-      };
-    }
   }
 }

@@ -47,7 +47,7 @@ final class SelftestCommand implements Callable<Integer> {
   @Option(
       names = "--backend",
       paramLabel = "BACKEND",
-      converter = BackendChoice.Converter.class,
+      converter = Spelling.OfBackend.class,
       description = "of --soak: cuda (if left out), cpu or auto")
   private @Nullable BackendChoice backend;
 

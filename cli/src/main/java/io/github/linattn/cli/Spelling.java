@@ -31,6 +31,30 @@ final class Spelling {
     return Text.id(value).replace('_', '-');
   }
 
+  /** auto, cpu, cuda. */
+  static final class OfBackend implements ITypeConverter<BackendChoice> {
+    @Override
+    public BackendChoice convert(String text) {
+      return parse(BackendChoice.class, text);
+    }
+  }
+
+  /** all, auto, cpu, cuda. */
+  static final class OfScope implements ITypeConverter<VerifyCommand.Scope> {
+    @Override
+    public VerifyCommand.Scope convert(String text) {
+      return parse(VerifyCommand.Scope.class, text);
+    }
+  }
+
+  /** targets, head-dims, ... */
+  static final class OfPreset implements ITypeConverter<BenchPreset> {
+    @Override
+    public BenchPreset convert(String text) {
+      return parse(BenchPreset.class, text);
+    }
+  }
+
   /** tokens, head-dims, ... */
   static final class OfSweep implements ITypeConverter<PaperSweep> {
     @Override

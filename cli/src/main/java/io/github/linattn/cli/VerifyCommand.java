@@ -8,9 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
-import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.Option;
-import picocli.CommandLine.TypeConversionException;
 
 /** {@code linattn verify}: backends against the double reference. */
 @Command(
@@ -31,7 +29,7 @@ final class VerifyCommand implements Callable<Integer> {
   @Option(
       names = "--backend",
       paramLabel = "BACKEND",
-      converter = Scope.Converter.class,
+      converter = Spelling.OfScope.class,
       description = "all (if left out: every backend that is usable), auto, cpu or cuda")
   private Scope scope = Scope.ALL;
 
@@ -57,20 +55,6 @@ final class VerifyCommand implements Callable<Integer> {
     AUTO,
     CPU,
     CUDA;
-
-    static final class Converter implements ITypeConverter<Scope> {
-      @Override
-      public Scope convert(String text) {
-        return switch (text) {
-          case "all" -> ALL;
-          case "auto" -> AUTO;
-          case "cpu" -> CPU;
-          case "cuda" -> CUDA;
-          default ->
-              throw new TypeConversionException("it is all, auto, cpu or cuda, not '" + text + "'");
-        };
-      }
-    }
   }
 
   @Override

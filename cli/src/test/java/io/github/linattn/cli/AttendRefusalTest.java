@@ -47,7 +47,7 @@ class AttendRefusalTest {
         "--mode fast                   | it is one of accurate, default, tf32, not 'fast'",
         "--dtype bf16 --mode accurate  | --dtype bf16 has the mode default only",
         "--dtype f16 --mode tf32       | --dtype f16 has the mode default only",
-        "--backend gpu                 | it is auto, cpu or cuda, not 'gpu'",
+        "--backend gpu                 | it is one of auto, cpu, cuda, not 'gpu'",
         "--state-in nowhere            | nowhere: no such file",
         "--frobnicate                  | Unknown option: '--frobnicate'",
       })

@@ -60,7 +60,7 @@ final class SoakTest {
         "--soak NaN               | --soak takes minutes above 0",
         "--soak x                 | 'x' is not a double",
         "--backend cpu            | --backend is for --soak",
-        "--soak 1 --backend gpu   | it is auto, cpu or cuda, not 'gpu'",
+        "--soak 1 --backend gpu   | it is one of auto, cpu, cuda, not 'gpu'",
       })
   void wrongOptionsAreRefused(String options, String sentence) {
     Cli cli = Cli.run(("selftest " + options).split(" "));

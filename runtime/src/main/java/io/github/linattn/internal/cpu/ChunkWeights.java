@@ -1,7 +1,6 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
-import io.github.linattn.internal.cpu.MatrixKernel.Part;
 
 /**
  * Weights of the tokens of one chunk for one another, and what their gradients are made of; both
@@ -45,27 +44,9 @@ final class ChunkWeights {
 
   /** Forms both products for the chunk's queries of one head. */
   void form(QueryTile query, float a, float b, int rows) {
-    product(query.q, shape.keyDim(), keyTransposed, rows, weights);
+    Tiles.multiplyLower(kernel, query.q, shape.keyDim(), keyTransposed, rows, weights);
     kernel.lower(rows, b, Tiles.repeated(a, rows), weights, Tiles.CHUNK, sums);
-    product(query.omega, shape.valueDim(), valueTransposed, rows, gradients);
-  }
-
-  private void product(float[] left, int width, float[] right, int rows, float[] result) {
-    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-    int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
-    kernel.multiply(
-        Part.RESULT_LOWER,
-        paddedRows,
-        columns,
-        width,
-        left,
-        width,
-        1,
-        right,
-        Tiles.CHUNK,
-        result,
-        Tiles.CHUNK,
-        false);
+    Tiles.multiplyLower(kernel, query.omega, shape.valueDim(), valueTransposed, rows, gradients);
   }
 
   /** Row sums of W∘Ω Vᵀ; valid until the next call. */

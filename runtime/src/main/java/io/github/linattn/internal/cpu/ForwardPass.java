@@ -149,28 +149,13 @@ final class ForwardPass {
 
     /** W = T∘(a 1 1ᵀ + b Q Kᵀ) with its row sums, output += W V. */
     private void addChunk(float a, int rows) {
-      int d = shape.keyDim();
       int dv = shape.valueDim();
       int chunk = Tiles.CHUNK;
-      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-      int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
-      kernel.multiply(
-          Part.RESULT_LOWER,
-          paddedRows,
-          columns,
-          d,
-          query,
-          d,
-          1,
-          keyTransposed,
-          chunk,
-          weights,
-          chunk,
-          false);
+      Tiles.multiplyLower(kernel, query, shape.keyDim(), keyTransposed, rows, weights);
       kernel.lower(rows, 1, Tiles.repeated(a, rows), weights, chunk, weightSums);
       kernel.multiply(
           Part.LEFT_LOWER,
-          paddedRows,
+          Tiles.roundUp(rows, MatrixKernel.ROW_STEP),
           dv,
           rows,
           weights,

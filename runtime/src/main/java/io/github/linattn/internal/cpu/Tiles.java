@@ -23,6 +23,27 @@ final class Tiles {
   }
 
   /**
+   * result[i][j] = Σ_p left[i][p] right[p][j] for j ≤ i, others as {@link
+   * MatrixKernel.Part#RESULT_LOWER} says; rows of right and result are {@link #CHUNK} apart.
+   */
+  static void multiplyLower(
+      MatrixKernel kernel, float[] left, int width, float[] right, int rows, float[] result) {
+    kernel.multiply(
+        MatrixKernel.Part.RESULT_LOWER,
+        roundUp(rows, MatrixKernel.ROW_STEP),
+        roundUp(rows, MatrixKernel.COLUMN_STEP),
+        width,
+        left,
+        width,
+        1,
+        right,
+        CHUNK,
+        result,
+        CHUNK,
+        false);
+  }
+
+  /**
    * Turns each row x into {@code factor} x/|x| and puts 1/|x| into {@code inverses}; zero rows stay
    * zero and get 0.
    */

@@ -8,7 +8,6 @@ import io.github.linattn.AttentionState;
 import io.github.linattn.Sequences;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
-import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
@@ -193,19 +192,7 @@ final class ChunkedCall {
       fillHopper(withMaps, arguments, forward, step.kernel().elementType());
       arguments = withMaps;
     }
-    return queue
-        .device()
-        .cuda()
-        .prepare(
-            scratch[launchCount],
-            kernel.kernel(),
-            step.blocks(),
-            step.cluster(),
-            step.kernel().threads(),
-            step.sharedBytes(),
-            step.startsEarly() ? LaunchOrder.EARLY : LaunchOrder.IN_TURN,
-            queue.stream(),
-            arguments.memory());
+    return queue.prepare(scratch[launchCount], step, kernel, arguments);
   }
 
   private void fillCommon(Arguments struct, ForwardCall forward) {

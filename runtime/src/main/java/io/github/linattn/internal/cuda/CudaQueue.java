@@ -10,8 +10,10 @@ import io.github.linattn.bindings.CudaGraph;
 import io.github.linattn.bindings.CudaStream;
 import io.github.linattn.bindings.DeviceMemory;
 import io.github.linattn.bindings.EventTiming;
+import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedCopy;
+import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.Copies;
 import io.github.linattn.internal.Leaks;
@@ -79,6 +81,23 @@ final class CudaQueue implements Stream {
             kernel.entry().sharedBytes(),
             stream,
             argumentStruct);
+  }
+
+  /** A launch of one step of a plan, to be repeated. */
+  PreparedLaunch prepare(
+      LaunchScratch scratch, ForwardPlan.Step step, LoadedKernel kernel, Arguments filled) {
+    return device
+        .cuda()
+        .prepare(
+            scratch,
+            kernel.kernel(),
+            step.blocks(),
+            step.cluster(),
+            step.kernel().threads(),
+            step.sharedBytes(),
+            step.startsEarly() ? LaunchOrder.EARLY : LaunchOrder.IN_TURN,
+            stream,
+            filled.memory());
   }
 
   /** Calls of the family chunked; the caller holds this queue's lock. */

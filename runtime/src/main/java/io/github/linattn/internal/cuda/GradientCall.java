@@ -6,12 +6,10 @@ import io.github.linattn.Gradients;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
-import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Operator;
-import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
 import java.lang.foreign.Arena;
@@ -111,7 +109,8 @@ final class GradientCall {
     GradientFill fill = new GradientFill(queue, structs, backward, by, counts, workspace);
     for (Launch launch : by.launches()) {
       LoadedKernel kernel = kernels.load(launch.step().kernel());
-      launches.add(prepare(launch, kernel, fill.fill(launch)));
+      LaunchScratch mine = scratch[launch.role().ordinal()];
+      launches.add(queue.prepare(mine, launch.step(), kernel, fill.fill(launch)));
     }
     tensors = backward.tensors();
     call = backward;
@@ -126,22 +125,5 @@ final class GradientCall {
     for (int i = 0; i < launches.size(); i++) {
       cuda.launch(launches.get(i));
     }
-  }
-
-  private PreparedLaunch prepare(Launch launch, LoadedKernel kernel, Arguments arguments) {
-    Step step = launch.step();
-    return queue
-        .device()
-        .cuda()
-        .prepare(
-            scratch[launch.role().ordinal()],
-            kernel.kernel(),
-            step.blocks(),
-            step.cluster(),
-            step.kernel().threads(),
-            step.sharedBytes(),
-            step.startsEarly() ? LaunchOrder.EARLY : LaunchOrder.IN_TURN,
-            queue.stream(),
-            arguments.memory());
   }
 }

@@ -62,12 +62,7 @@ final class PaperPass implements AutoCloseable {
   void forward(ForwardCall call) {
     AttentionState initial = input.initialState().orElse(null);
     AttentionState last = call.finalState();
-    MemorySegment scan = scan();
-    ArgumentStructs.set(scan, ScanPointer.QUERY, q);
-    ArgumentStructs.set(scan, ScanPointer.KEY, k);
-    ArgumentStructs.set(scan, ScanPointer.VALUE, v);
-    ArgumentStructs.set(scan, ScanPointer.OUT, address(call.output()));
-    ArgumentStructs.set(scan, ScanPointer.NORMALIZER, address(call.normalizer()));
+    MemorySegment scan = scan(q, k, v, call.output(), address(call.normalizer()));
     setInitialState(scan);
     if (last != null) {
       if (last == initial) {
@@ -105,12 +100,7 @@ final class PaperPass implements AutoCloseable {
   private void queryGradient(long dO, long g, long delta, long center, Gradients gradients) {
     int tiles = kernels.entry(Operation.QUERY_GRADIENT, shape.keyDim()).tiles();
     long partials = workspace.allocate(partialBytes(heads, tiles)).address();
-    MemorySegment scan = scan();
-    ArgumentStructs.set(scan, ScanPointer.QUERY, dO);
-    ArgumentStructs.set(scan, ScanPointer.KEY, v);
-    ArgumentStructs.set(scan, ScanPointer.VALUE, k);
-    ArgumentStructs.set(scan, ScanPointer.OUT, address(gradients.dq()));
-    ArgumentStructs.set(scan, ScanPointer.NORMALIZER, g);
+    MemorySegment scan = scan(dO, v, k, gradients.dq(), g);
     ArgumentStructs.set(scan, ScanPointer.DELTA, delta);
     ArgumentStructs.set(scan, ScanPointer.VALUE_CENTER, center);
     ArgumentStructs.set(scan, ScanPointer.COEFFICIENT_QUERY, q);
@@ -126,24 +116,14 @@ final class PaperPass implements AutoCloseable {
   }
 
   private void keyGradient(long dO, long g, long delta, long center, Gradients gradients) {
-    MemorySegment scan = scan();
-    ArgumentStructs.set(scan, ScanPointer.QUERY, v);
-    ArgumentStructs.set(scan, ScanPointer.KEY, dO);
-    ArgumentStructs.set(scan, ScanPointer.VALUE, q);
-    ArgumentStructs.set(scan, ScanPointer.OUT, address(gradients.dk()));
-    ArgumentStructs.set(scan, ScanPointer.NORMALIZER, g);
+    MemorySegment scan = scan(v, dO, q, gradients.dk(), g);
     ArgumentStructs.set(scan, ScanPointer.DELTA, delta);
     ArgumentStructs.set(scan, ScanPointer.VALUE_CENTER, center);
     launch(Operation.KEY_GRADIENT, heads, scan);
   }
 
   private void valueGradient(long dO, long g, Gradients gradients) {
-    MemorySegment scan = scan();
-    ArgumentStructs.set(scan, ScanPointer.QUERY, k);
-    ArgumentStructs.set(scan, ScanPointer.KEY, q);
-    ArgumentStructs.set(scan, ScanPointer.VALUE, dO);
-    ArgumentStructs.set(scan, ScanPointer.OUT, address(gradients.dv()));
-    ArgumentStructs.set(scan, ScanPointer.NORMALIZER, g);
+    MemorySegment scan = scan(k, q, dO, gradients.dv(), g);
     launch(Operation.VALUE_GRADIENT, heads, scan);
   }
 
@@ -154,11 +134,16 @@ final class PaperPass implements AutoCloseable {
         queue.arguments().normalizeGradient(address(raw), address(gradient), rows));
   }
 
-  private MemorySegment scan() {
+  private MemorySegment scan(long x, long y, long z, Tensor out, long g) {
     long before = input.initialState().map(state -> state.count(0)).orElse(0L);
     float a = operator.isUniform() ? operator.a(0) : 0;
     float b = operator.isUniform() ? operator.b(0) : 0;
     MemorySegment scan = queue.arguments().scan(shape.tokens(), before, shape.heads(), a, b);
+    ArgumentStructs.set(scan, ScanPointer.QUERY, x);
+    ArgumentStructs.set(scan, ScanPointer.KEY, y);
+    ArgumentStructs.set(scan, ScanPointer.VALUE, z);
+    ArgumentStructs.set(scan, ScanPointer.OUT, address(out));
+    ArgumentStructs.set(scan, ScanPointer.NORMALIZER, g);
     ArgumentStructs.set(scan, ScanPointer.A_PER_HEAD, aPerHead);
     ArgumentStructs.set(scan, ScanPointer.B_PER_HEAD, bPerHead);
     return scan;
