@@ -31,8 +31,8 @@ import picocli.CommandLine.Parameters;
     versionProvider = Version.class,
     sortOptions = false,
     description = {
-      "Compute linear attention of the tensors q, k and v of a safetensors file,",
-      "or of an .npy file each (--q q.npy --k k.npy --v v.npy --out o.npy)."
+      "Compute linear attention of the tensors q, k and v of a safetensors file, or of an .npy file"
+          + " each (--q q.npy --k k.npy --v v.npy --out o.npy)."
     },
     footer = {
       "",

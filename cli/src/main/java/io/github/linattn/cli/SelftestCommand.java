@@ -30,9 +30,9 @@ import picocli.CommandLine.Parameters;
       "Run the GPU test suite of the self-contained image on GPU 0.",
       "Exit code 0 if at least one test ran and all passed.",
       "",
-      "With --soak, instead, several threads compute mixed problems forward and backward",
-      "for so long, here without the suite too; exit code 1 if memory of the device,",
-      "of the host or of Java grows meanwhile."
+      "With --soak, instead, several threads compute mixed problems forward and backward for so"
+          + " long, here without the suite too; exit code 1 if memory of the device, of the host or"
+          + " of Java grows meanwhile."
     })
 final class SelftestCommand implements Callable<Integer> {
   private static final Pattern SUCCESSFUL = Pattern.compile("(\\d+) tests successful");
