@@ -257,7 +257,8 @@ struct Auxiliary {
                                  block.z_scale(rows_at.index(), chunk, lane + 32)};
     rows_at.advance();
     barrier_wait(block.value_full(at.index()), at.parity());
-    multiply_rows<Plan, kDividers, kDividers == 3 ? 3 : Plan::kChunk>(block, at.index(), warp - kFirstDivider, lane, key_scales, num_rows);
+    constexpr int kMostTogether = kDividers == 3 ? 3 : Plan::kChunk;
+    multiply_rows<Plan, kDividers, kMostTogether>(block, at.index(), warp - kFirstDivider, lane, key_scales, num_rows);
   }
 
   // z of the rows before a chunk, and what else its products wait for.

@@ -177,7 +177,7 @@ struct SweepTiles {
     return block.deltas(place) + Plan::kDeltaParts * Plan::kChunk * 4;
   }
 
-  // The unit of w of a chunk, and what it is a part of.
+  // The unit of w of a chunk.
   __device__ __forceinline__ uint32_t unit_address(int place) const {
     return constants(place) + Plan::kChunk * 4;
   }
@@ -529,9 +529,7 @@ struct SweepState {
 
   __device__ __forceinline__ void scale_sums(float ratio) {
     if (Plan::kScaled && ratio != 1.0f) {
-      State<Plan>::scale_all(state.state_frag, ratio);
-      outputs.first_sum *= ratio;
-      outputs.second_sum *= ratio;
+      state.scale_sums(ratio);
       first_rows *= ratio;
       second_rows *= ratio;
     }
@@ -732,12 +730,12 @@ struct SweepPrefix {
     barrier_wait(tiles.ready(at.index()), at.parity());
     const uint64_t query = operand(tiles.output_gradient(at.index()));
     if (Plan::kScaled && scale != 1.0f) {
-      State<Plan>::scale_all(state.state_frag, scale);
+      state.scale_state(scale);
     }
     multiply_state<Plan::kScaled>(state, outputs_frag, query);
     if (Plan::kScaled && scale != 1.0f) {
       const float back = inverse_of_power(scale);
-      State<Plan>::scale_all(state.state_frag, back);
+      state.scale_state(back);
       State<Plan>::scale_outputs(outputs_frag, back);
     }
     const int buffer = tiles.entries_buffer(chunk);
@@ -903,15 +901,11 @@ __device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) 
 template <class Plan>
 __device__ __forceinline__ void find_limits(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
                                             Extent* extents_smem) {
-  constexpr float kMargin = 1.5f;  // for columns that grow behind the first chunk
   const Block<Plan>& block = tiles.block;
   const ItemWork& work = block.work;
   const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
   const int num_rows = min(Plan::kChunk, work.tokens);
-  if (threadIdx.x < 4) {
-    extents_smem[threadIdx.x] = Extent{0, 0};
-  }
-  __syncthreads();
+  clear_extents(extents_smem);
   static_assert(3 * Plan::kHeadDim <= Plan::kThreads, "a thread for each column");
   const int tensor = static_cast<int>(threadIdx.x) / Plan::kHeadDim;
   if (tensor < 3) {

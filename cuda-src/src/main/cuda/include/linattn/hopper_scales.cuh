@@ -12,6 +12,16 @@ struct Extent {
   unsigned squares;
 };
 
+constexpr int kExtents = 4;      // of three tensors, and of S
+constexpr float kMargin = 1.5f;  // for columns that grow behind the first chunk
+
+__device__ __forceinline__ void clear_extents(Extent* extents_smem) {
+  if (threadIdx.x < kExtents) {
+    extents_smem[threadIdx.x] = Extent{0, 0};
+  }
+  __syncthreads();
+}
+
 // One thread for each column, so that the sums do not depend on the order of threads.
 template <class Plan>
 __device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
@@ -87,11 +97,7 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
   constexpr float kTop = 2.0f;
   constexpr float kLeastOrdinary = 0x1p-4f;
   constexpr float kMostOrdinary = 0x1p4f;
-  constexpr float kMargin = 1.5f;  // for columns that grow behind the first chunk
-  if (threadIdx.x < 4) {
-    extents_smem[threadIdx.x] = Extent{0, 0};
-  }
-  __syncthreads();
+  clear_extents(extents_smem);
   measure_first_chunk(block, extents_smem);
   if constexpr (Plan::kReverse) {
     measure_state(block, extents_smem + 3);

@@ -227,11 +227,17 @@ struct State {
     }
   }
 
-  __device__ __forceinline__ static void scale_all(float (&frag)[kParts][kPartRegisters], float ratio) {
+  __device__ __forceinline__ void scale_state(float ratio) {
 #pragma unroll
     for (int i = 0; i < kParts * kPartRegisters; ++i) {
-      frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
+      state_frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
     }
+  }
+  // With u of its columns.
+  __device__ __forceinline__ void scale_sums(float ratio) {
+    scale_state(ratio);
+    outputs.first_sum *= ratio;
+    outputs.second_sum *= ratio;
   }
 
   // Where rows of z are weighed they come in units that follow 1 / g.
@@ -239,9 +245,7 @@ struct State {
     if constexpr (Plan::kWeighsRows && Plan::kScaled) {
       if (unit != value_unit) {
         const float ratio = unit / value_unit;
-        scale_all(state_frag, ratio);
-        outputs.first_sum *= ratio;
-        outputs.second_sum *= ratio;
+        scale_sums(ratio);
         value_unit = unit;
         return ratio;
       }
