@@ -2,12 +2,13 @@ package io.github.linattn.cli;
 
 import io.github.linattn.Diagnostics;
 import io.github.linattn.cli.points.Run;
+import io.github.linattn.kernels.ToolkitPrograms;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 
@@ -64,19 +65,13 @@ final class Machine {
   /** What nvidia-smi says about the GPU; empty where it is not installed. */
   private static String ask(String properties) {
     String visible = System.getenv().getOrDefault(VISIBLE, "0").split(",", 2)[0];
-    var query =
-        new ProcessBuilder(
+    List<String> query =
+        List.of(
             "nvidia-smi", "--id=" + visible, "--query-gpu=" + properties, "--format=csv,noheader");
     try {
-      Process process = query.redirectErrorStream(true).start();
-      process.getOutputStream().close();
-      String answer =
-          new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8).strip();
-      return process.waitFor() == 0 ? answer : UNKNOWN;
+      ToolkitPrograms.Output answer = ToolkitPrograms.run(query);
+      return answer.status() == 0 ? answer.text().strip() : UNKNOWN;
     } catch (IOException notInstalled) {
-      return UNKNOWN;
-    } catch (InterruptedException interrupted) {
-      Thread.currentThread().interrupt();
       return UNKNOWN;
     }
   }

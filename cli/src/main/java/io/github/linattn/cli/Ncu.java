@@ -1,8 +1,7 @@
 package io.github.linattn.cli;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-
-import io.github.linattn.kernels.ToolkitPlaces;
+import io.github.linattn.kernels.ToolkitPrograms;
+import io.github.linattn.kernels.ToolkitPrograms.Output;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -106,10 +105,13 @@ record Ncu(Path executable, String version) {
   static Search find() {
     String property = System.getProperty(PROPERTY, "");
     List<String> tried = new ArrayList<>();
-    for (Path place : property.isBlank() ? ToolkitPlaces.of("ncu") : List.of(Path.of(property))) {
+    for (Path place :
+        property.isBlank() ? ToolkitPrograms.places("ncu") : List.of(Path.of(property))) {
       Path executable = place.toAbsolutePath();
       try {
-        Matcher version = VERSION.matcher(run(List.of(executable.toString(), "--version")).text());
+        Matcher version =
+            VERSION.matcher(
+                ToolkitPrograms.run(List.of(executable.toString(), "--version")).text());
         if (version.find()) {
           return new Search(
               Optional.of(new Ncu(executable, version.group(1))), executable.toString());
@@ -142,7 +144,7 @@ record Ncu(Path executable, String version) {
     whole.addAll(command);
     Output output;
     try {
-      output = run(whole);
+      output = ToolkitPrograms.run(whole);
     } catch (IOException cantStart) {
       throw new RefusedException(Text.message(cantStart));
     }
@@ -235,21 +237,5 @@ record Ncu(Path executable, String version) {
 
   private static String last(List<String> lines) {
     return lines.reversed().stream().filter(line -> !line.isBlank()).findFirst().orElse("silent");
-  }
-
-  private record Output(int status, String text) {}
-
-  private static Output run(List<String> command) throws IOException {
-    Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
-    try {
-      process.getOutputStream().close();
-      String text = new String(process.getInputStream().readAllBytes(), UTF_8);
-      return new Output(process.waitFor(), text);
-    } catch (InterruptedException interrupted) {
-      Thread.currentThread().interrupt();
-      throw new IOException("interrupted while " + command.getFirst() + " ran", interrupted);
-    } finally {
-      process.destroyForcibly();
-    }
   }
 }

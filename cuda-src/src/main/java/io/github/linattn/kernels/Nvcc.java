@@ -1,8 +1,8 @@
 package io.github.linattn.kernels;
 
 import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernels.ToolkitPrograms.Output;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -40,7 +40,7 @@ public record Nvcc(Path executable, String version) {
   public static Search find() {
     String property = System.getProperty(PROPERTY, "");
     return property.isBlank()
-        ? firstOf(ToolkitPlaces.of("nvcc"))
+        ? firstOf(ToolkitPrograms.places("nvcc"))
         : firstOf(List.of(Path.of(property)));
   }
 
@@ -54,7 +54,7 @@ public record Nvcc(Path executable, String version) {
         continue;
       }
       try {
-        Output output = run(List.of(executable.toString(), "--version"));
+        Output output = ToolkitPrograms.run(List.of(executable.toString(), "--version"));
         Matcher version = VERSION.matcher(output.text());
         if (output.status() == 0 && version.find()) {
           return new Search(
@@ -85,27 +85,11 @@ public record Nvcc(Path executable, String version) {
     command.addAll(flags());
     architectures.forEach(architecture -> command.addAll(architecture.nvccArguments()));
     command.addAll(List.of("-I", include.toString(), "-o", image.toString(), source.toString()));
-    Output output = run(command);
+    Output output = ToolkitPrograms.run(command);
     if (output.status() != 0) {
       throw new KernelBuildException(
           "nvcc refuses " + source.getFileName() + ":\n" + output.text());
     }
     return output.text();
-  }
-
-  private record Output(int status, String text) {}
-
-  private static Output run(List<String> command) throws IOException {
-    Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
-    process.getOutputStream().close();
-    try {
-      String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
-      return new Output(process.waitFor(), text);
-    } catch (InterruptedException stopped) {
-      Thread.currentThread().interrupt();
-      throw new IOException("interrupted while " + command.getFirst() + " ran", stopped);
-    } finally {
-      process.destroy();
-    }
   }
 }

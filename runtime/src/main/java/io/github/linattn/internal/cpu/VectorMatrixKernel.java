@@ -73,13 +73,12 @@ final class VectorMatrixKernel implements MatrixKernel {
         int aAt = row * aRow + first * aColumn;
         int bAt = first * bRow + panel;
         int cAt = row * cRow + panel;
+        int sumsAt = add ? 0 : cAt;
+        int sumsRow = add ? PANEL : cRow;
+        multiplyRows(
+            wanted, width, end - first, a, aAt, aRow, aColumn, b, bAt, bRow, sums, sumsAt, sumsRow);
         if (add) {
-          multiplyRows(
-              wanted, width, end - first, a, aAt, aRow, aColumn, b, bAt, bRow, sums, 0, PANEL);
           addRows(wanted, sums, c, cAt, cRow);
-        } else {
-          multiplyRows(
-              wanted, width, end - first, a, aAt, aRow, aColumn, b, bAt, bRow, c, cAt, cRow);
         }
       }
     }

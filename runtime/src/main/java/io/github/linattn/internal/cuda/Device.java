@@ -30,7 +30,7 @@ public record Device(Cuda cuda, int ordinal) {
     return "sm_" + capability();
   }
 
-  /** Their number. */
+  /** Number of multiprocessors. */
   public int multiprocessors() {
     return cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, ordinal);
   }
