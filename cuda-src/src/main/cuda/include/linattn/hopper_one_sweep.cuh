@@ -20,7 +20,7 @@
 // all tokens of a batch row, so that copies bring zeros for rows past its end, and do not write them.
 //
 // Of fp16 w comes in a power of two, the unit of a chunk, which brings w, E and the sums over the tokens after into the
-// range; these sums follow it, and d, da and all outputs leave it. S has a power of two of its own where it is large.
+// range; these sums follow it, and d, da and all outputs leave it. Where S is beyond the range outputs are marked.
 #pragma once
 
 #include <cstddef>
@@ -177,16 +177,18 @@ struct SweepTiles {
     return block.deltas(place) + Plan::kDeltaParts * Plan::kChunk * 4;
   }
 
-  // The unit of w of a chunk.
+  // The unit of w of a chunk, 1 / unit, and the unit over that of the chunk before.
   __device__ __forceinline__ uint32_t unit_address(int place) const {
     return constants(place) + Plan::kChunk * 4;
   }
   __device__ __forceinline__ float unit(int place) const {
     return Plan::kScaled ? load_float(unit_address(place)) : 1.0f;
   }
-  // 1 / the unit.
   __device__ __forceinline__ float inverse_unit(int place) const {
-    return Plan::kScaled ? inverse_of_power(load_float(unit_address(place))) : 1.0f;
+    return Plan::kScaled ? load_float(unit_address(place) + 4) : 1.0f;
+  }
+  __device__ __forceinline__ float unit_ratio(int place) const {
+    return Plan::kScaled ? load_float(unit_address(place) + 8) : 1.0f;
   }
   __device__ __forceinline__ uint32_t limit_address(UnitLimit limit) const {
     return block.base + Plan::kScalesOffset + limit * 4;
@@ -229,25 +231,39 @@ struct SweepScore : Scores<Plan> {
   static constexpr int kConstantParts = 2;  // of 16 bits
   static constexpr int kOnesRow = 3;        // behind the weights: what adds up the rows of z
   static constexpr int kBarrier = 4;        // behind those of the roles with outputs
+  // What a single warp does is spread over the warps, since each of them has a quarter of the SM to itself, with an
+  // instruction cache of its own; so that the first, with the most weights, has none.
+  static constexpr int kUnitWarp = 1;
+  static constexpr int kFirstAddingWarp = 2;  // of d
+  static constexpr int kAskingWarp = 3;
 
   SweepTiles<Plan> tiles;
   RingPosition<Plan::kRowPlaces> rows_at;
   float slope;               // b
   float sum = 0.0f;          // of E, and of d times the tokens before its row that are in other chunks, taken off
   float later_delta = 0.0f;  // of a row of each chunk after
+  const float* normalizer_gmem;  // of the row `lane` of the item
 
   __device__ __forceinline__ SweepScore(const Block<Plan>& shared, int warp_in_group, int lane_idx)
-      : Base(shared, warp_in_group, lane_idx), tiles(shared), slope(shared.slope_of(0)) {}
+      : Base(shared, warp_in_group, lane_idx),
+        tiles(shared),
+        slope(shared.slope_of(0)),
+        normalizer_gmem(row_address<const float>(shared.chunked().normalizer, shared.work.batch, shared.work.head,
+                                                 static_cast<int64_t>(shared.work.start) + lane_idx)) {}
 
   __device__ __forceinline__ void run() {
     ask(0);
     ask(1);
+    find_unit(0, rows_at);
+    if constexpr (Plan::kScaled) {
+      named_barrier(kBarrier, kWarpgroup);
+    }
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       barrier_wait(tiles.full(at.index()), at.parity());
       ask(chunk + 2);
       barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
       const int num_rows = block.rows(chunk);
-      weigh_rows(num_rows, unit_of(chunk, num_rows));
+      weigh_rows(num_rows);
       send_delta(num_rows);
       barrier_arrive(tiles.ready(at.index()));
       barrier_wait(tiles.ready(at.index()), at.parity());
@@ -263,21 +279,36 @@ struct SweepScore : Scores<Plan> {
     tiles.tell(sum - static_cast<double>(block.work.count) * later_delta);
   }
 
+  // For g of the rows of a chunk.
   __device__ __forceinline__ void ask(int chunk) const {
-    if (warp == 0 && chunk < block.num_chunks) {
-      ask_for_rows(block, chunk, lane);
+    if (warp != kAskingWarp || chunk >= block.num_chunks) {
+      return;
     }
+    const int place = chunk % Plan::kRowPlaces;
+    const int first_token = block.first_token(chunk);
+#pragma unroll
+    for (int row = 0; row < Plan::kChunk; row += kWarp) {
+      if (first_token + row + lane < block.work.tokens) {
+        copy_word_async(block.normalizers(place) + (row + lane) * 4,
+                        normalizer_gmem + (first_token + row) * block.chunked().normalizer.token_stride);
+      }
+    }
+    arrive_with_words(block.rows_full(place));
   }
 
-  // The largest power of two that all the limits allow; every warp finds it.
-  __device__ __forceinline__ float unit_of(int chunk, int num_rows) const {
-    if constexpr (!Plan::kScaled) {
-      return 1.0f;
+  // The largest power of two that all the limits allow. Found a chunk ahead, under the products of this one: sums change
+  // their unit before anything else happens in a chunk. All of the warpgroup meet before they read it.
+  __device__ __forceinline__ void find_unit(int chunk, const RingPosition<Plan::kRowPlaces>& place) const {
+    if (!Plan::kScaled || warp != kUnitWarp || chunk >= block.num_chunks) {
+      return;
     }
+    const int num_rows = block.rows(chunk);
+    barrier_wait(block.rows_full(place.index()), place.parity());
     float least = INFINITY;
 #pragma unroll
-    for (int row = lane; row < Plan::kChunk; row += kWarp) {
-      const float g = load_float(block.normalizers(rows_at.index()) + row * 4);
+    for (int first_row = 0; first_row < Plan::kChunk; first_row += kWarp) {
+      const int row = first_row + lane;
+      const float g = load_float(block.normalizers(place.index()) + row * 4);
       least = fminf(least, row < num_rows ? fabsf(g) : INFINITY);
     }
     const float weight = fabsf(slope) * reciprocal(-max_lanes<kWarp>(-least));
@@ -285,18 +316,21 @@ struct SweepScore : Scores<Plan> {
     const float row_limit = fmaxf(load_float(tiles.limit_address(kRowLimit)),
                                   load_float(tiles.limit_address(kStateLimit)) * tokens);
     const float limit = fmaf(weight, row_limit, load_float(tiles.limit_address(kStartLimit)));
-    const float unit = power_of_two(exponent_of(kMaxHalf * reciprocal(limit)));
-    if (warp == 0 && lane == 0) {
-      store_float(tiles.unit_address(rows_at.index()), unit);
+    if (lane == 0) {
+      const float unit = power_of_two(exponent_of(kMaxHalf * reciprocal(limit)));
+      const uint32_t words = tiles.unit_address(place.index());
+      store_float(words, unit);
+      store_float(words + 4, inverse_of_power(unit));
+      store_float(words + 8, chunk == 0 ? unit : unit * tiles.inverse_unit(rows_at.index()));
     }
-    return unit;
   }
 
   // Rows of dO times b / g, those of this warp.
-  __device__ __forceinline__ void weigh_rows(int num_rows, float unit) const {
+  __device__ __forceinline__ void weigh_rows(int num_rows) const {
     const int own = warp * kRows + (lane & 15);
+    const float in_unit = slope * tiles.unit(rows_at.index());
     const float weight =
-        own < num_rows ? unit * slope * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
+        own < num_rows ? in_unit * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
     const uint32_t tile = tiles.output_gradient(at.index());
 #pragma unroll 1
     for (int i = 0; i < kRows / 4; ++i) {
@@ -358,8 +392,8 @@ struct SweepScore : Scores<Plan> {
   // -d of the chunk, once both parts have come.
   __device__ __forceinline__ void add_deltas(int chunk, int num_rows) {
     barrier_wait(tiles.delta_full(rows_at.index()), rows_at.parity());
-    if (warp >= 2) {  // those with the fewest weights, a row each
-      const int row = (warp - 2) * kWarp + lane;
+    if (warp >= kFirstAddingWarp) {  // a row each
+      const int row = (warp - kFirstAddingWarp) * kWarp + lane;
       const uint32_t word = block.deltas(rows_at.index()) + row * 4;
       const float delta = load_float(word) + load_float(word + Plan::kChunk * 4);
       store_float(tiles.constants(rows_at.index()) + row * 4, -delta);
@@ -392,6 +426,9 @@ struct SweepScore : Scores<Plan> {
       Plan::Products::scores(scores_frag, further(x, further_on), further(y, further_on), step > 0);
     }
     products_commit();
+    if (Plan::kIsKey || !entries) {  // under the first products of the chunk
+      find_unit(chunk + 1, rows_at.ahead(1));
+    }
     if (entries) {
       add_deltas(chunk, num_rows);
     }
@@ -469,6 +506,8 @@ __device__ __forceinline__ void multiply_state(State<Plan>& state, float (&outpu
 // dk or dv, and its sums over the tokens after.
 template <class Plan>
 struct SweepState {
+  static constexpr int kLoadingWarp = 2;
+
   const Block<Plan>& block;
   const HopperOneSweepArguments& args;
   SweepTiles<Plan> tiles;
@@ -482,7 +521,10 @@ struct SweepState {
   __device__ __forceinline__ SweepState(const HopperOneSweepArguments& all, State<Plan>& sums)
       : block(sums.block), args(all), tiles(sums.block), outputs(sums.outputs), state(sums) {}
 
-  __device__ __forceinline__ bool loads() const { return outputs.box == 0 && outputs.leads(); }
+  // Not the warp that starts the copies of outputs.
+  __device__ __forceinline__ bool loads() const {
+    return outputs.box == 0 && outputs.warp == kLoadingWarp && outputs.lane == 0;
+  }
 
   __device__ __forceinline__ void run() {
     if (loads()) {
@@ -493,12 +535,17 @@ struct SweepState {
     __syncwarp();
     state.start();
     outputs.start();
+    if (Plan::kScaled && block.num_chunks > 0) {  // the first unit is there; those after come before weights
+      barrier_wait(tiles.ready(0), 0);
+    }
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       walk(chunk, at);
       at.advance();
     }
-    scale_sums(inverse_after(block.num_chunks - 1));
+    if (Plan::kScaled && block.num_chunks > 0) {
+      scale_sums(inverse_unit(block.num_chunks - 1));
+    }
     outputs.finish();
     state.finish();
     if constexpr (!Plan::kIsKey) {
@@ -522,9 +569,9 @@ struct SweepState {
     }
   }
 
-  // What takes the sums after a chunk out of their unit. Read where it is used: a register would be one too many.
-  __device__ __forceinline__ float inverse_after(int chunk) const {
-    return chunk < 0 ? 1.0f : tiles.inverse_unit(chunk % Plan::kRowPlaces);
+  // What takes the sums of a chunk out of their unit. Read where it is used: a register would be one too many.
+  __device__ __forceinline__ float inverse_unit(int chunk) const {
+    return tiles.inverse_unit(chunk % Plan::kRowPlaces);
   }
 
   __device__ __forceinline__ void scale_sums(float ratio) {
@@ -541,10 +588,7 @@ struct SweepState {
     outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
     barrier_wait(tiles.full(at.index()), at.parity());
     const uint64_t query = operand(block.query(at.index(), 0));
-    if constexpr (Plan::kScaled) {
-      barrier_wait(tiles.ready(at.index()), at.parity());
-      scale_sums(tiles.unit(chunk % Plan::kRowPlaces) * inverse_after(chunk - 1));
-    }
+    scale_sums(tiles.unit_ratio(chunk % Plan::kRowPlaces));
     multiply_state<!Plan::kIsKey>(state, outputs_frag, query);
     if constexpr (!Plan::kIsKey) {
       add_values(chunk, at.index());
@@ -580,7 +624,7 @@ struct SweepState {
 
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, int buffer) {
     if constexpr (Plan::kScaled) {
-      const float inverse = inverse_after(chunk);
+      const float inverse = inverse_unit(chunk);
       const float first = outputs.first_sum * inverse;
       const float second = outputs.second_sum * inverse;
 #pragma unroll
@@ -622,7 +666,7 @@ struct SweepState {
     products_commit();
     products_wait<0>();
     pin(values_frag);
-    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows) * inverse_after(chunk);
+    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows) * inverse_unit(chunk);
   }
 };
 
@@ -639,7 +683,6 @@ struct SweepPrefix {
   Outputs<Plan>& outputs;  // its buffer and its barrier
   State<Plan>& state;
   float key_sums_frag[4];  // z of this thread's two columns, twice each
-  float scale = 1.0f;      // of S as an operand
   float mark = 0.0f;       // NaN once S was not finite, or not good enough
 
   __device__ __forceinline__ SweepPrefix(const HopperOneSweepArguments& all, State<Plan>& sums)
@@ -657,7 +700,6 @@ struct SweepPrefix {
       mark = sum_of_state<Plan>(state);  // where its keys or values are not finite
       load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
     }
-    find_scale();
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const bool is_next_first = chunk + 2 == block.num_chunks;
@@ -729,15 +771,7 @@ struct SweepPrefix {
     float outputs_frag[36];
     barrier_wait(tiles.ready(at.index()), at.parity());
     const uint64_t query = operand(tiles.output_gradient(at.index()));
-    if (Plan::kScaled && scale != 1.0f) {
-      state.scale_state(scale);
-    }
-    multiply_state<Plan::kScaled>(state, outputs_frag, query);
-    if (Plan::kScaled && scale != 1.0f) {
-      const float back = inverse_of_power(scale);
-      state.scale_state(back);
-      State<Plan>::scale_outputs(outputs_frag, back);
-    }
+    multiply_state<false>(state, outputs_frag, query);
     const int buffer = tiles.entries_buffer(chunk);
     barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
     pin(outputs_frag);
@@ -763,27 +797,14 @@ struct SweepPrefix {
     wait_for_take();
   }
 
-  // Of the rows of this warp.
-  __device__ __forceinline__ float largest_of_state() const {
+  // Of S after the item's first chunk, for start_from_first().
+  __device__ __forceinline__ void keep_largest() const {
     float largest = 0.0f;
 #pragma unroll
     for (int i = 0; i < Plan::kStateRegisters; ++i) {
       largest = fmaxf(largest, fabsf(state.state_frag[0][i]));
     }
-    return max_lanes<kWarp>(largest);
-  }
-
-  // S shrinks as chunks are taken out of it; where it grows beyond the range outputs are marked.
-  __device__ __forceinline__ void find_scale() {
-    if constexpr (Plan::kScaled) {
-      const float largest = largest_of_state();
-      scale = largest > kMaxHalf ? power_of_two(exponent_of(kMaxHalf) - 1 - exponent_of(largest)) : 1.0f;
-    }
-  }
-
-  // Of S after the item's first chunk, for start_from_first().
-  __device__ __forceinline__ void keep_largest() const {
-    const float largest = largest_of_state();
+    largest = max_lanes<kWarp>(largest);
     if (outputs.lane == 0) {
       store_float(largest_word(), largest);
     }
@@ -806,7 +827,6 @@ struct SweepPrefix {
     if (largest > 0.0f && left > kMostLeft * largest) {
       mark = NAN;
     }
-    find_scale();
   }
 
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, const float (&key_sums)[2]) {
