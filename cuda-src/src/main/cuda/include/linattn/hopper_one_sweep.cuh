@@ -18,15 +18,11 @@
 //
 // A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item is
 // all tokens of a batch row, so that copies bring zeros for rows past its end, and do not write them.
-//
-// Of fp16 w comes in a power of two, the unit of a chunk, which brings w, E and the sums over the tokens after into the
-// range; these sums follow it, and d, da and all outputs leave it. Where S is beyond the range outputs are marked.
 #pragma once
 
 #include <cstddef>
 
 #include "linattn/hopper_outputs.cuh"
-#include "linattn/hopper_scales.cuh"
 #include "linattn/hopper_score.cuh"
 #include "linattn/hopper_state.cuh"
 #include "linattn/hopper_tiles.cuh"
@@ -43,11 +39,10 @@ template <class Spec_, bool kIsKey_ = true>
 struct OneSweepPlan : HopperPlan<Spec_> {
   using Base = HopperPlan<Spec_>;
   static constexpr bool kIsKey = kIsKey_;
-  static constexpr bool kOneSweep = true;
-  static_assert(Base::kHeadDim == 128 && !Base::kConverted, "what its registers suffice for");
+  static_assert(Base::kHeadDim == 128 && !Base::kConverted && !Base::kScaled, "what its registers suffice for");
   static constexpr bool kWeighsInState = false;
-  // Where operands have the range of fp32 outputs are finite where scores and sums are: these are looked at.
-  static constexpr bool kMarksInSums = !Base::kScaled;
+  // Operands have the range of fp32, so that outputs are finite where scores and sums are: these are looked at.
+  static constexpr bool kMarksInSums = true;
   static constexpr bool kMarksOutputs = false;
   static constexpr bool kFormsDelta = true;
   static constexpr bool kMerged = true;  // operands are made of few columns of a state at a time
@@ -72,15 +67,11 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   // other part of the chunk before, which its peer sent once it had left all but two chunks before that.
   static constexpr int kDeltaParts = 2;
   static constexpr int kRowPlaces = 4;
-  // Behind them the unit of w.
-  static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4 + (Base::kScaled ? 16 : 0);
+  static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4;
   static constexpr int kRatiosOffset = kOnesOffset + Base::kExtraBytes;  // a / b
   static constexpr int kRowValuesOffset = kRatiosOffset + Base::kChunk * 4;
   static constexpr int kPartialsOffset = kRowValuesOffset + kRowPlaces * kRowBytesOfChunk;
-  // What the unit follows, and what it is found by.
-  static constexpr int kScalesOffset = kPartialsOffset + Base::kPartialsBytes;
-  static constexpr int kExtentsOffset = kScalesOffset + (Base::kScaled ? 16 : 0);
-  static constexpr int kBarriersOffset = kExtentsOffset + (Base::kScaled ? 32 : 0);
+  static constexpr int kBarriersOffset = kPartialsOffset + Base::kPartialsBytes;
 
   static constexpr int kFull = 0;
   static constexpr int kEmpty = kFull + Base::kStages;
@@ -98,13 +89,6 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kPrefixGroup = kStateGroup + Base::kBeside;
   static constexpr int kThreads = (kPrefixGroup + 1) * kWarpgroup;
   static constexpr int kSummingWarps = 4 * (kIsKey ? kStateGroup : kPrefixGroup);
-};
-
-// What bounds the unit of w: operands are at most kMaxHalf. One word each in shared memory.
-enum UnitLimit {
-  kRowLimit,    // of b / g and of elements of w and E, for each of b / g
-  kStateLimit,  // of elements of the sum over the tokens after, for each token and of b / g
-  kStartLimit   // of what that sum starts from
 };
 
 // What roles know of the tiles of a stage, by the task of the block.
@@ -177,23 +161,6 @@ struct SweepTiles {
     return block.deltas(place) + Plan::kDeltaParts * Plan::kChunk * 4;
   }
 
-  // The unit of w of a chunk, 1 / unit, and the unit over that of the chunk before.
-  __device__ __forceinline__ uint32_t unit_address(int place) const {
-    return constants(place) + Plan::kChunk * 4;
-  }
-  __device__ __forceinline__ float unit(int place) const {
-    return Plan::kScaled ? load_float(unit_address(place)) : 1.0f;
-  }
-  __device__ __forceinline__ float inverse_unit(int place) const {
-    return Plan::kScaled ? load_float(unit_address(place) + 4) : 1.0f;
-  }
-  __device__ __forceinline__ float unit_ratio(int place) const {
-    return Plan::kScaled ? load_float(unit_address(place) + 8) : 1.0f;
-  }
-  __device__ __forceinline__ uint32_t limit_address(UnitLimit limit) const {
-    return block.base + Plan::kScalesOffset + limit * 4;
-  }
-
   // What a warp has of b da; not finite where its scores are not.
   __device__ __forceinline__ void tell(double sum) const {
     sum = sum_lanes(sum);
@@ -233,7 +200,6 @@ struct SweepScore : Scores<Plan> {
   static constexpr int kBarrier = 4;        // behind those of the roles with outputs
   // What a single warp does is spread over the warps, since each of them has a quarter of the SM to itself, with an
   // instruction cache of its own; so that the first, with the most weights, has none.
-  static constexpr int kUnitWarp = 1;
   static constexpr int kFirstAddingWarp = 2;  // of d
   static constexpr int kAskingWarp = 3;
 
@@ -254,10 +220,6 @@ struct SweepScore : Scores<Plan> {
   __device__ __forceinline__ void run() {
     ask(0);
     ask(1);
-    find_unit(0, rows_at);
-    if constexpr (Plan::kScaled) {
-      named_barrier(kBarrier, kWarpgroup);
-    }
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       barrier_wait(tiles.full(at.index()), at.parity());
       ask(chunk + 2);
@@ -296,41 +258,11 @@ struct SweepScore : Scores<Plan> {
     arrive_with_words(block.rows_full(place));
   }
 
-  // The largest power of two that all the limits allow. Found a chunk ahead, under the products of this one: sums change
-  // their unit before anything else happens in a chunk. All of the warpgroup meet before they read it.
-  __device__ __forceinline__ void find_unit(int chunk, const RingPosition<Plan::kRowPlaces>& place) const {
-    if (!Plan::kScaled || warp != kUnitWarp || chunk >= block.num_chunks) {
-      return;
-    }
-    const int num_rows = block.rows(chunk);
-    barrier_wait(block.rows_full(place.index()), place.parity());
-    float least = INFINITY;
-#pragma unroll
-    for (int first_row = 0; first_row < Plan::kChunk; first_row += kWarp) {
-      const int row = first_row + lane;
-      const float g = load_float(block.normalizers(place.index()) + row * 4);
-      least = fminf(least, row < num_rows ? fabsf(g) : INFINITY);
-    }
-    const float weight = fabsf(slope) * reciprocal(-max_lanes<kWarp>(-least));
-    const float tokens = static_cast<float>(block.work.tokens - block.first_token(chunk));
-    const float row_limit = fmaxf(load_float(tiles.limit_address(kRowLimit)),
-                                  load_float(tiles.limit_address(kStateLimit)) * tokens);
-    const float limit = fmaf(weight, row_limit, load_float(tiles.limit_address(kStartLimit)));
-    if (lane == 0) {
-      const float unit = power_of_two(exponent_of(kMaxHalf * reciprocal(limit)));
-      const uint32_t words = tiles.unit_address(place.index());
-      store_float(words, unit);
-      store_float(words + 4, inverse_of_power(unit));
-      store_float(words + 8, chunk == 0 ? unit : unit * tiles.inverse_unit(rows_at.index()));
-    }
-  }
-
   // Rows of dO times b / g, those of this warp.
   __device__ __forceinline__ void weigh_rows(int num_rows) const {
     const int own = warp * kRows + (lane & 15);
-    const float in_unit = slope * tiles.unit(rows_at.index());
     const float weight =
-        own < num_rows ? in_unit * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
+        own < num_rows ? slope * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
     const uint32_t tile = tiles.output_gradient(at.index());
 #pragma unroll 1
     for (int i = 0; i < kRows / 4; ++i) {
@@ -358,15 +290,18 @@ struct SweepScore : Scores<Plan> {
     float second_frag[kChains][4] = {};
     const uint32_t weighed_rows = tiles.output_gradient(at.index()) + part * Plan::kBoxBytes;
     const uint32_t output_rows = block.stage(at.index()) + Plan::kRowsOffset;
+    // Of o the two words that belong to a product come side by side, so that no register has to be moved.
+    const uint32_t first_unit = swizzled(warp * kRows + (lane & 15), lane >> 4);
+    const uint32_t first_output_unit = swizzled(warp * kRows + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const uint32_t unit = swizzled(warp * kRows + (lane & 15), step * 2 + (lane >> 4));
+      const uint32_t further = step * 2 * kUnitBytes;  // bits of the unit alone
       uint32_t gradient[4];
       uint32_t output[4];
-      load_matrices(weighed_rows + unit, gradient);
-      load_matrices(output_rows + unit, output);
-      Half::add_product(first_frag[step % kChains], gradient, output[0], output[2]);
-      Half::add_product(second_frag[step % kChains], gradient, output[1], output[3]);
+      load_matrices(weighed_rows + (first_unit ^ further), gradient);
+      load_matrices(output_rows + (first_output_unit ^ further), output);
+      Half::add_product(first_frag[step % kChains], gradient, output[0], output[1]);
+      Half::add_product(second_frag[step % kChains], gradient, output[2], output[3]);
     }
     const bool odd = (lane >> 2 & 1) != 0;
     const float first = odd ? first_frag[0][1] + first_frag[1][1] : first_frag[0][0] + first_frag[1][0];
@@ -398,14 +333,13 @@ struct SweepScore : Scores<Plan> {
       const float delta = load_float(word) + load_float(word + Plan::kChunk * 4);
       store_float(tiles.constants(rows_at.index()) + row * 4, -delta);
       sum -= num_rows * later_delta;
-      const float inverse = tiles.inverse_unit(rows_at.index());
-      later_delta += delta * inverse;
+      later_delta += delta;
       if (Plan::kIsKey && row < num_rows) {  // for a repair
         const ItemWork& work = block.work;
         block.args.gradient.delta[(static_cast<int64_t>(work.batch) * block.chunked().heads + work.head) *
                                       block.chunked().tokens +
                                   work.start + block.first_token(chunk) + row] =
-            delta * inverse * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;
+            delta * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;
       }
     }
     named_barrier(kBarrier, kWarpgroup);
@@ -426,9 +360,6 @@ struct SweepScore : Scores<Plan> {
       Plan::Products::scores(scores_frag, further(x, further_on), further(y, further_on), step > 0);
     }
     products_commit();
-    if (Plan::kIsKey || !entries) {  // under the first products of the chunk
-      find_unit(chunk + 1, rows_at.ahead(1));
-    }
     if (entries) {
       add_deltas(chunk, num_rows);
     }
@@ -468,7 +399,7 @@ struct SweepScore : Scores<Plan> {
     if (warp == 3) {
       this->template store_constants<kConstantParts>(buffer, load_float2(constants + 8 * lane));
     }
-    sum += entries ? entries_sum * tiles.inverse_unit(rows_at.index()) : 0.0f * entries_sum;
+    sum += entries ? entries_sum : 0.0f * entries_sum;
     publish_to_async_proxy();
     barrier_arrive(tiles.weights_full(buffer));
   }
@@ -535,16 +466,10 @@ struct SweepState {
     __syncwarp();
     state.start();
     outputs.start();
-    if (Plan::kScaled && block.num_chunks > 0) {  // the first unit is there; those after come before weights
-      barrier_wait(tiles.ready(0), 0);
-    }
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       walk(chunk, at);
       at.advance();
-    }
-    if (Plan::kScaled && block.num_chunks > 0) {
-      scale_sums(inverse_unit(block.num_chunks - 1));
     }
     outputs.finish();
     state.finish();
@@ -569,29 +494,15 @@ struct SweepState {
     }
   }
 
-  // What takes the sums of a chunk out of their unit. Read where it is used: a register would be one too many.
-  __device__ __forceinline__ float inverse_unit(int chunk) const {
-    return tiles.inverse_unit(chunk % Plan::kRowPlaces);
-  }
-
-  __device__ __forceinline__ void scale_sums(float ratio) {
-    if (Plan::kScaled && ratio != 1.0f) {
-      state.scale_sums(ratio);
-      first_rows *= ratio;
-      second_rows *= ratio;
-    }
-  }
-
   __device__ __forceinline__ void walk(int chunk, const RingPosition<Plan::kStages>& at) {
     const int lane = outputs.lane;
     float outputs_frag[36];
     outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
     barrier_wait(tiles.full(at.index()), at.parity());
     const uint64_t query = operand(block.query(at.index(), 0));
-    scale_sums(tiles.unit_ratio(chunk % Plan::kRowPlaces));
     multiply_state<!Plan::kIsKey>(state, outputs_frag, query);
     if constexpr (!Plan::kIsKey) {
-      add_values(chunk, at.index());
+      add_values(at.index());
     }
     const int buffer = tiles.weights_buffer(chunk);
     barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
@@ -623,19 +534,9 @@ struct SweepState {
   }
 
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, int buffer) {
-    if constexpr (Plan::kScaled) {
-      const float inverse = inverse_unit(chunk);
-      const float first = outputs.first_sum * inverse;
-      const float second = outputs.second_sum * inverse;
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        outputs_frag[i] = fmaf(outputs_frag[i], inverse, i % 4 < 2 ? first : second);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        outputs_frag[i] += i % 4 < 2 ? outputs.first_sum : outputs.second_sum;
-      }
+    for (int i = 0; i < 32; ++i) {
+      outputs_frag[i] += i % 4 < 2 ? outputs.first_sum : outputs.second_sum;
     }
     outputs.add_value_sums(outputs_frag[32] + outputs_frag[33], outputs_frag[34] + outputs_frag[35]);
     barrier_arrive(tiles.weights_empty(buffer));
@@ -653,7 +554,7 @@ struct SweepState {
 
   // The sum of the chunk's v with the rows after. By products of their own, while the weights are not there yet:
   // beside others they would take registers.
-  __device__ __forceinline__ void add_values(int chunk, int stage) {
+  __device__ __forceinline__ void add_values(int stage) {
     float values_frag[4] = {};  // in each column
     pin(values_frag);
     products_fence();
@@ -666,7 +567,7 @@ struct SweepState {
     products_commit();
     products_wait<0>();
     pin(values_frag);
-    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows) * inverse_unit(chunk);
+    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows);
   }
 };
 
@@ -683,7 +584,7 @@ struct SweepPrefix {
   Outputs<Plan>& outputs;  // its buffer and its barrier
   State<Plan>& state;
   float key_sums_frag[4];  // z of this thread's two columns, twice each
-  float mark = 0.0f;       // NaN once S was not finite, or not good enough
+  float mark = 0.0f;       // NaN where S was not finite, or not good enough
 
   __device__ __forceinline__ SweepPrefix(const HopperOneSweepArguments& all, State<Plan>& sums)
       : block(sums.block), args(all), tiles(sums.block), outputs(sums.outputs), state(sums) {}
@@ -832,7 +733,6 @@ struct SweepPrefix {
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, const float (&key_sums)[2]) {
     const int place = chunk % Plan::kRowPlaces;
     const uint32_t words = tiles.constants(place) + (outputs.lane & 3) * 8;
-    [[maybe_unused]] const float inverse = tiles.inverse_unit(place);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float2 constant = load_float2(words + j * 32);
@@ -840,9 +740,6 @@ struct SweepPrefix {
       for (int i = 0; i < 4; ++i) {
         float& output = outputs_frag[4 * j + i];
         output = fmaf(i % 2 == 0 ? constant.x : constant.y, key_sums[i / 2], output);
-        if constexpr (Plan::kScaled) {
-          output *= inverse;
-        }
       }
     }
     const uint32_t tile = block.outputs(Plan::kOutputTiles - 1);
@@ -917,35 +814,6 @@ __device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) 
   }
 }
 
-// The limits of the unit, from the first chunk of the item; the same in both blocks.
-template <class Plan>
-__device__ __forceinline__ void find_limits(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
-                                            Extent* extents_smem) {
-  const Block<Plan>& block = tiles.block;
-  const ItemWork& work = block.work;
-  const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
-  const int num_rows = min(Plan::kChunk, work.tokens);
-  clear_extents(extents_smem);
-  static_assert(3 * Plan::kHeadDim <= Plan::kThreads, "a thread for each column");
-  const int tensor = static_cast<int>(threadIdx.x) / Plan::kHeadDim;
-  if (tensor < 3) {
-    measure_column<Plan>(tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value, work.batch, work.head,
-                         work.start, static_cast<int>(threadIdx.x) % Plan::kHeadDim, num_rows, extents_smem + tensor);
-  }
-  measure_state(block, extents_smem + 3);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    const float values = 2.0f * size_of(__uint_as_float(extents_smem[0].largest));
-    const float gradients = 2.0f * size_of(__uint_as_float(extents_smem[1].largest));
-    const float squares = __uint_as_float(extents_smem[1].squares) / num_rows *
-                          (__uint_as_float(extents_smem[2].squares) / num_rows);
-    store_float(tiles.limit_address(kRowLimit),
-                fmaxf(1.0f, gradients * fmaxf(1.0f, 2.0f * Plan::kHeadDim * values)));
-    store_float(tiles.limit_address(kStateLimit), kMargin * sqrtf(squares));
-    store_float(tiles.limit_address(kStartLimit), __uint_as_float(extents_smem[3].largest));
-  }
-}
-
 template <class Plan>
 __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& args) {
   extern __shared__ unsigned char shared[];
@@ -969,9 +837,6 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   __syncthreads();
   clear_sweep_constants(block);
   publish_to_async_proxy();
-  if constexpr (Plan::kScaled) {
-    find_limits(args, tiles, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
-  }
   __syncthreads();
   cluster_sync();
   const int warpgroup = warp / 4;

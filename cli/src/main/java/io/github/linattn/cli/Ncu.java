@@ -125,7 +125,8 @@ record Ncu(Path executable, String version) {
   }
 
   /**
-   * Counts the last whole call among the first launches of a command.
+   * Counts the last whole call among the first launches of a command, and ends the command with the
+   * last of these; its status is asked for only where there was no such call.
    *
    * @param command starts a process that makes the call, more than once
    * @param kernels of one call, in the order they run
@@ -140,7 +141,7 @@ record Ncu(Path executable, String version) {
     whole.addAll(List.of("--target-processes", "all"));
     whole.addAll(List.of("--metrics", Metric.all()));
     whole.addAll(List.of("--kernel-name", "regex:^(" + String.join("|", kernels) + ")$"));
-    whole.addAll(List.of("--launch-count", Integer.toString(launches)));
+    whole.addAll(List.of("--launch-count", Integer.toString(launches), "--kill", "yes"));
     whole.addAll(command);
     Output output;
     try {
@@ -149,20 +150,24 @@ record Ncu(Path executable, String version) {
       throw new RefusedException(Text.message(cantStart));
     }
     List<String> lines = output.text().lines().toList();
-    Optional<String> error = message("ERROR", lines);
-    if (error.isPresent() || output.status() != 0) {
-      throw new RefusedException(
-          error.orElse(Text.format("ncu ended with status %d: %s", output.status(), last(lines))));
-    }
     List<Launch> found = List.copyOf(launches(lines));
     int first =
         Collections.lastIndexOfSubList(found.stream().map(Launch::kernel).toList(), kernels);
     if (first < 0) {
-      throw new RefusedException(
-          message("WARNING", lines)
-              .orElse("ncu saw no whole call of " + String.join(", ", kernels)));
+      throw new RefusedException(reason(output.status(), lines, kernels));
     }
     return sum(found.subList(first, first + kernels.size()));
+  }
+
+  /** Why there is no whole call among the launches. */
+  private static String reason(int status, List<String> lines, List<String> kernels) {
+    return message("ERROR", lines)
+        .or(
+            () ->
+                status == 0
+                    ? message("WARNING", lines)
+                    : Optional.of(Text.format("ncu ended with status %d: %s", status, last(lines))))
+        .orElse("ncu saw no whole call of " + String.join(", ", kernels));
   }
 
   private static Call sum(List<Launch> launches) throws RefusedException {

@@ -85,7 +85,7 @@ class NcuTest {
                 + launch(1, "la_sums", "1,000,000", "1,000.0", "50.00")
                 + launch(2, "la_out", "2,000,000", "3,000", "90")
                 + launch(3, "la_sums", "9", "9", "9"),
-            0);
+            9); // it ended the command
     assertThat(ncu.version()).isEqualTo("2025.3.1.0");
     Ncu.Call call = ncu.count(List.of("linattn", "bench"), List.of("la_sums", "la_out"), 6);
     assertThat(call.bytes()).isEqualTo(3_000_000);
@@ -95,6 +95,7 @@ class NcuTest {
         .containsSubsequence("--csv", "--print-units", "base", "--clock-control", "none")
         .containsSubsequence("--metrics", TIME + "," + BYTES + "," + PERCENT)
         .containsSubsequence("--kernel-name", "regex:^(la_sums|la_out)$", "--launch-count", "6")
+        .containsSubsequence("--kill", "yes")
         .endsWith("linattn", "bench");
   }
 

@@ -135,7 +135,6 @@ class HopperEmulationTest {
         kernel(Operation.NORMALIZED_GRADIENT_SUMS, 64, ElementType.F32, Precision.TF32),
         kernel(Operation.GRADIENT_SUMS, 64, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.ONE_SWEEP, 128, ElementType.BF16, Precision.NATIVE),
-        kernel(Operation.ONE_SWEEP, 128, ElementType.F16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_QUERY_GRADIENT, 64, ElementType.F16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 96, ElementType.BF16, Precision.NATIVE));
   }

@@ -33,8 +33,6 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
   private static final int EXTRA_BYTES = 8 * 128;
   private static final int WEIGHT_BUFFERS = 2;
   private static final int ROW_PLACES = 4;
-  private static final int UNIT_BYTES = 16;
-  private static final int LIMIT_BYTES = 48;
   private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
   private static final int ITEM_BYTES = 56;
   private static final int ALIGNMENT = 1024;
@@ -52,8 +50,8 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
       throw new IllegalArgumentException(
           String.format(
               Locale.ROOT,
-              "one sweep has registers and shared memory for 16 bits and head dimension %d, not for"
-                  + " %s and %d",
+              "one sweep has registers and shared memory for bf16 and head dimension %d, not for %s"
+                  + " and %d",
               HEAD_DIM,
               element.id(),
               headDim));
@@ -69,15 +67,9 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
       HopperPlan.add(map, "weights " + i + " and constants [72 x 64]", BOX_BYTES + EXTRA_BYTES);
     }
     HopperPlan.add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
-    boolean scaled = element == ElementType.F16;
     HopperPlan.add(
-        map,
-        "g, two parts of d and -d of rows [64] each" + (scaled ? ", unit of w" : ""),
-        ROW_PLACES * (4 * CHUNK * Float.BYTES + (scaled ? UNIT_BYTES : 0)));
+        map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
     HopperPlan.add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
-    if (scaled) {
-      HopperPlan.add(map, "limits of the unit", LIMIT_BYTES);
-    }
     int barriers = 3 * STAGES + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
     HopperPlan.add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
     return new OneSweepPlan(map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
@@ -85,7 +77,7 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
 
   /** Whether there are registers and shared memory for it. */
   static boolean exists(int headDim, ElementType element) {
-    return headDim == HEAD_DIM && element != ElementType.F32;
+    return headDim == HEAD_DIM && element == ElementType.BF16;
   }
 
   @Override

@@ -40,10 +40,7 @@ final class Rates {
   /**
    * One chunk of all three gradients of a cluster of D = 128, 16 bits, every multiprocessor busy.
    */
-  private static final double ONE_SWEEP = 2.8;
-
-  /** Of a kernel that no GPU has timed: taken where it is asked for by name, and not otherwise. */
-  private static final double UNTIMED = Double.POSITIVE_INFINITY;
+  private static final double ONE_SWEEP = 2.7;
 
   /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
@@ -92,7 +89,7 @@ final class Rates {
           measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
       case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
           measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case ONE_SWEEP -> kernel.elementType() == ElementType.BF16 ? ONE_SWEEP : UNTIMED;
+      case ONE_SWEEP -> ONE_SWEEP;
       default -> forward;
     };
   }

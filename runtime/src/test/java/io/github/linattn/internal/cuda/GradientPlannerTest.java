@@ -150,15 +150,6 @@ class GradientPlannerTest {
         .isPresent();
   }
 
-  @Test
-  void anUntimedSweepIsTakenByNameAlone() {
-    for (int tokens : new int[] {64, 10_000}) {
-      Question question = of(AttentionShape.of(4, 16, tokens, 128), DType.F16);
-      assertThat(planner(true).plan(question, GradientChoice.parse("one_sweep"))).isPresent();
-      assertThat(planner(true).plan(question).orElseThrow().kind()).isEqualTo(Kind.SWEEPS);
-    }
-  }
-
   private static Question of(AttentionShape shape, DType dtype) {
     return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true);
   }
