@@ -28,6 +28,11 @@ constexpr int kZeroRow = 70;        // of q and k of the first head, where rows 
 constexpr bool kDivided = Plan::kNormalize || Plan::kScalesRows;
 using Stored = std::conditional_t<Plan::kConverted, float, typename Plan::Half::Type>;
 
+template <class AnyPlan>
+constexpr bool kOneSweep = false;
+template <class Spec, bool kIsKey>
+constexpr bool kOneSweep<OneSweepPlan<Spec, kIsKey>> = true;
+
 double allowed_error;
 int failures = 0;
 std::mt19937 engine(11);
@@ -549,7 +554,7 @@ void compare_key_value_gradient(const Problem& p, const Tensor& dk, const Tensor
 
 template <class Plan>
 void run_key_value_gradient(Problem& p, unsigned seed) {
-  if constexpr (Plan::kReverse && !Plan::kOneSweep) {
+  if constexpr (Plan::kReverse && !kOneSweep<Plan>) {
     Tensor dk(p.kv_heads);
     Tensor dv(p.kv_heads);
     std::vector<uint32_t> marks(2 * p.kv_heads * kItems * Plan::kBoxes, 7);
@@ -589,7 +594,7 @@ States after_items(const Problem& p) {
 
 template <class Plan>
 void run_one_sweep(Problem& p, unsigned seed) {
-  if constexpr (Plan::kOneSweep) {
+  if constexpr (kOneSweep<Plan>) {
     if (p.group > 1) {
       return;
     }

@@ -13,6 +13,7 @@ import java.nio.file.NoSuchFileException;
 import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -89,6 +90,7 @@ final class BenchFiguresCommand implements Callable<Integer> {
         points.add(each);
       }
     }
+    points.sort(Comparator.comparing(each -> each.point().problem(), PointOrder.OF_PROBLEMS));
     return points;
   }
 

@@ -82,7 +82,10 @@ final class PaperTable {
     List<Integer> all = sweep.stream().map(point -> point.problem().tokens()).toList();
     int tokens =
         all.contains(TOKENS) ? TOKENS : all.stream().max(Comparator.naturalOrder()).orElse(0);
-    return sweep.stream().filter(point -> point.problem().tokens() == tokens).toList();
+    return sweep.stream()
+        .filter(point -> point.problem().tokens() == tokens)
+        .sorted(Comparator.comparing(Point::problem, PointOrder.OF_PROBLEMS))
+        .toList();
   }
 
   private static boolean isCopy(Problem problem) {

@@ -1,16 +1,19 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.DType;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
 import io.github.linattn.cli.points.Status;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Locale;
 import java.util.stream.Stream;
 
 /**
- * How many times as long others take as linattn, in Markdown: the points of table 1, types of as
- * many bytes beside each other. The other of fp32 is fp32 whatever the mode.
+ * How many times as long others take as linattn, and how many times the memory, in Markdown: the
+ * points of table 1, types of as many bytes beside each other. The other of fp32 is fp32 whatever
+ * the mode, that of fp16 may be bf16.
  */
 final class SpeedUpTable {
   private static final String GATED = "fla gla";
@@ -26,7 +29,8 @@ final class SpeedUpTable {
       return List.of();
     }
     List<String> lines = new ArrayList<>();
-    lines.add("| linattn | pass | over the paper's kernels | over Gated LA | over the best peer |");
+    lines.add(
+        "| linattn | pass | the paper's kernels: time, memory | Gated LA | the fastest peer |");
     lines.add("|---|---|---|---|---|");
     for (Point each : ours) {
       List<Point> others = chosen.stream().filter(other -> isComparable(each, other)).toList();
@@ -58,7 +62,11 @@ final class SpeedUpTable {
   private static boolean isComparable(Point ours, Point other) {
     Problem one = ours.problem();
     Problem two = other.problem();
-    return one.pass().equals(two.pass()) && one.dtype().equals(two.dtype());
+    return one.pass().equals(two.pass()) && bytes(one) == bytes(two);
+  }
+
+  private static int bytes(Problem problem) {
+    return DType.valueOf(problem.dtype().toUpperCase(Locale.ROOT)).bytes();
   }
 
   /** The fastest of some over ours. */
@@ -67,8 +75,14 @@ final class SpeedUpTable {
         .min(Comparator.comparingDouble(Point::millis))
         .map(
             other ->
-                Text.format("%.2f", other.millis() / ours.millis())
+                Text.format("%.2f, %s", other.millis() / ours.millis(), memory(ours, other))
                     + (named ? " (" + other.problem().method() + ")" : ""))
         .orElse("-");
+  }
+
+  private static String memory(Point ours, Point other) {
+    return ours.memoryBytes() == null || other.memoryBytes() == null
+        ? "-"
+        : Text.format("%.2f", (double) other.memoryBytes() / ours.memoryBytes());
   }
 }

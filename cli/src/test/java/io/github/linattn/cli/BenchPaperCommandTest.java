@@ -168,12 +168,12 @@ class BenchPaperCommandTest {
   void theTableTellsWhatHasNoTime() {
     Problem problem =
         BenchCase.of(HostTime.SHAPE, new Precision(DType.BF16, Mode.DEFAULT))
-            .problem("tokens", "softmax");
+            .problem("tokens", "softmax flash");
     Samples samples = Samples.of(Samples.Clock.DEVICE, 1, false, 2, true, 99.5, null, List.of(1.5));
     Point timed = Point.ok(problem, samples, 8);
     Samples faster = Samples.of(Samples.Clock.DEVICE, 1, false, 2, true, 0.1, null, List.of(0.6));
     Point copy = Point.ok(problem.by("copy", ""), faster, 8);
-    Problem other = problem.by("naive", "");
+    Problem other = problem.by("softmax naive", "");
     assertThat(
             PaperTable.lines(
                 List.of(timed, copy, Point.without(other, Status.OUT_OF_MEMORY, "needs 300 GB"))))
@@ -181,9 +181,9 @@ class BenchPaperCommandTest {
             "| B=1 H=4 N=64 D=64 | type | forward, ms (over a copy) | backward, ms (over a copy)"
                 + " | forward, MB | backward, MB | first call, ms |",
             "|---|---|---|---|---|---|---|",
-            "| softmax | bf16 | 1.500 (2.50) | - | - | - | 99.5 |",
             "| copy | bf16 | 0.600 | - | - | - | 0.1 |",
-            "| naive | bf16 | out of memory | - | - | - | - |");
+            "| softmax naive | bf16 | out of memory | - | - | - | - |",
+            "| softmax flash | bf16 | 1.500 (2.50) | - | - | - | 99.5 |");
     assertThat(PaperTable.lines(List.of())).isEmpty();
   }
 }

@@ -151,13 +151,15 @@ public final class Figures {
             .filter(each -> isOf(each, "movement", pass))
             .filter(each -> each.point().movement() != null)
             .toList();
-    Set<String> titles =
-        counted.stream().map(each -> each.point().problem().title()).collect(Collectors.toSet());
+    Set<String> curves =
+        counted.stream()
+            .map(each -> methodAndPrecision(each.point().problem()))
+            .collect(Collectors.toSet());
     List<Measured> timed =
         points.stream()
             .filter(each -> isOf(each, Axis.TOKENS.sweep, pass))
             .filter(each -> each.point().problem().method().equals(OURS))
-            .filter(each -> !titles.contains(each.point().problem().title()))
+            .filter(each -> !curves.contains(methodAndPrecision(each.point().problem())))
             .toList();
     Map<Problem, Double> copies = new LinkedHashMap<>();
     points.forEach(each -> copies.put(each.point().problem(), each.point().millis()));
