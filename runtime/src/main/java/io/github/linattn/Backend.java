@@ -13,7 +13,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * Where attention is computed, and the memory for it. May be used from many threads. Closing it
  * ends its own stream and its kernels; tensors that it made are closed by whoever asked for them,
- * before the backend.
+ * before the backend. Once it is closed calls that need it throw {@link IllegalStateException}.
  */
 public final class Backend implements AutoCloseable {
   private static final System.Logger LOG = System.getLogger(Backend.class.getName());
@@ -36,7 +36,11 @@ public final class Backend implements AutoCloseable {
     return cpu(Runtime.getRuntime().availableProcessors());
   }
 
-  /** The CPU, with this many threads. Results have the same bits for the same number of threads. */
+  /**
+   * The CPU, with this many threads. Results have the same bits for the same number of threads.
+   *
+   * @throws IllegalArgumentException if {@code threads} is less than 1
+   */
   public static Backend cpu(int threads) {
     return new Backend(new CpuEngine(threads), null);
   }
@@ -103,7 +107,12 @@ public final class Backend implements AutoCloseable {
     return Tensor.over(engine().allocate(engine.memoryKind(), bytes), dtype, shape);
   }
 
-  /** A new row-major tensor in page-locked host memory, for asynchronous copies and for the GPU. */
+  /**
+   * A new row-major tensor in page-locked host memory, for asynchronous copies and for the GPU.
+   *
+   * @throws UnsupportedOperationException if this backend is the CPU
+   * @throws io.github.linattn.cuda.CudaOutOfMemoryException if the host has no such memory left
+   */
   public Tensor allocatePinned(DType dtype, TensorShape shape) {
     long bytes = Tensor.bytesOf(dtype, shape);
     return Tensor.over(engine().allocate(MemoryKind.PINNED, bytes), dtype, shape);
@@ -112,6 +121,8 @@ public final class Backend implements AutoCloseable {
   /**
    * Page-locks the caller's off-heap memory in place until the tensor closes. The memory stays the
    * caller's and must outlive the tensor.
+   *
+   * @throws UnsupportedOperationException if this backend is the CPU
    */
   public Tensor pin(MemorySegment memory, DType dtype, TensorShape shape) {
     return Tensor.over(engine().pin(pinnable(memory, dtype, shape)), dtype, shape);
@@ -126,13 +137,19 @@ public final class Backend implements AutoCloseable {
   /**
    * A tensor over device memory of somebody else, row-major, at {@code address}; it must outlive
    * the tensor.
+   *
+   * @throws UnsupportedOperationException if this backend is the CPU
    */
   public Tensor wrapDeviceMemory(long address, DType dtype, TensorShape shape) {
     long bytes = Tensor.bytesOf(dtype, shape);
     return Tensor.over(engine().wrapDeviceMemory(address, bytes), dtype, shape);
   }
 
-  /** An empty state (all sums and counts 0) in the memory in which this backend computes. */
+  /**
+   * An empty state (all sums and counts 0) in the memory in which this backend computes.
+   *
+   * @param sequences for each batch row, 1 unless it holds packed sequences
+   */
   public AttentionState newState(AttentionShape shape, int sequences) {
     return state(shape, sequences, this::zeros);
   }
@@ -169,6 +186,9 @@ public final class Backend implements AutoCloseable {
       int sequences,
       Function<TensorShape, Tensor> tensor,
       StateOwner<T> owner) {
+    if (sequences < 1) {
+      throw new IllegalArgumentException("a state needs at least 1 sequence, got " + sequences);
+    }
     long batch = shape.batch();
     long heads = shape.keyValueHeads();
     var tensors = new TensorGroup();

@@ -17,10 +17,10 @@ import org.jspecify.annotations.Nullable;
  *   g_i = Σ_n (a + b q_i·k_n)          o_i = Σ_n (a + b q_i·k_n) v_n / g_i
  * </pre>
  *
- * <p>The backward is analytic: from o, g and dO alone it gives dq, dk, dv, da and db, and carries
- * gradients through states: from that of the final state to that of the initial one. No epsilon is
- * added to g: where it is 0, the row is not finite. NaN and infinities reach the rows they touch
- * and no others.
+ * <p>The backward is analytic: from what the forward read, o, g and dO it gives dq, dk, dv, da and
+ * db, and carries gradients through states: from that of the final state to that of the initial
+ * one. No epsilon is added to g: where it is 0, the row is not finite. NaN and infinities reach the
+ * rows they touch and no others.
  *
  * <p>Immutable and thread-safe as far as its {@link Stream} allows: one thread at a time per
  * stream. On a GPU calls return when the work is queued; tensors stay open until it is done.
@@ -92,17 +92,19 @@ public final class LinearAttention {
    * @param o [batch, heads, tokens, valueDim] of the input's type
    * @param g [batch, heads, tokens], fp32
    * @param finalState takes the state after the last token if not null; may be the initial state
-   *     itself, which is then replaced
+   *     itself, which is then replaced, so that no backward of this input can follow
    * @throws IllegalArgumentException if an argument does not fit; nothing is written
+   * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void forwardInto(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState finalState) {
-    Checks.present("input", input);
+    Checks.present("input", input).start();
     if (repeated(
         input.q(), input.k(), input.v(), input.packing(), input.initial(), o, g, finalState)) {
       return;
     }
-    Checks.input(operator, Checks.present("input", input), backend);
+    Checks.input(operator, input, backend);
     AttentionShape shape = input.shape();
     Checks.output("o", o, input.q().dtype(), shape.output(), input, backend);
     Checks.output("g", g, DType.F32, shape.normalizer(), input, backend);
@@ -153,6 +155,12 @@ public final class LinearAttention {
    * @param k [batch, keyValueHeads, 1, keyDim]
    * @param v [batch, keyValueHeads, 1, valueDim]
    * @param state read and replaced; from {@link Backend#newState} or {@link Forward#state}
+   * @param o [batch, heads, 1, valueDim] of the input's type
+   * @param g [batch, heads, 1], fp32
+   * @throws IllegalArgumentException if an argument does not fit, there is more than one token, or
+   *     the operator is not causal; nothing is written
+   * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void decodeInto(Tensor q, Tensor k, Tensor v, AttentionState state, Tensor o, Tensor g) {
     if (repeated(q, k, v, null, state, o, g, state)) {
@@ -180,8 +188,9 @@ public final class LinearAttention {
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, or null
    *     for zeros
-   * @throws IllegalArgumentException if a gradient does not fit
+   * @throws IllegalArgumentException if a gradient does not fit, or the initial state has moved on
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses; nothing is leaked
    */
   public Gradients backward(Forward y, Tensor dO, @Nullable StateGradient finalState) {
     AttentionInput input = Checks.present("y", y).input();
@@ -214,17 +223,19 @@ public final class LinearAttention {
    * Computes all gradients into the caller's tensors, as {@link #backwardInto(AttentionInput,
    * Tensor, Tensor, Tensor, StateGradient, Gradients)} does.
    *
-   * <p>For training, keep the state: {@link Builder#keepState}. From the state after the last token
-   * a GPU may compute all gradients in one sweep, which reads each tensor once. It does not where
-   * that state is closed or a later call, such as {@link #decodeInto}, has moved it on.
+   * <p>Where {@code y} kept its state a GPU may read each tensor once; {@link Builder#keepState}
+   * says for which problems. It does not where that state is closed or a later call, such as {@link
+   * #decodeInto}, has moved it on.
    *
    * @param y result of a forward of this operator, still open; its input unchanged, and its state
    *     too as long as it has the same counts
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros; causal only
-   * @throws IllegalArgumentException if an argument does not fit; nothing is written
+   * @throws IllegalArgumentException if an argument does not fit, or the initial state has moved on
+   *     since the forward over this input; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void backwardInto(
       Forward y, Tensor dO, @Nullable StateGradient finalState, Gradients gradients) {
@@ -247,8 +258,10 @@ public final class LinearAttention {
    * @param dO gradient of the loss with respect to o
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros; causal only
-   * @throws IllegalArgumentException if an argument does not fit; nothing is written
+   * @throws IllegalArgumentException if an argument does not fit, or the initial state has moved on
+   *     since the forward over this input; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void backwardInto(
       AttentionInput input,
@@ -268,7 +281,7 @@ public final class LinearAttention {
       @Nullable AttentionState lastState,
       @Nullable StateGradient finalState,
       Gradients gradients) {
-    Checks.present("input", input);
+    Checks.present("input", input).requireStart();
     Checks.present("gradients", gradients);
     if (backend
         .engine()
@@ -357,6 +370,8 @@ public final class LinearAttention {
      * @throws IllegalArgumentException if the lengths differ or are 0, or a value is not finite
      */
     public Builder coefficients(float[] a, float[] b) {
+      Checks.present("a", a);
+      Checks.present("b", b);
       if (a.length == 0 || a.length != b.length) {
         throw new IllegalArgumentException(
             "a and b need one value each, or one for each query head; got %d and %d"
@@ -394,8 +409,10 @@ public final class LinearAttention {
     }
 
     /**
-     * Whether {@link #forward} gives the state after the last token, from which a backward may be
-     * faster; causal only.
+     * Whether {@link #forward} gives the state after the last token; causal only. From there a
+     * backward on a GPU of compute capability 9.0 reads each tensor once, for bf16, Dk = Dv = 128,
+     * rows that are not normalised, as many key/value heads as query heads, |b| ≥ |a| / 16 and up
+     * to 16,384 tokens, not packed; for others the state changes nothing.
      */
     public Builder keepState(boolean keepState) {
       this.keepState = keepState;
