@@ -28,7 +28,14 @@ final class SpeedUpTable {
     if (ours.isEmpty()) {
       return List.of();
     }
+    Problem any = ours.getFirst().problem();
     List<String> lines = new ArrayList<>();
+    lines.add(
+        Text.format(
+            "B=%d H=%d N=%d D=%d: how many times as long others take, and how many times the"
+                + " memory. Rows of f16 stand beside bf16, those of f32 beside f32 of any mode.",
+            any.batch(), any.heads(), any.tokens(), any.keyDim()));
+    lines.add("");
     lines.add(
         "| linattn | pass | the paper's kernels: time, memory | Gated LA | the fastest peer |");
     lines.add("|---|---|---|---|---|");
@@ -76,7 +83,9 @@ final class SpeedUpTable {
         .map(
             other ->
                 Text.format("%.2f, %s", other.millis() / ours.millis(), memory(ours, other))
-                    + (named ? " (" + other.problem().method() + ")" : ""))
+                    + (named
+                        ? " (" + other.problem().method() + " " + other.problem().dtype() + ")"
+                        : ""))
         .orElse("-");
   }
 

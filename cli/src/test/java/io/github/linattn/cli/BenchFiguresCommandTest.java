@@ -139,11 +139,11 @@ class BenchFiguresCommandTest {
   void speedUpsCompareTypesOfAsManyBytes() {
     List<String> lines = SpeedUpTable.lines(points.stream().map(Measured::point).toList());
     assertThat(lines)
-        .hasSize(2 + 2 * 5)
+        .hasSize(4 + 2 * 5)
         .contains(
-            "| bf16 | forward | - | - | 7.80, 1.00 (softmax flash) |",
-            "| f32 tf32 | backward | - | - | 7.81, 1.00 (softmax flash) |",
-            "| f16 | forward | - | - | 7.80, 1.00 (softmax flash) |");
+            "| bf16 | forward | - | - | 7.80, 1.00 (softmax flash bf16) |",
+            "| f32 tf32 | backward | - | - | 7.81, 1.00 (softmax flash f32) |",
+            "| f16 | forward | - | - | 7.80, 1.00 (softmax flash bf16) |");
     assertThat(SpeedUpTable.lines(List.of())).isEmpty();
   }
 
