@@ -184,7 +184,8 @@ public final class LinearAttention {
    * the input has one. Where {@code y} kept its state, a GPU may need less time: see {@link
    * #backwardInto(Forward, Tensor, StateGradient, Gradients)}.
    *
-   * @param y result of {@link #forward} of this operator, still open, its input unchanged
+   * @param y result of {@link #forward} of this operator (of another one gradients are wrong, and
+   *     nothing tells), still open, its input unchanged
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, or null
    *     for zeros
@@ -227,8 +228,9 @@ public final class LinearAttention {
    * says for which problems. It does not where that state is closed or a later call, such as {@link
    * #decodeInto}, has moved it on.
    *
-   * @param y result of a forward of this operator, still open; its input unchanged, and its state
-   *     too as long as it has the same counts
+   * @param y result of a forward of this operator (of another one gradients are wrong, and nothing
+   *     tells), still open; its input unchanged, and its state too as long as it has the same
+   *     counts
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros; causal only
