@@ -277,6 +277,6 @@ final class AttendCommand implements Callable<Integer> {
         Text.id(options.mode()),
         on.name(),
         times);
-    console.result("wrote %s to %s", String.join(" ", result.names()), out);
+    console.result("wrote %s", AttendResult.files(out, result.names()));
   }
 }

@@ -17,6 +17,7 @@ import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Collectors;
 
 /** Collects what was computed, with batch rows and heads as one axis again, and writes it. */
 final class AttendResult implements AutoCloseable {
@@ -122,6 +123,15 @@ final class AttendResult implements AutoCloseable {
   /** Every file that {@link #write} may write. */
   static List<Path> files(Path out) {
     return isArray(out) ? NAMES.stream().map(name -> arrayFile(out, name)).toList() : List.of(out);
+  }
+
+  /** Which results go where, in words. */
+  static String files(Path out, List<String> names) {
+    return isArray(out)
+        ? names.stream()
+            .map(name -> name + " to " + arrayFile(out, name))
+            .collect(Collectors.joining(", "))
+        : String.join(" ", names) + " to " + out;
   }
 
   /** Of {@code x.npy}: itself for o, {@code x.g.npy} for g. */

@@ -34,7 +34,7 @@ import picocli.CommandLine.Option;
     versionProvider = Version.class,
     sortOptions = false,
     description = {
-      "Measure what the paper's figures 2 and 3 and its table 1 show: time and memory of forward and"
+      "Measure what the paper's figures 2 to 4 and its table 1 show: time and memory of forward and"
           + " backward against tokens and head dimension, beside the paper's kernels and a copy of"
           + " as many bytes; and errors, short sequences and decode steps. Attention of PyTorch and"
           + " flash-linear-attention is timed beside it where Python can import them. Where ncu is"

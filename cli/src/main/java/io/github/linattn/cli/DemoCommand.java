@@ -7,7 +7,6 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.cli.points.Slope;
 import java.io.IOException;
 import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -76,7 +75,7 @@ final class DemoCommand implements Callable<Integer> {
     }
     console.result("");
     console.result(
-        "%s Time grows as N^p with p near 1: %s.",
+        "%s Time grows as N^p, where p = 1 is linear: %s.",
         failed
             ? "FAILED: an error above is larger than its bound."
             : "All results are within their bounds.",
@@ -94,20 +93,19 @@ final class DemoCommand implements Callable<Integer> {
   }
 
   private static byte[] read(Path source) {
+    if (Files.isDirectory(source)) {
+      throw CommandFailure.misuse("%s is a folder; name a text file", source);
+    }
     byte[] bytes;
     try {
       bytes = Files.readAllBytes(source);
     } catch (IOException e) {
-      throw CommandFailure.misuse("can't read %s: %s", source, reason(e));
+      throw CommandFailure.misuse("can't read %s: %s", source, Text.reason(e));
     }
     if (bytes.length == 0) {
       throw CommandFailure.misuse("%s is empty", source);
     }
     return bytes;
-  }
-
-  private static String reason(IOException e) {
-    return e instanceof NoSuchFileException ? "no such file" : e.toString();
   }
 
   private void check(List<Backend> backends, TextRows text) {

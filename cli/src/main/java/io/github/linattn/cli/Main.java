@@ -84,10 +84,33 @@ public final class Main {
 
   private static int misused(ParameterException wrong, Console console) {
     CommandLine command = wrong.getCommandLine();
-    console.note("linattn: " + wrong.getMessage());
-    UnmatchedArgumentException.printSuggestions(wrong, writer(console.err()));
+    console.note("linattn: " + sentence(wrong));
+    if (isUnknownOption(wrong)) {
+      UnmatchedArgumentException.printSuggestions(wrong, writer(console.err()));
+    }
     console.note("try: " + command.getCommandSpec().qualifiedName() + " --help");
     return ExitCode.MISUSED;
+  }
+
+  private static boolean isUnknownOption(ParameterException wrong) {
+    return wrong instanceof UnmatchedArgumentException unmatched && unmatched.isUnknownOption();
+  }
+
+  /**
+   * What is wrong; an argument that nothing takes is a command that there is none of, or too many.
+   */
+  private static String sentence(ParameterException wrong) {
+    if (!(wrong instanceof UnmatchedArgumentException unmatched) || isUnknownOption(wrong)) {
+      return String.valueOf(wrong.getMessage());
+    }
+    String argument = unmatched.getUnmatched().getFirst();
+    CommandLine command = wrong.getCommandLine();
+    return command.getSubcommands().isEmpty()
+        ? Text.format(
+            "%s takes no argument '%s'", command.getCommandSpec().qualifiedName(), argument)
+        : Text.format(
+            "there is no command '%s'; commands: %s",
+            argument, String.join(", ", command.getSubcommands().keySet()));
   }
 
   private static int failed(Throwable failure, Console console) {

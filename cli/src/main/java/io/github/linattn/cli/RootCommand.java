@@ -38,7 +38,9 @@ final class RootCommand implements Callable<Integer> {
     try {
       Tuning.read(file);
     } catch (IOException unreadable) {
-      throw new ParameterException(spec.commandLine(), "can't read the tuning file " + unreadable);
+      throw new ParameterException(
+          spec.commandLine(),
+          Text.format("can't read --tuning %s: %s", file, Text.reason(unreadable)));
     } catch (IllegalArgumentException wrong) {
       throw new ParameterException(spec.commandLine(), Text.message(wrong));
     }

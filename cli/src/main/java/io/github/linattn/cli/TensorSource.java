@@ -57,15 +57,16 @@ final class TensorSource implements AutoCloseable {
   private static Npy array(Map<String, Npy> opened, String name) {
     Npy array = opened.get(name);
     if (array == null) {
-      throw new IllegalArgumentException("there is no --%s; name its file".formatted(name));
+      throw new IllegalArgumentException("--%s is missing; name its file".formatted(name));
     }
     return array;
   }
 
   private static CommandFailure unreadable(Path file, IOException e) {
-    String message = Text.message(e);
-    return CommandFailure.misuse(
-        "can't read %s", message.contains(file.toString()) ? message : file + ": " + message);
+    String reason = Text.reason(e);
+    return reason.contains(file.toString())
+        ? CommandFailure.misuse("%s", reason)
+        : CommandFailure.misuse("can't read %s: %s", file, reason);
   }
 
   /**

@@ -1,5 +1,7 @@
 package io.github.linattn.cli;
 
+import java.io.IOException;
+import java.nio.file.NoSuchFileException;
 import java.util.Locale;
 
 /** Text that does not depend on where it is printed. */
@@ -13,6 +15,11 @@ final class Text {
   /** The name as it stands on the command line. */
   static String id(Enum<?> value) {
     return value.name().toLowerCase(Locale.ROOT);
+  }
+
+  /** Why a file can't be read, behind its name. */
+  static String reason(IOException failure) {
+    return failure instanceof NoSuchFileException ? "no such file" : message(failure);
   }
 
   /** What a failure says, or what it is. */

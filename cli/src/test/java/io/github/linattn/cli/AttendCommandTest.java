@@ -142,6 +142,7 @@ class AttendCommandTest {
     Cli cli = Cli.run(("attend --backend cpu " + options + arrays + " --out " + o).split(" "));
     assertThat(cli.err()).isEmpty();
     assertThat(cli.exitCode()).isZero();
+    assertThat(cli.out()).contains("wrote o to " + o + ", g to " + folder.resolve("o.g.npy"));
     try (SafeTensors expected = SafeTensors.open(together)) {
       for (String name : expected.names()) {
         Path file = name.equals("o") ? o : folder.resolve("o." + name + ".npy");

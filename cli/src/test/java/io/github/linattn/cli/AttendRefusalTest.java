@@ -153,8 +153,8 @@ class AttendRefusalTest {
       value = {
         "--q x.npy IN --out o                    | name either a file IN.safetensors, or the files",
         "--out o                                 | name either a file IN.safetensors, or the files",
-        "--q x.npy --out o                       | there is no --k; name its file",
-        "--q x.npy --k x.npy --v x.npy --grad --out o | there is no --do; name its file",
+        "--q x.npy --out o                       | --k is missing; name its file",
+        "--q x.npy --k x.npy --v x.npy --grad --out o | --do is missing; name its file",
         "--q none.npy --k x.npy --v x.npy --out o | none.npy: no such file",
         "--q wrong.npy --k x.npy --v x.npy --out o | wrong.npy: this is no .npy file",
         "--q x.npy --k x.npy --v x.npy --out x.npy | x.npy is the input; name another file",

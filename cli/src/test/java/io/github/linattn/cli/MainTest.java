@@ -56,7 +56,19 @@ class MainTest {
   void anUnknownCommandIsMisuse() {
     Cli cli = Cli.run("atend");
     assertThat(cli.exitCode()).isEqualTo(2);
-    assertThat(cli.err()).contains("atend").contains("attend");
+    assertThat(cli.err()).contains("there is no command 'atend'; commands: demo, attend, ");
+    assertThat(Cli.run("kernels", "x"))
+        .returns(2, Cli::exitCode)
+        .satisfies(kernels -> assertThat(kernels.err()).contains("kernels takes no argument 'x'"));
+    assertThat(Cli.run("kernels", "--matrx").err()).contains("--matrx", "--matrix");
+  }
+
+  @Test
+  void aDemoOfAFolderIsMisuse() {
+    assertThat(Cli.run("demo", folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(
+            cli -> assertThat(cli.err()).contains(folder + " is a folder; name a text file"));
   }
 
   @Test
@@ -213,7 +225,7 @@ class MainTest {
         .satisfies(cli -> assertThat(cli.err()).contains("other.json is no tuning file"));
     assertThat(Cli.run("kernels", "--tuning", folder.resolve("none")))
         .returns(2, Cli::exitCode)
-        .satisfies(cli -> assertThat(cli.err()).contains("can't read the tuning file"));
+        .satisfies(cli -> assertThat(cli.err()).contains("can't read --tuning ", ": no such file"));
     assertThat(System.getProperty("linattn.tuning")).isNull();
   }
 
