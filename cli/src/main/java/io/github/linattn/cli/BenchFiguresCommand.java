@@ -58,7 +58,7 @@ final class BenchFiguresCommand implements Callable<Integer> {
       throw CommandFailure.misuse(
           "the points in %s belong to no figure; linattn bench paper measures them", source);
     }
-    Path target = Files.createDirectories(out == null ? source : out);
+    Path target = OutFolder.make(out == null ? source : out);
     System.setProperty("java.awt.headless", "true");
     for (Figure figure : figures) {
       FigureFiles.write(figure, target);

@@ -14,7 +14,6 @@ import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -108,6 +107,7 @@ final class BenchPaperCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     requireKnown(peers);
+    OutFolder.make(out);
     PointFile file = BenchPoints.open(out.resolve(FILE));
     try (var progress = new Progress(console.err(), "timing")) {
       boolean gpu;
@@ -259,7 +259,6 @@ final class BenchPaperCommand implements Callable<Integer> {
   private void timePeers(
       List<Problem> problems, boolean gpu, Run run, PointFile file, Progress progress)
       throws IOException {
-    Files.createDirectories(out);
     Path home = Path.of(System.getProperty("linattn.home", ""));
     new Peers(python, home, out.resolve("peers.log"))
         .time(

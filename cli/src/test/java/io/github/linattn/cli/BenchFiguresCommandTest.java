@@ -336,6 +336,20 @@ class BenchFiguresCommandTest {
     assertMisuse(empty, "both have linattn");
   }
 
+  @Test
+  void whatCantBeAFolderOfFiguresIsMisuse() throws IOException {
+    Path file = Files.createFile(empty.resolve("file"));
+    for (String[] each :
+        new String[][] {
+          {"", "--out " + file + " is a file; name a folder"},
+          {"/below", "--out " + file + "/below: can't make this folder: "}
+        }) {
+      Cli cli = Cli.run("bench", "figures", folder, "--out=" + file + each[0]);
+      assertThat(cli.exitCode()).isEqualTo(2);
+      assertThat(cli.err()).contains(each[1]).doesNotContain("Exception");
+    }
+  }
+
   private static void assertMisuse(Path folder, String sentence) {
     Cli cli = Cli.run("bench", "figures", folder);
     assertThat(cli.exitCode()).as(cli.err()).isEqualTo(2);

@@ -129,6 +129,17 @@ class BenchPaperCommandTest {
     assertThat(path).content().isEqualTo("{\"cases\": []}");
   }
 
+  @Test
+  void aFileIsNoFolderOfPoints() throws IOException {
+    Path file = Files.createFile(folder.resolve("file"));
+    Cli cli = Cli.run("bench", "paper", "--quick", "--backend=cpu", "--out=" + file);
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("--out " + file + " is a file; name a folder");
+    Cli below = Cli.run("bench", "paper", "--quick", "--backend=cpu", "--out=" + file + "/below");
+    assertThat(below.exitCode()).isEqualTo(2);
+    assertThat(below.err()).contains("can't make this folder: ").doesNotContain("Exception");
+  }
+
   @ParameterizedTest
   @EnumSource
   void noPointIsAskedForTwice(PaperSweep sweep) {
