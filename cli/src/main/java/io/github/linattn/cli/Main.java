@@ -113,7 +113,7 @@ public final class Main {
             argument, String.join(", ", command.getSubcommands().keySet()));
   }
 
-  private static int failed(Throwable failure, Console console) {
+  static int failed(Throwable failure, Console console) {
     if (Boolean.getBoolean(DEBUG)) {
       failure.printStackTrace(console.err());
     }
@@ -140,7 +140,7 @@ public final class Main {
       }
       default -> {
         console.note("linattn: unexpected " + describe(failure));
-        console.note("run with -D" + DEBUG + "=true for the stack trace");
+        console.note("set LINATTN_JAVA_OPTIONS=-D" + DEBUG + "=true for the stack trace");
         yield ExitCode.FAILED;
       }
     };

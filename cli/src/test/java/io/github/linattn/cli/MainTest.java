@@ -72,6 +72,17 @@ class MainTest {
   }
 
   @Test
+  void theUnexpectedSaysHowToSeeItsStack() {
+    var err = new ByteArrayOutputStream();
+    var console = new Console(System.out, new PrintStream(err, true, UTF_8));
+    assertThat(Main.failed(new IllegalStateException("odd"), console)).isEqualTo(1);
+    assertThat(err.toString(UTF_8).lines())
+        .containsExactly(
+            "linattn: unexpected IllegalStateException: odd",
+            "set LINATTN_JAVA_OPTIONS=-Dlinattn.debug=true for the stack trace");
+  }
+
+  @Test
   void infoAndKernelsAlwaysAnswer() {
     Cli info = Cli.run("info");
     assertThat(info.exitCode()).isZero();
