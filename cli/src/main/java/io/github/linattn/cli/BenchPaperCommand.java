@@ -18,11 +18,14 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.function.Predicate;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
 
@@ -91,7 +94,7 @@ final class BenchPaperCommand implements Callable<Integer> {
       names = "--python",
       paramLabel = "FILE",
       description = "the Python that may import torch and fla; python3 if left out")
-  private String python = "python3";
+  private @Nullable String python;
 
   BenchPaperCommand(Console console) {
     this.console = console;
@@ -107,6 +110,9 @@ final class BenchPaperCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     requireKnown(peers);
+    if (python != null && !withoutPeers) {
+      Peers.requireRuns(python);
+    }
     OutFolder.make(out);
     PointFile file = BenchPoints.open(out.resolve(FILE));
     try (var progress = new Progress(console.err(), "timing")) {
@@ -260,14 +266,27 @@ final class BenchPaperCommand implements Callable<Integer> {
       List<Problem> problems, boolean gpu, Run run, PointFile file, Progress progress)
       throws IOException {
     Path home = Path.of(System.getProperty("linattn.home", ""));
-    new Peers(python, home, out.resolve("peers.log"))
+    Set<String> told = new HashSet<>();
+    new Peers(python == null ? "python3" : python, home, out.resolve("peers.log"))
         .time(
             problems,
             gpu ? "cuda" : "cpu",
             (point, versions) -> {
               file.put(run.with(versions), point);
+              tellMissing(point, versions, told);
               progress.step(point.problem().title());
             });
+  }
+
+  /** One note for each package that peers need and Python can't import. */
+  private void tellMissing(Point point, Map<String, String> versions, Set<String> told) {
+    boolean ofFla = point.problem().method().startsWith("fla ") && versions.containsKey("torch");
+    String needed = ofFla ? "fla" : "torch";
+    boolean missing = point.status() == Status.MISSING && !versions.containsKey(needed);
+    if (missing && told.add(needed)) {
+      String cure = versions.isEmpty() ? "" : "; --python names another Python";
+      console.note("peers that need " + needed + " are left out: " + point.why() + cure);
+    }
   }
 
   /** Whether the device still answers; after a failure of CUDA it does no more in this process. */

@@ -57,6 +57,34 @@ final class Peers {
     this.log = log;
   }
 
+  /**
+   * Checks an interpreter that was named.
+   *
+   * @throws CommandFailure if it does not run
+   */
+  static void requireRuns(String python) throws IOException {
+    if (python.contains("/") && !Files.exists(Path.of(python))) {
+      throw CommandFailure.misuse("--python %s: no such file", python);
+    }
+    int status;
+    try {
+      status =
+          new ProcessBuilder(python, "--version")
+              .redirectErrorStream(true)
+              .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+              .start()
+              .waitFor();
+    } catch (IOException cantStart) {
+      throw CommandFailure.misuse("--python %s does not run", python);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw new IOException("interrupted", interrupted);
+    }
+    if (status != 0) {
+      throw CommandFailure.misuse("--python %s --version ends with status %d", python, status);
+    }
+  }
+
   /** Takes the points as they come. */
   interface Sink {
     /** A point, and the versions of what measured it. */

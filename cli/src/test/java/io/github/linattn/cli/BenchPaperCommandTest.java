@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assumptions.assumeThat;
 
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
@@ -79,8 +80,13 @@ class BenchPaperCommandTest {
 
   @Test
   void peersThatAreNotHereAreMissingAndNeverZero() throws IOException {
-    Cli cli = paper("--sweep=decode", "--python=/no/such/python");
+    Cli cli = paperWithoutTorch("--sweep=decode");
     assertThat(cli.exitCode()).as(cli.err()).isZero();
+    assertThat(cli.err())
+        .containsOnlyOnce("are left out")
+        .contains(
+            "peers that need torch are left out: torch is not importable: none here;"
+                + " --python names another Python");
     assertThat(points())
         .filteredOn(point -> point.status() == Status.MISSING)
         .hasSize(2 * Peers.METHODS.size())
@@ -88,9 +94,51 @@ class BenchPaperCommandTest {
         .allMatch(point -> Double.isNaN(point.millis()));
   }
 
+  /** With a Python that can't import torch. */
+  private Cli paperWithoutTorch(String... options) throws IOException {
+    Path python = folder.resolve("python");
+    Files.writeString(python, "#!/bin/sh\nPYTHONPATH=%s exec python3 \"$@\"\n".formatted(folder));
+    assertThat(python.toFile().setExecutable(true)).isTrue();
+    Files.writeString(folder.resolve("torch.py"), "raise ImportError('none here')\n");
+    assumeThat(status(python)).as("no python3 here").isZero();
+    List<String> all = new ArrayList<>(List.of(options));
+    all.add("--python=" + python);
+    System.setProperty("linattn.home", Path.of("..").toString());
+    try {
+      return paper(all.toArray(String[]::new));
+    } finally {
+      System.clearProperty("linattn.home");
+    }
+  }
+
+  private static int status(Path python) throws IOException {
+    try {
+      return new ProcessBuilder(python.toString(), "--version").start().waitFor();
+    } catch (InterruptedException interrupted) {
+      throw new IOException(interrupted);
+    }
+  }
+
+  @Test
+  void aPythonThatIsNamedMustRun() throws IOException {
+    Path text = Files.writeString(folder.resolve("text"), "no program");
+    for (String[] each :
+        new String[][] {
+          {"/no/such/python", "/no/such/python: no such file"},
+          {"no-such-python", "no-such-python does not run"},
+          {text.toString(), text + " does not run"},
+          {"false", "false --version ends with status 1"}
+        }) {
+      Cli cli = paper("--sweep=decode", "--python=" + each[0]);
+      assertThat(cli.exitCode()).as(cli.err()).isEqualTo(2);
+      assertThat(cli.err()).contains("linattn: --python " + each[1]);
+    }
+    assertThat(folder.resolve(BenchPaperCommand.FILE)).doesNotExist();
+  }
+
   @Test
   void somePeersAloneOneAfterTheOther() throws IOException {
-    Cli cli = paper("--sweep=tokens", "--peers=fla gla,copy torch", "--python=/no/such/python");
+    Cli cli = paperWithoutTorch("--sweep=tokens", "--peers=fla gla,copy torch");
     assertThat(cli.exitCode()).as(cli.err()).isZero();
     List<String> asked =
         points().stream()
