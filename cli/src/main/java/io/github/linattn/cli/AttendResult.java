@@ -22,6 +22,7 @@ import java.util.stream.Collectors;
 /** Collects what was computed, with batch rows and heads as one axis again, and writes it. */
 final class AttendResult implements AutoCloseable {
   private static final String ARRAY = ".npy";
+  private static final int PIECE = 1 << 16;
 
   /** Of whatever may be computed. */
   private static final List<String> NAMES =
@@ -100,6 +101,27 @@ final class AttendResult implements AutoCloseable {
   /** What {@link #write} writes, in order. */
   List<String> names() {
     return tensors.stream().map(StoredTensor::name).toList();
+  }
+
+  /** How many elements there are of o. */
+  long outputElements() {
+    return queryRows * tokens * valueDim;
+  }
+
+  /** How many elements of o are infinite or NaN. */
+  long notFinite() {
+    StoredTensor o = tensors.getFirst();
+    DType dtype = DType.valueOf(o.dtype());
+    float[] piece = new float[PIECE];
+    long found = 0;
+    for (long at = 0; at < outputElements(); at += PIECE) {
+      int count = (int) Math.min(PIECE, outputElements() - at);
+      dtype.decode(o.data(), at, piece, 0, count);
+      for (int i = 0; i < count; i++) {
+        found += Float.isFinite(piece[i]) ? 0 : 1;
+      }
+    }
+    return found;
   }
 
   /** Writes all to a safetensors file; to an {@code .npy} o, and the others beside it. */

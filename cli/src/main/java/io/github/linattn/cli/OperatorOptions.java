@@ -108,14 +108,24 @@ final class OperatorOptions {
   /**
    * The operator for this many query heads.
    *
-   * @throws CommandFailure if there are neither one nor {@code queryHeads} coefficients
+   * @throws CommandFailure if there are neither one nor {@code queryHeads} coefficients, or a head
+   *     has none but 0
    */
   LinearAttention.Builder operator(int queryHeads) {
     requireOneOrEach("--a", a, queryHeads);
     requireOneOrEach("--b", b, queryHeads);
     int count = Math.max(a.length, b.length);
+    float[] constants = repeated(a, count);
+    float[] slopes = repeated(b, count);
+    for (int head = 0; head < count; head++) {
+      if (constants[head] == 0 && slopes[head] == 0) {
+        throw CommandFailure.misuse(
+            "--a and --b are both 0%s: every g would be 0",
+            count == 1 ? "" : " for head " + head + ", counted from 0");
+      }
+    }
     return LinearAttention.builder()
-        .coefficients(repeated(a, count), repeated(b, count))
+        .coefficients(constants, slopes)
         .causal(causal())
         .normalizeQueriesAndKeys(normalize)
         .mode(mode);

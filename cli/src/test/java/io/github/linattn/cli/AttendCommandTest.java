@@ -14,6 +14,7 @@ import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -153,6 +154,27 @@ class AttendCommandTest {
         }
       }
     }
+  }
+
+  @Test
+  void elementsThatAreNotFiniteAreCounted() throws IOException {
+    CheckData data = CheckData.random(CheckCase.of("", ONE_ROW), 3);
+    data.v()[ONE_ROW.valueDim() + 7] = Float.POSITIVE_INFINITY; // column 7 from token 1 on
+    Path in = InputFile.write(folder.resolve("in"), ONE_ROW, data, DType.F32);
+    Path out = folder.resolve("out");
+
+    Cli cli = attend(in, out, "");
+
+    assertThat(cli.exitCode()).isZero();
+    float[] o;
+    try (SafeTensors got = SafeTensors.open(out)) {
+      o = floats(got, "o");
+    }
+    long count = IntStream.range(0, o.length).filter(i -> !Float.isFinite(o[i])).count();
+    assertThat(count).isPositive();
+    assertThat(cli.err())
+        .isEqualToIgnoringNewLines(
+            "warning: %d of %d elements of o are not finite".formatted(count, o.length));
   }
 
   @Test

@@ -35,6 +35,8 @@ class AttendRefusalTest {
         "--heads 3 --kv-heads 1        | k must have the shape [2, 21, 32]",
         "--a 1,2                       | --a has 2 values; give one, or one for each of the 6",
         "--heads 3 --b 1,2             | --b has 2 values; give one, or one for each of the 3",
+        "--a 0 --b -0                  | --a and --b are both 0: every g would be 0",
+        "--heads 3 --a 1,0,2 --b 0     | --a and --b are both 0 for head 1, counted from 0: every g",
         "--b nan                       | 'nan' is not a float",
         "--b Infinity                  | --b must be finite",
         "--seqlens 20,2                | --seqlens sum to 22, but q has 21 tokens",
