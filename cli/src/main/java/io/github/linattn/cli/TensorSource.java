@@ -57,16 +57,21 @@ final class TensorSource implements AutoCloseable {
   private static Npy array(Map<String, Npy> opened, String name) {
     Npy array = opened.get(name);
     if (array == null) {
-      throw new IllegalArgumentException("--%s is missing; name its file".formatted(name));
+      String cure = name.equals("do") ? "--grad needs it" : "give q, k and v as --q, --k and --v";
+      throw new IllegalArgumentException("--%s is missing: %s".formatted(name, cure));
     }
     return array;
   }
 
   private static CommandFailure unreadable(Path file, IOException e) {
     String reason = Text.reason(e);
-    return reason.contains(file.toString())
-        ? CommandFailure.misuse("%s", reason)
-        : CommandFailure.misuse("can't read %s: %s", file, reason);
+    String name = file.toString();
+    if (reason.startsWith(name + ": ")) {
+      reason = reason.substring(name.length() + 2);
+    } else if (reason.startsWith(name + " ")) { // "FILE has 3 bytes"
+      reason = "it" + reason.substring(name.length());
+    }
+    return CommandFailure.misuse("can't read %s: %s", file, reason);
   }
 
   /**

@@ -62,7 +62,11 @@ class AttendRefusalTest {
   @Test
   void aFileThatIsNoneIsRefused() throws IOException {
     requireRefused(folder.resolve("none"), "", "none: no such file");
-    requireRefused(folder, "", "is not a regular file");
+    requireRefused(folder, "", "can't read " + folder + ": it is not a regular file");
+    Path tiny = Files.writeString(folder.resolve("tiny"), "abc");
+    requireRefused(tiny, "", "can't read " + tiny + ": it has 3 bytes and is no safetensors file");
+    Path broken = Files.write(folder.resolve("broken"), new byte[] {1, 0, 0, 0, 0, 0, 0, 0, '{'});
+    requireRefused(broken, "", "can't read " + broken + ": the header is not valid JSON");
     Path text = Files.writeString(folder.resolve("text"), "only some text");
     requireRefused(text, "", "truncated or no safetensors file");
   }
@@ -155,8 +159,8 @@ class AttendRefusalTest {
       value = {
         "--q x.npy IN --out o                    | name either a file IN.safetensors, or the files",
         "--out o                                 | name either a file IN.safetensors, or the files",
-        "--q x.npy --out o                       | --k is missing; name its file",
-        "--q x.npy --k x.npy --v x.npy --grad --out o | --do is missing; name its file",
+        "--q x.npy --out o                       | --k is missing: give q, k and v as --q, --k and --v",
+        "--q x.npy --k x.npy --v x.npy --grad --out o | --do is missing: --grad needs it",
         "--q none.npy --k x.npy --v x.npy --out o | none.npy: no such file",
         "--q wrong.npy --k x.npy --v x.npy --out o | wrong.npy: this is no .npy file",
         "--q x.npy --k x.npy --v x.npy --out x.npy | x.npy is the input; name another file",

@@ -123,6 +123,10 @@ class MainTest {
 
   @Test
   void demoNeedsAText() throws IOException {
+    assertThat(Cli.run("demo", folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(
+            cli -> assertThat(cli.err()).contains(folder + " is a folder; name a text file"));
     Path empty = Files.createFile(folder.resolve("empty"));
     assertThat(Cli.run("demo", empty)).returns(2, Cli::exitCode);
     assertThat(Cli.run("demo", folder.resolve("none")).err()).contains("no such file");
@@ -236,7 +240,10 @@ class MainTest {
         .satisfies(cli -> assertThat(cli.err()).contains("other.json is no tuning file"));
     assertThat(Cli.run("kernels", "--tuning", folder.resolve("none")))
         .returns(2, Cli::exitCode)
-        .satisfies(cli -> assertThat(cli.err()).contains("can't read --tuning ", ": no such file"));
+        .satisfies(
+            cli ->
+                assertThat(cli.err())
+                    .contains("can't read --tuning " + folder.resolve("none") + ": no such file"));
     assertThat(System.getProperty("linattn.tuning")).isNull();
   }
 

@@ -5,6 +5,7 @@ import io.github.linattn.Mode;
 import io.github.linattn.kernelgen.Technique;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
@@ -167,11 +168,13 @@ public final class Tuning {
     if (named.isBlank()) {
       return NONE;
     }
+    String where = System.getProperty(PROPERTY) == null ? VARIABLE : PROPERTY;
     try {
       return read(Path.of(named));
     } catch (IOException unreadable) {
+      Object why = unreadable instanceof NoSuchFileException ? "no such file" : unreadable;
       throw new IllegalArgumentException(
-          "can't read the tuning file %s: %s".formatted(named, unreadable), unreadable);
+          "can't read %s %s: %s".formatted(where, named, why), unreadable);
     }
   }
 

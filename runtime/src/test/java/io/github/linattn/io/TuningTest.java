@@ -128,6 +128,6 @@ class TuningTest {
     System.setProperty(Tuning.PROPERTY, folder.resolve("none").toString());
     assertThatThrownBy(Tuning::ofProcess)
         .isInstanceOf(IllegalArgumentException.class)
-        .hasMessageStartingWith("can't read the tuning file " + folder.resolve("none"));
+        .hasMessage("can't read linattn.tuning %s: no such file", folder.resolve("none"));
   }
 }
