@@ -64,14 +64,6 @@ class MainTest {
   }
 
   @Test
-  void aDemoOfAFolderIsMisuse() {
-    assertThat(Cli.run("demo", folder))
-        .returns(2, Cli::exitCode)
-        .satisfies(
-            cli -> assertThat(cli.err()).contains(folder + " is a folder; name a text file"));
-  }
-
-  @Test
   void theUnexpectedSaysHowToSeeItsStack() {
     var err = new ByteArrayOutputStream();
     var console = new Console(System.out, new PrintStream(err, true, UTF_8));
