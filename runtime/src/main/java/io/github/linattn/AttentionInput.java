@@ -17,9 +17,6 @@ public final class AttentionInput {
   private final @Nullable Sequences packing;
   private final @Nullable AttentionState initialState;
 
-  /** Counts of the initial state as the last forward over this input found it; null before. */
-  private long @Nullable [] startedFrom;
-
   private AttentionInput(
       Tensor q,
       Tensor k,
@@ -99,38 +96,6 @@ public final class AttentionInput {
   /** The state to continue from, or null. */
   @Nullable AttentionState initial() {
     return initialState;
-  }
-
-  /** Remembers where a forward starts; takes memory the first time alone. */
-  void start() {
-    if (initialState == null) {
-      return;
-    }
-    long[] counts = startedFrom;
-    if (counts == null) {
-      counts = new long[initialState.sequences()];
-      startedFrom = counts;
-    }
-    for (int i = 0; i < counts.length; i++) {
-      counts[i] = initialState.count(i);
-    }
-  }
-
-  /** Refuses an initial state that is no longer the one the last forward started from. */
-  void requireStart() {
-    long[] counts = startedFrom;
-    if (initialState == null || counts == null) {
-      return;
-    }
-    for (int i = 0; i < counts.length; i++) {
-      if (counts[i] != initialState.count(i)) {
-        throw new IllegalArgumentException(
-            ("the initial state has moved on from %d to %d tokens since the forward: a backward"
-                    + " needs the state that the forward started from, so give the forward another"
-                    + " final state")
-                .formatted(counts[i], initialState.count(i)));
-      }
-    }
   }
 
   /** Whether the token axis holds packed sequences. */

@@ -92,14 +92,15 @@ public final class LinearAttention {
    * @param o [batch, heads, tokens, valueDim] of the input's type
    * @param g [batch, heads, tokens], fp32
    * @param finalState takes the state after the last token if not null; may be the initial state
-   *     itself, which is then replaced, so that no backward of this input can follow
+   *     itself, which is then replaced, so that a backward of this input is wrong from then on, and
+   *     nothing tells
    * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void forwardInto(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState finalState) {
-    Checks.present("input", input).start();
+    Checks.present("input", input);
     if (repeated(
         input.q(), input.k(), input.v(), input.packing(), input.initial(), o, g, finalState)) {
       return;
@@ -189,7 +190,7 @@ public final class LinearAttention {
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, or null
    *     for zeros
-   * @throws IllegalArgumentException if a gradient does not fit, or the initial state has moved on
+   * @throws IllegalArgumentException if a gradient does not fit
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses; nothing is leaked
    */
@@ -234,8 +235,7 @@ public final class LinearAttention {
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros; causal only
-   * @throws IllegalArgumentException if an argument does not fit, or the initial state has moved on
-   *     since the forward over this input; nothing is written
+   * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
@@ -260,8 +260,7 @@ public final class LinearAttention {
    * @param dO gradient of the loss with respect to o
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros; causal only
-   * @throws IllegalArgumentException if an argument does not fit, or the initial state has moved on
-   *     since the forward over this input; nothing is written
+   * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
@@ -283,7 +282,7 @@ public final class LinearAttention {
       @Nullable AttentionState lastState,
       @Nullable StateGradient finalState,
       Gradients gradients) {
-    Checks.present("input", input).requireStart();
+    Checks.present("input", input);
     Checks.present("gradients", gradients);
     if (backend
         .engine()

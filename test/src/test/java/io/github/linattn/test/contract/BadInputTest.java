@@ -696,17 +696,6 @@ final class BadInputTest {
         f -> f.attention.decodeInto(f.q, f.k, f.v, f.state(f.shape, 1), f.o, f.g));
     add(
         list,
-        "a backward whose forward replaced the initial state",
-        ARGUMENT,
-        "the initial state has moved on from 0 to 6 tokens since the forward",
-        f -> {
-          AttentionState state = f.state(f.shape, 1);
-          AttentionInput input = f.input().from(state);
-          f.attention.forwardInto(input, f.o, f.g, state);
-          f.attention.backward(Forward.over(input, f.o, f.g, null), f.o);
-        });
-    add(
-        list,
         "no sequences in a state",
         ARGUMENT,
         "a state needs at least 1 sequence, got 0",
