@@ -14,6 +14,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalDouble;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /** Table 1 in Markdown: time and memory of one layer, one row for each method and type. */
@@ -48,14 +49,19 @@ final class PaperTable {
       return List.of();
     }
     Problem any = chosen.getFirst().problem();
+    List<Point> fewest = ofFewestTokens(points);
     List<String> lines = new ArrayList<>();
     lines.add(
         Text.format(
             "| B=%d H=%d N=%d D=%d | type | forward, ms (over a copy) | backward, ms (over a copy) |"
-                + " forward, MB | backward, MB | slowest first call, ms |",
-            any.batch(), any.heads(), any.tokens(), any.keyDim()));
+                + " forward, MB | backward, MB | first call (N=%d), ms |",
+            any.batch(),
+            any.heads(),
+            any.tokens(),
+            any.keyDim(),
+            fewest.getFirst().problem().tokens()));
     lines.add("|---|---|---|---|---|---|---|");
-    rows(chosen).forEach((row, passes) -> lines.add(line(row, passes, chosen, points)));
+    rows(chosen).forEach((row, passes) -> lines.add(line(row, passes, chosen, fewest)));
     return lines;
   }
 
@@ -74,18 +80,36 @@ final class PaperTable {
 
   /** The points of the sweep over tokens with the paper's tokens, or the most there are. */
   static List<Point> chosen(List<Point> points) {
-    List<Point> sweep =
-        points.stream()
-            .filter(point -> point.problem().sweep().equals(SWEEP))
-            .filter(point -> point.problem().plan().isEmpty())
-            .toList();
-    List<Integer> all = sweep.stream().map(point -> point.problem().tokens()).toList();
+    List<Point> sweep = sweep(points);
     int tokens =
-        all.contains(TOKENS) ? TOKENS : all.stream().max(Comparator.naturalOrder()).orElse(0);
+        tokens(sweep).anyMatch(each -> each == TOKENS)
+            ? TOKENS
+            : tokens(sweep).max(Comparator.naturalOrder()).orElse(0);
     return sweep.stream()
         .filter(point -> point.problem().tokens() == tokens)
         .sorted(Comparator.comparing(Point::problem, PointOrder.OF_PROBLEMS))
         .toList();
+  }
+
+  /**
+   * Where each method is called first, and its work adds little to what it loads, compiles or
+   * tunes.
+   */
+  private static List<Point> ofFewestTokens(List<Point> points) {
+    List<Point> sweep = sweep(points);
+    int tokens = tokens(sweep).min(Comparator.naturalOrder()).orElse(0);
+    return sweep.stream().filter(point -> point.problem().tokens() == tokens).toList();
+  }
+
+  private static List<Point> sweep(List<Point> points) {
+    return points.stream()
+        .filter(point -> point.problem().sweep().equals(SWEEP))
+        .filter(point -> point.problem().plan().isEmpty())
+        .toList();
+  }
+
+  private static Stream<Integer> tokens(List<Point> sweep) {
+    return sweep.stream().map(point -> point.problem().tokens());
   }
 
   private static boolean isCopy(Problem problem) {
@@ -93,7 +117,7 @@ final class PaperTable {
         .anyMatch(method -> problem.method().equals(method.copy()));
   }
 
-  private static String line(Row row, Passes passes, List<Point> chosen, List<Point> all) {
+  private static String line(Row row, Passes passes, List<Point> chosen, List<Point> fewest) {
     return Text.format(
         "| %s | %s | %s | %s | %s | %s | %s |",
         row.method,
@@ -102,7 +126,7 @@ final class PaperTable {
         millis(passes.backward, chosen),
         megabytes(passes.forward),
         megabytes(passes.backward),
-        firstMillis(row, all));
+        firstMillis(row, fewest));
   }
 
   private static String millis(@Nullable Point point, List<Point> chosen) {
@@ -136,10 +160,9 @@ final class PaperTable {
         : Text.format("%.1f", point.memoryBytes() / 1e6);
   }
 
-  /** Of any shape of the sweep: who compiles and tunes does it in the first of these. */
-  private static String firstMillis(Row row, List<Point> all) {
-    return all.stream()
-        .filter(point -> point.problem().sweep().equals(SWEEP))
+  /** Of the forward or the backward, whichever takes longer. */
+  private static String firstMillis(Row row, List<Point> fewest) {
+    return fewest.stream()
         .filter(point -> row.equals(new Row(point.problem().method(), point.problem().precision())))
         .map(Point::samples)
         .filter(Objects::nonNull)

@@ -238,7 +238,7 @@ class BenchPaperCommandTest {
                 List.of(timed, copy, Point.without(other, Status.OUT_OF_MEMORY, "needs 300 GB"))))
         .containsExactly(
             "| B=1 H=4 N=64 D=64 | type | forward, ms (over a copy) | backward, ms (over a copy)"
-                + " | forward, MB | backward, MB | slowest first call, ms |",
+                + " | forward, MB | backward, MB | first call (N=64), ms |",
             "|---|---|---|---|---|---|---|",
             "| copy | bf16 | 0.600 | - | - | - | 0.1 |",
             "| softmax naive | bf16 | out of memory | - | - | - | - |",
