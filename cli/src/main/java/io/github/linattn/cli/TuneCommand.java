@@ -36,8 +36,8 @@ import picocli.CommandLine.Option;
     versionProvider = Version.class,
     sortOptions = false,
     description = {
-      "Time plans that the planner could choose for a head dimension on GPU 0, and keep those that"
-          + " are faster than its choice in a tuning file, by classes of B x H and N.",
+      "Time plans that the planner could choose for a head dimension on GPU 0, and keep the fastest"
+          + " in a tuning file, by classes of B x H and N.",
       "Kernels that are missing are compiled first, where nvcc is found. Other commands take the"
           + " file with --tuning FILE. Lists are separated by commas."
     })
@@ -136,14 +136,16 @@ final class TuneCommand implements Callable<Integer> {
       for (Tuning.Pass pass : passes) {
         var problem = new Tuning.Problem(gpu, pass, headDim, dtype, mode, normalize);
         List<Entry> entries = grid.tune(problem, kind(pass), clock, listener(progress));
-        entries.forEach(this::show);
-        kept += entries.size();
+        List<Entry> faster =
+            entries.stream().filter(entry -> !entry.choice().equals(Choice.PLANNERS)).toList();
+        faster.forEach(this::show);
+        kept += faster.size();
         tuning = tuning.without(problem).with(entries);
         tuning.write(out);
       }
     }
     console.result(
-        "%d of %d classes have a faster plan than the planner's; %s has them",
+        "%d of %d classes have a faster plan than the planner's; %s tells the fastest of each",
         kept, grid.classes() * passes.size(), out);
   }
 

@@ -70,7 +70,7 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
   }
 
   /**
-   * Times the crossings and gives the plans that are kept.
+   * Times the crossings and gives a plan for each class whose corners could be timed.
    *
    * @param kind a problem of these types and this pass, of any B, H and N
    */
@@ -90,18 +90,18 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
         listener.timed(point);
       }
     }
-    List<Entry> kept = new ArrayList<>();
+    List<Entry> fastest = new ArrayList<>();
     for (int i = 1; i < heads.size(); i++) {
       for (int j = 1; j < tokens.size(); j++) {
         Range headClass = new Range(heads.get(i - 1), heads.get(i) - 1);
         Range tokenClass = new Range(tokens.get(j - 1), tokens.get(j) - 1);
         corners(times, i, j)
-            .flatMap(TuningGrid::best)
-            .map(best -> new Entry(problem, headClass, tokenClass, best.choice, best.ratio()))
-            .ifPresent(kept::add);
+            .flatMap(TuningGrid::fastest)
+            .map(best -> new Entry(problem, headClass, tokenClass, best.kept(), best.ratio()))
+            .ifPresent(fastest::add);
       }
     }
-    return kept;
+    return fastest;
   }
 
   /** Hears how far the work is. */
@@ -134,15 +134,20 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
     boolean isWorthIt() {
       return ratio() <= GAIN && ratios.stream().allMatch(ratio -> ratio <= NOISE);
     }
+
+    Choice kept() {
+      return isWorthIt() ? choice : Choice.PLANNERS;
+    }
   }
 
-  private static Optional<Rated> best(List<PlanClock.Times> corners) {
+  /** Of the plans that all corners have; one that is worth it before any other. */
+  private static Optional<Rated> fastest(List<PlanClock.Times> corners) {
     return corners.getFirst().choices().keySet().stream()
         .filter(choice -> corners.stream().allMatch(each -> each.choices().containsKey(choice)))
         .map(choice -> new Rated(choice, corners.stream().map(each -> each.ratio(choice)).toList()))
-        .filter(Rated::isWorthIt)
         .min(
-            Comparator.comparingDouble(Rated::ratio)
+            Comparator.comparing((Rated rated) -> !rated.isWorthIt())
+                .thenComparingDouble(Rated::ratio)
                 .thenComparing(rated -> rated.choice.toString()));
   }
 

@@ -46,18 +46,19 @@ class TuneCommandTest {
   }
 
   @Test
-  void writesWhatIsFaster() throws IOException {
+  void writesWhatIsFastest() throws IOException {
     tune("A", "--heads=8,16");
     assertThat(said.toString(UTF_8))
         .contains("forward  B x H 8 to 15, N 1024 to 2047: mma, 2 segments, 1 turns, 0.50 of")
         .contains("2 of 4 classes have a faster plan");
     assertThat(Tuning.read(file()).entries())
-        .hasSize(2)
+        .hasSize(4)
         .allSatisfy(
             entry -> {
+              boolean forward = entry.problem().pass() == Pass.FORWARD;
               assertThat(entry.problem().gpu()).isEqualTo("A");
-              assertThat(entry.problem().pass()).isEqualTo(Pass.FORWARD);
-              assertThat(entry.choice()).isEqualTo(SEGMENTS);
+              assertThat(entry.choice()).isEqualTo(forward ? SEGMENTS : Choice.PLANNERS);
+              assertThat(entry.ratio()).isEqualTo(forward ? 0.5 : 1);
             });
   }
 
@@ -68,7 +69,7 @@ class TuneCommandTest {
     tune("A", "--heads=4,16", "--pass=forward");
     assertThat(Tuning.read(file()).entries())
         .extracting(entry -> entry.problem().gpu() + " " + entry.heads().least())
-        .containsExactly("B 1", "B 1", "A 4", "A 4");
+        .containsExactly("A 8", "A 8", "B 1", "B 1", "B 1", "B 1", "A 4", "A 4");
   }
 
   @Test

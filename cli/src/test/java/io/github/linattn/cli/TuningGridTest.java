@@ -82,7 +82,13 @@ class TuningGridTest {
 
   @Test
   void noiseIsNoGain() {
-    assertThat(tune((point, choices) -> new PlanClock.Times(2, Map.of(TURNS, 1.97)))).isEmpty();
+    assertThat(tune((point, choices) -> new PlanClock.Times(2, Map.of(TURNS, 1.97, SEGMENTS, 3.0))))
+        .hasSize(2)
+        .allSatisfy(
+            entry -> {
+              assertThat(entry.choice()).isEqualTo(Choice.PLANNERS);
+              assertThat(entry.ratio()).isCloseTo(0.985, within(1e-9));
+            });
   }
 
   @Test

@@ -18,8 +18,9 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /**
- * Plans that were measured to be faster than those a planner chooses by its model, for kinds of GPU
- * and classes of problems; on disk a JSON file that {@code linattn tune} writes. Immutable.
+ * The fastest plans that were measured for kinds of GPU and classes of problems, where no other
+ * than the planner's own is faster this one; on disk a JSON file that {@code linattn tune} writes.
+ * Immutable.
  */
 public final class Tuning {
   /** The system property that names the file that planners ask. */
@@ -97,9 +98,14 @@ public final class Tuning {
    * @param turns blocks that take turns with the chunks of a segment, a power of two; 1 for none
    */
   public record Choice(String technique, int segments, int turns) {
+    /** Whatever the planner chooses by its model. */
+    public static final Choice PLANNERS = new Choice("planner", 1, 1);
+
     /** Checks the parts. */
     public Choice {
-      Technique.parse(technique);
+      if (!technique.equals("planner")) {
+        Technique.parse(technique);
+      }
       if (segments < 1 || Integer.bitCount(turns) != 1) {
         throw new IllegalArgumentException(
             "a plan has at least 1 segment and a power of two of turns, not %d and %d"
@@ -119,7 +125,8 @@ public final class Tuning {
    *
    * @param heads B x H
    * @param tokens N
-   * @param ratio its time over that of the planner's own plan, when it was measured
+   * @param ratio its time over that of the planner's own plan when it was measured; where that is
+   *     chosen, this of the fastest other one
    */
   public record Entry(Problem problem, Range heads, Range tokens, Choice choice, double ratio) {
     private boolean isOfClass(Entry other) {
@@ -148,13 +155,14 @@ public final class Tuning {
     return new Tuning(entries.stream().filter(entry -> !entry.problem.equals(problem)).toList());
   }
 
-  /** The plan for a problem of this size, or empty. */
+  /** The plan for a problem of this size; empty where the planner's own is the fastest known. */
   public Optional<Choice> find(Problem problem, long heads, long tokens) {
     return entries.stream()
         .filter(entry -> entry.problem.equals(problem))
         .filter(entry -> entry.heads.contains(heads) && entry.tokens.contains(tokens))
         .map(Entry::choice)
-        .findFirst();
+        .findFirst()
+        .filter(choice -> !choice.equals(Choice.PLANNERS));
   }
 
   /**

@@ -33,6 +33,8 @@ class TuningTest {
       new Entry(FORWARD, new Range(16, 31), new Range(1024, 4095), new Choice("mma", 1, 1), 0.5);
   private static final Entry GRADIENT =
       new Entry(BACKWARD, new Range(1, 1), new Range(1024, 2047), new Choice("mma", 2, 1), 0.25);
+  private static final Entry PLANNERS =
+      new Entry(BACKWARD, new Range(2, 3), new Range(1024, 2047), Choice.PLANNERS, 1.125);
 
   @TempDir Path folder;
 
@@ -44,8 +46,8 @@ class TuningTest {
   @Test
   void readsWhatItWrote() throws IOException {
     Path file = folder.resolve("tuning.json");
-    Tuning.NONE.with(List.of(FEW, MANY, GRADIENT)).write(file);
-    assertThat(Tuning.read(file).entries()).containsExactly(FEW, MANY, GRADIENT);
+    Tuning.NONE.with(List.of(FEW, MANY, GRADIENT, PLANNERS)).write(file);
+    assertThat(Tuning.read(file).entries()).containsExactly(FEW, MANY, GRADIENT, PLANNERS);
     assertThat(folder).isDirectoryNotContaining("glob:**.new");
     Tuning.NONE.write(file);
     assertThat(Tuning.read(file).entries()).isEmpty();
@@ -53,7 +55,8 @@ class TuningTest {
 
   @Test
   void findsThePlanOfAClass() {
-    Tuning tuning = Tuning.NONE.with(List.of(FEW, MANY, GRADIENT));
+    Tuning tuning = Tuning.NONE.with(List.of(FEW, MANY, GRADIENT, PLANNERS));
+    assertThat(tuning.find(BACKWARD, 2, 1024)).isEmpty();
     assertThat(tuning.find(FORWARD, 8, 1024)).contains(FEW.choice());
     assertThat(tuning.find(FORWARD, 15, 4095)).contains(FEW.choice());
     assertThat(tuning.find(FORWARD, 16, 4095)).contains(MANY.choice());
