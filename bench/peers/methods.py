@@ -73,6 +73,10 @@ class CudnnSoftmax(FusedSoftmax):
     backend = "CUDNN_ATTENTION"
 
 
+class EfficientSoftmax(FusedSoftmax):
+    backend = "EFFICIENT_ATTENTION"
+
+
 class PlainLinear(Method):
     """(1 + q k^T) below the diagonal, its rows divided by their sums, times v."""
 
@@ -95,11 +99,18 @@ class FlaLinear(Method):
     """flash-linear-attention's chunk_linear_attn, normalised."""
 
     tokens_first = True
+    normalize = True
 
     def causal(self, q, k, v):
         from fla.ops.linear_attn import chunk_linear_attn
 
-        return chunk_linear_attn(q, k, v, normalize=True)[0]
+        return chunk_linear_attn(q, k, v, normalize=self.normalize)[0]
+
+
+class FlaSums(FlaLinear):
+    """The same without what its rows are divided by: less than attention, and less to do."""
+
+    normalize = False
 
 
 class FlaGated(Method):
@@ -120,9 +131,11 @@ METHODS = {
     "softmax naive": NaiveSoftmax,
     "softmax flash": FlashSoftmax,
     "softmax cudnn": CudnnSoftmax,
+    "softmax efficient": EfficientSoftmax,
     "linear plain": PlainLinear,
     "linear cumulative": CumulativeLinear,
     "fla linear": FlaLinear,
+    "fla sums": FlaSums,
     "fla gla": FlaGated,
 }
 

@@ -186,6 +186,6 @@ nn = _module(
 )
 _module(
     "torch.nn.attention",
-    SDPBackend=types.SimpleNamespace(FLASH_ATTENTION=1, CUDNN_ATTENTION=2),
+    SDPBackend=types.SimpleNamespace(FLASH_ATTENTION=1, CUDNN_ATTENTION=2, EFFICIENT_ATTENTION=3),
     sdpa_kernel=_kernel_choice,
 )

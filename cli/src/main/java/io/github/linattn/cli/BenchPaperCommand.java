@@ -74,7 +74,8 @@ final class BenchPaperCommand implements Callable<Integer> {
       split = ",",
       converter = Spelling.OfSweep.class,
       description =
-          "tokens, head-dims, crossover, accuracy, decode, movement (needs ncu); all if left out")
+          "tokens, head-dims, few-heads, crossover, accuracy, decode, movement (needs ncu); all if"
+              + " left out")
   private List<PaperSweep> sweeps = List.of(PaperSweep.values());
 
   @Option(

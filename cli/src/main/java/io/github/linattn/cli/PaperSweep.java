@@ -48,6 +48,25 @@ enum PaperSweep {
               .mapToObj(dim -> AttentionShape.of(4, 16, 4096, dim));
     }
   },
+  /** Few heads of many tokens, which a GPU has to cut into segments. */
+  FEW_HEADS {
+    @Override
+    List<BenchCase> ours(boolean quick) {
+      return passes(Precision.ALL, shapes(quick));
+    }
+
+    @Override
+    List<BenchCase> peers(boolean quick) {
+      return passes(List.of(BF16), shapes(quick));
+    }
+
+    private Stream<AttentionShape> shapes(boolean quick) {
+      return quick
+          ? Stream.of(AttentionShape.of(1, 1, 2048, 32))
+          : Stream.of(
+              AttentionShape.of(1, 8, 131_072, 128), AttentionShape.of(1, 1, 1_048_576, 128));
+    }
+  },
   /** Short sequences, where softmax attention may be faster. */
   CROSSOVER {
     @Override

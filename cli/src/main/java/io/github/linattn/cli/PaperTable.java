@@ -14,12 +14,16 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalDouble;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
-/** Table 1 in Markdown: time and memory of one layer, one row for each method and type. */
+/**
+ * Table 1 in Markdown: time and memory of one layer, one row for each method and type; behind it
+ * the same of few heads.
+ */
 final class PaperTable {
-  private static final String SWEEP = PaperSweep.TOKENS.title();
   private static final int TOKENS = 10_000;
   private static final String NOTHING = "-";
   private static final String DEFAULT = Text.id(Mode.DEFAULT);
@@ -42,14 +46,34 @@ final class PaperTable {
     }
   }
 
-  /** The lines; none if there are no points of the sweep over tokens. */
+  /** The lines; none if there are no points of these sweeps. */
   static List<String> lines(List<Point> points) {
-    List<Point> chosen = chosen(points);
+    List<String> lines = new ArrayList<>(table(chosen(points), ofFewestTokens(points)));
+    sweep(points, PaperSweep.FEW_HEADS).stream()
+        .sorted(Comparator.comparing(Point::problem, PointOrder.OF_PROBLEMS))
+        .collect(
+            Collectors.groupingBy(
+                point -> point.problem().tokens(), TreeMap::new, Collectors.toList()))
+        .values()
+        .forEach(
+            ofShape -> {
+              lines.add("");
+              lines.addAll(table(ofShape, ofShape));
+            });
+    return lines;
+  }
+
+  /**
+   * One table.
+   *
+   * @param chosen points of one shape
+   * @param fewest points of the shape whose first calls are told
+   */
+  private static List<String> table(List<Point> chosen, List<Point> fewest) {
     if (chosen.isEmpty()) {
       return List.of();
     }
     Problem any = chosen.getFirst().problem();
-    List<Point> fewest = ofFewestTokens(points);
     List<String> lines = new ArrayList<>();
     lines.add(
         Text.format(
@@ -80,7 +104,7 @@ final class PaperTable {
 
   /** The points of the sweep over tokens with the paper's tokens, or the most there are. */
   static List<Point> chosen(List<Point> points) {
-    List<Point> sweep = sweep(points);
+    List<Point> sweep = sweep(points, PaperSweep.TOKENS);
     int tokens =
         tokens(sweep).anyMatch(each -> each == TOKENS)
             ? TOKENS
@@ -96,14 +120,14 @@ final class PaperTable {
    * tunes.
    */
   private static List<Point> ofFewestTokens(List<Point> points) {
-    List<Point> sweep = sweep(points);
+    List<Point> sweep = sweep(points, PaperSweep.TOKENS);
     int tokens = tokens(sweep).min(Comparator.naturalOrder()).orElse(0);
     return sweep.stream().filter(point -> point.problem().tokens() == tokens).toList();
   }
 
-  private static List<Point> sweep(List<Point> points) {
+  private static List<Point> sweep(List<Point> points, PaperSweep sweep) {
     return points.stream()
-        .filter(point -> point.problem().sweep().equals(SWEEP))
+        .filter(point -> point.problem().sweep().equals(sweep.title()))
         .filter(point -> point.problem().plan().isEmpty())
         .toList();
   }

@@ -27,9 +27,11 @@ final class Peers {
           "softmax naive",
           "softmax flash",
           "softmax cudnn",
+          "softmax efficient",
           "linear plain",
           "linear cumulative",
           "fla linear",
+          "fla sums",
           "fla gla");
 
   private static final int LIMIT_SECONDS = 300;

@@ -18,6 +18,9 @@ import java.util.stream.Stream;
 final class SpeedUpTable {
   private static final String GATED = "fla gla";
 
+  /** Leaves out a part of attention. */
+  private static final String SUMS = "fla sums";
+
   private SpeedUpTable() {}
 
   /** The lines; none if linattn has no time there. */
@@ -33,7 +36,8 @@ final class SpeedUpTable {
     lines.add(
         Text.format(
             "B=%d H=%d N=%d D=%d: how many times as long others take, and how many times the"
-                + " memory. Rows of f16 stand beside bf16, those of f32 beside f32 of any mode.",
+                + " memory. Rows of f16 stand beside bf16, those of f32 beside f32 of any mode; the"
+                + " paper's kernels know f32 alone.",
             any.batch(), any.heads(), any.tokens(), any.keyDim()));
     lines.add("");
     lines.add(
@@ -63,7 +67,9 @@ final class SpeedUpTable {
 
   private static boolean isByPeer(Point point) {
     String method = point.problem().method();
-    return Peers.METHODS.contains(method) && !method.startsWith(Method.LINATTN.copy());
+    return Peers.METHODS.contains(method)
+        && !method.startsWith(Method.LINATTN.copy())
+        && !method.equals(SUMS);
   }
 
   private static boolean isComparable(Point ours, Point other) {

@@ -18,9 +18,8 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /**
- * The fastest plans that were measured for kinds of GPU and classes of problems, where no other
- * than the planner's own is faster this one; on disk a JSON file that {@code linattn tune} writes.
- * Immutable.
+ * The fastest plans that were measured, for kinds of GPU and classes of problems; the planner's own
+ * where no other was faster. On disk a JSON file that {@code linattn tune} writes. Immutable.
  */
 public final class Tuning {
   /** The system property that names the file that planners ask. */

@@ -25,6 +25,7 @@ import java.util.stream.Stream;
 /** The figures that points have enough for. */
 public final class Figures {
   private static final String OURS = "linattn";
+  private static final String PAPERS = "paper";
   private static final String COPY = "copy";
   private static final List<String> PASSES = List.of("forward", "backward");
 
@@ -260,7 +261,7 @@ public final class Figures {
             .filter(each -> each.point().bytes() > 0)
             .toList();
     List<Measured> chosen =
-        all.stream().filter(each -> each.point().problem().method().startsWith(OURS)).toList();
+        all.stream().filter(each -> isOursOrPapers(each.point().problem().method())).toList();
     List<Curve> curves =
         new ArrayList<>(
             curves(
@@ -277,6 +278,10 @@ public final class Figures {
         "TFLOP/s",
         true,
         curves);
+  }
+
+  private static boolean isOursOrPapers(String method) {
+    return method.startsWith(OURS) || method.equals(PAPERS);
   }
 
   private Figure accuracy() {

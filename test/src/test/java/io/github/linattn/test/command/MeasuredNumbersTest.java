@@ -76,6 +76,36 @@ final class MeasuredNumbersTest {
     assertThat(measured).containsAll(figures(Files.readString(ROOT.resolve("README.md"))));
   }
 
+  /** Rows of the two that begin alike, a method and a type, are the same as far as README's go. */
+  @Test
+  void rowsOfTheReadmeAreThoseOfTableOne() throws IOException {
+    List<List<String>> measured = rows(RESULTS.resolve("h200/table-1.md"));
+    List<List<String>> shown =
+        rows(ROOT.resolve("README.md")).stream()
+            .filter(
+                row ->
+                    measured.stream()
+                        .anyMatch(other -> other.subList(0, 2).equals(row.subList(0, 2))))
+            .toList();
+    assertThat(shown).hasSizeGreaterThan(10);
+    assertThat(shown)
+        .allSatisfy(
+            row ->
+                assertThat(measured)
+                    .extracting(other -> other.subList(0, row.size()))
+                    .contains(row));
+  }
+
+  /** The cells of the rows of a page's tables that have two of them or more. */
+  private static List<List<String>> rows(Path page) throws IOException {
+    return Files.readString(page)
+        .lines()
+        .filter(line -> line.startsWith("| "))
+        .map(line -> Stream.of(line.split("\\|")).skip(1).map(String::strip).toList())
+        .filter(cells -> cells.size() > 1)
+        .toList();
+  }
+
   @Test
   void tablesOfResultsComeFromPoints() throws IOException {
     for (Path results : results()) {

@@ -40,6 +40,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 final class ReadmeTest {
   private static final String NEEDS_GPU = "# needs a GPU";
   private static final Pattern BLOCK = Pattern.compile("(?ms)^```(\\w+)\\n(.*?)^```");
+  private static final Pattern VARIES = Pattern.compile("\\d+|\\.\\.\\.|\\[[^\\]]*\\]");
   private static final Pattern CLASS = Pattern.compile("(?m)^(?:public )?(?:final )?class (\\w+)");
 
   @TempDir Path folder;
@@ -133,6 +134,38 @@ final class ReadmeTest {
       System.clearProperty("linattn.kernels");
     }
     assertThat(Native.root().resolve("README.md")).content().contains(out.toString(UTF_8));
+  }
+
+  /** The keys of its table of troubles, but for those that the JVM prints. */
+  @Test
+  void troublesAreToldInTheWordsOfTheSources() throws IOException {
+    String said = sources();
+    List<String> unsaid =
+        Files.readString(Native.root().resolve("README.md"))
+            .lines()
+            .dropWhile(line -> !line.startsWith("## When something goes wrong"))
+            .skip(1)
+            .takeWhile(line -> !line.startsWith("## "))
+            .filter(line -> line.startsWith("| `") && !line.startsWith("| `WARNING"))
+            .map(line -> line.substring(3, line.indexOf('`', 3)))
+            .flatMap(key -> Stream.of(VARIES.split(key)))
+            .filter(words -> !words.isBlank() && !said.contains(words.strip()))
+            .toList();
+    assertThat(unsaid).isEmpty();
+    assertThat(VARIES.split("built: [32, 64, ...] for 80")).contains("built: ", " for ");
+  }
+
+  /** The launcher and the Java that ships, with literals of several lines as one. */
+  private static String sources() throws IOException {
+    StringBuilder text = new StringBuilder(Files.readString(Native.root().resolve("linattn")));
+    for (String module : List.of("bindings", "runtime", "cli", "cuda-src")) {
+      try (Stream<Path> files = Files.walk(Native.root().resolve(module + "/src/main/java"))) {
+        for (Path file : files.filter(each -> each.toString().endsWith(".java")).toList()) {
+          text.append(Files.readString(file).replaceAll("\"\\s*\\+\\s*\"", ""));
+        }
+      }
+    }
+    return text.toString().replace("%s", "").replace("$OLDEST_JAVA", "");
   }
 
   /** What an application has to have on its class path. */
