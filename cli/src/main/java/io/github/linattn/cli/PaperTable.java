@@ -57,7 +57,9 @@ final class PaperTable {
         .values()
         .forEach(
             ofShape -> {
-              lines.add("");
+              if (!lines.isEmpty()) {
+                lines.add("");
+              }
               lines.addAll(table(ofShape, ofShape));
             });
     return lines;

@@ -3,6 +3,7 @@ package io.github.linattn.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assumptions.assumeThat;
 
+import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.cli.points.Point;
@@ -20,6 +21,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -244,5 +246,29 @@ class BenchPaperCommandTest {
             "| softmax naive | bf16 | out of memory | - | - | - | - |",
             "| softmax flash | bf16 | 1.500 (2.50) | - | - | - | 99.5 |");
     assertThat(PaperTable.lines(List.of())).isEmpty();
+  }
+
+  @Test
+  void fewHeadsHaveATableForEachShape() {
+    Samples samples = Samples.of(Samples.Clock.DEVICE, 1, false, 2, true, 9.0, null, List.of(1.5));
+    List<Point> points =
+        IntStream.of(4096, 1024)
+            .mapToObj(tokens -> AttentionShape.of(1, 2, tokens, 64))
+            .map(shape -> BenchCase.of(shape, new Precision(DType.BF16, Mode.DEFAULT)))
+            .map(each -> Point.ok(each.problem("few-heads", "linattn"), samples, 8))
+            .toList();
+    String head =
+        "| B=1 H=2 N=%d D=64 | type | forward, ms (over a copy) | backward, ms (over a copy)"
+            + " | forward, MB | backward, MB | first call (N=%d), ms |";
+    String row = "| linattn | bf16 | 1.500 | - | - | - | 9.0 |";
+    assertThat(PaperTable.lines(points))
+        .containsExactly(
+            head.formatted(1024, 1024),
+            "|---|---|---|---|---|---|---|",
+            row,
+            "",
+            head.formatted(4096, 4096),
+            "|---|---|---|---|---|---|---|",
+            row);
   }
 }
