@@ -1,5 +1,7 @@
 package io.github.linattn.cli;
 
+import static io.github.linattn.cli.Precision.BF16;
+
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
@@ -23,7 +25,6 @@ enum BenchPreset {
   /** From short to long with both kinds of data, for the errors: sums of many terms, two heads. */
   ACCURACY;
 
-  private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
   private static final AttentionShape USUAL = AttentionShape.of(4, 16, 10_000, 128);
   private static final long DECODE_CONTEXT = 1000;
   private static final int[] SHIPPED = {32, 64, 96, 128, 192, 256};

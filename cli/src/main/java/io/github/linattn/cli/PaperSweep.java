@@ -1,8 +1,6 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
-import io.github.linattn.DType;
-import io.github.linattn.Mode;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -12,36 +10,18 @@ import java.util.stream.Stream;
 /** One axis of the paper's evaluation, or of what users ask beside it. */
 enum PaperSweep {
   /** Figures 2 and 3, the upper halves, and table 1: time and memory against tokens. */
-  TOKENS {
+  TOKENS(Precision.ALL, List.of(Precision.BF16, Precision.F32)) {
     @Override
-    List<BenchCase> ours(boolean quick) {
-      return passes(Precision.ALL, shapes(quick));
-    }
-
-    @Override
-    List<BenchCase> peers(boolean quick) {
-      return passes(OF_PEERS, shapes(quick));
-    }
-
-    private Stream<AttentionShape> shapes(boolean quick) {
+    Stream<AttentionShape> shapes(boolean quick) {
       return quick
           ? IntStream.of(256, 1024).mapToObj(PaperSweep::small)
           : IntStream.of(1000, 3000, 10_000, 30_000, 100_000, 300_000).mapToObj(PaperSweep::usual);
     }
   },
   /** Figures 2 and 3, the lower halves: time and memory against the head dimension. */
-  HEAD_DIMS {
+  HEAD_DIMS(Precision.ALL, List.of(Precision.BF16, Precision.F32)) {
     @Override
-    List<BenchCase> ours(boolean quick) {
-      return passes(Precision.ALL, shapes(quick));
-    }
-
-    @Override
-    List<BenchCase> peers(boolean quick) {
-      return passes(OF_PEERS, shapes(quick));
-    }
-
-    private Stream<AttentionShape> shapes(boolean quick) {
+    Stream<AttentionShape> shapes(boolean quick) {
       return quick
           ? IntStream.of(16, 64).mapToObj(dim -> AttentionShape.of(1, 2, 256, dim))
           : IntStream.of(32, 64, 96, 128, 192, 256)
@@ -49,18 +29,9 @@ enum PaperSweep {
     }
   },
   /** Few heads of many tokens, which a GPU has to cut into segments. */
-  FEW_HEADS {
+  FEW_HEADS(Precision.ALL, List.of(Precision.BF16)) {
     @Override
-    List<BenchCase> ours(boolean quick) {
-      return passes(Precision.ALL, shapes(quick));
-    }
-
-    @Override
-    List<BenchCase> peers(boolean quick) {
-      return passes(List.of(BF16), shapes(quick));
-    }
-
-    private Stream<AttentionShape> shapes(boolean quick) {
+    Stream<AttentionShape> shapes(boolean quick) {
       return quick
           ? Stream.of(AttentionShape.of(1, 1, 2048, 32))
           : Stream.of(
@@ -68,25 +39,16 @@ enum PaperSweep {
     }
   },
   /** Short sequences, where softmax attention may be faster. */
-  CROSSOVER {
+  CROSSOVER(List.of(Precision.BF16), List.of(Precision.BF16)) {
     @Override
-    List<BenchCase> ours(boolean quick) {
-      return passes(List.of(BF16), shapes(quick));
-    }
-
-    @Override
-    List<BenchCase> peers(boolean quick) {
-      return ours(quick);
-    }
-
-    private Stream<AttentionShape> shapes(boolean quick) {
+    Stream<AttentionShape> shapes(boolean quick) {
       return quick
           ? IntStream.of(64, 256).mapToObj(PaperSweep::small)
           : IntStream.of(128, 256, 512, 1024, 2048, 4096, 8192, 16_384).mapToObj(PaperSweep::usual);
     }
   },
   /** Errors of a forward against tokens, of sums that cancel and of sums that grow. */
-  ACCURACY {
+  ACCURACY(List.of(), List.of()) {
     @Override
     List<BenchCase> ours(boolean quick) {
       int[] tokens =
@@ -99,12 +61,12 @@ enum PaperSweep {
     }
   },
   /** One token against the tokens before it. */
-  DECODE {
+  DECODE(List.of(), List.of()) {
     @Override
     List<BenchCase> ours(boolean quick) {
       AttentionShape step = quick ? small(1) : usual(1);
       return IntStream.of(quick ? new int[] {100, 1000} : new int[] {1000, 10_000, 100_000})
-          .mapToObj(context -> BenchCase.decode(step, BF16, context))
+          .mapToObj(context -> BenchCase.decode(step, Precision.BF16, context))
           .toList();
     }
 
@@ -114,7 +76,7 @@ enum PaperSweep {
     }
   },
   /** Figure 4: what moves between a GPU and its memory, which ncu counts; nothing is timed here. */
-  MOVEMENT {
+  MOVEMENT(List.of(), List.of()) {
     @Override
     List<BenchCase> ours(boolean quick) {
       return TOKENS.ours(quick).stream()
@@ -126,16 +88,28 @@ enum PaperSweep {
   /** The profiler saves and restores what a kernel writes. */
   private static final int MOST_COUNTED = 100_000;
 
-  private static final Precision BF16 = new Precision(DType.BF16, Mode.DEFAULT);
-  private static final List<Precision> OF_PEERS =
-      List.of(BF16, new Precision(DType.F32, Mode.DEFAULT));
+  private final List<Precision> ours;
+  private final List<Precision> peers;
+
+  /** Where forwards and backwards of {@link #shapes} are timed, their types, and those of peers. */
+  PaperSweep(List<Precision> ours, List<Precision> peers) {
+    this.ours = ours;
+    this.peers = peers;
+  }
+
+  /** What forwards and backwards are timed of; {@code quick} for what a CPU does in seconds. */
+  Stream<AttentionShape> shapes(boolean quick) {
+    return Stream.empty();
+  }
 
   /** What is timed here; {@code quick} for what a CPU does in seconds. */
-  abstract List<BenchCase> ours(boolean quick);
+  List<BenchCase> ours(boolean quick) {
+    return passes(ours, shapes(quick));
+  }
 
-  /** What peers are asked for; nothing if not said. */
+  /** What peers are asked for. */
   List<BenchCase> peers(boolean quick) {
-    return List.of();
+    return passes(peers, shapes(quick));
   }
 
   /** As points call it. */

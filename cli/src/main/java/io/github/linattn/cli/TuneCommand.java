@@ -137,7 +137,7 @@ final class TuneCommand implements Callable<Integer> {
         var problem = new Tuning.Problem(gpu, pass, headDim, dtype, mode, normalize);
         List<Entry> entries = grid.tune(problem, kind(pass), clock, listener(progress));
         List<Entry> faster =
-            entries.stream().filter(entry -> !entry.choice().equals(Choice.PLANNERS)).toList();
+            entries.stream().filter(entry -> !entry.choice().isPlanners()).toList();
         faster.forEach(this::show);
         kept += faster.size();
         tuning = tuning.without(problem).with(entries);

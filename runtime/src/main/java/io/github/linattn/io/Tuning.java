@@ -97,12 +97,14 @@ public final class Tuning {
    * @param turns blocks that take turns with the chunks of a segment, a power of two; 1 for none
    */
   public record Choice(String technique, int segments, int turns) {
+    private static final String PLANNER = "planner";
+
     /** Whatever the planner chooses by its model. */
-    public static final Choice PLANNERS = new Choice("planner", 1, 1);
+    public static final Choice PLANNERS = new Choice(PLANNER, 1, 1);
 
     /** Checks the parts. */
     public Choice {
-      if (!technique.equals("planner")) {
+      if (!technique.equals(PLANNER)) {
         Technique.parse(technique);
       }
       if (segments < 1 || Integer.bitCount(turns) != 1) {
@@ -110,6 +112,11 @@ public final class Tuning {
             "a plan has at least 1 segment and a power of two of turns, not %d and %d"
                 .formatted(segments, turns));
       }
+    }
+
+    /** Whether it is left to the planner. */
+    public boolean isPlanners() {
+      return equals(PLANNERS);
     }
 
     /** As a plan is asked for by name: {@code TECHNIQUE[:SEGMENT][*TURNS]}. */
@@ -124,8 +131,8 @@ public final class Tuning {
    *
    * @param heads B x H
    * @param tokens N
-   * @param ratio its time over that of the planner's own plan when it was measured; where that is
-   *     chosen, this of the fastest other one
+   * @param ratio its time over that of the planner's own plan when it was measured; where it is
+   *     left to the planner, this of the fastest plan that was timed beside
    */
   public record Entry(Problem problem, Range heads, Range tokens, Choice choice, double ratio) {
     private boolean isOfClass(Entry other) {
@@ -161,7 +168,7 @@ public final class Tuning {
         .filter(entry -> entry.heads.contains(heads) && entry.tokens.contains(tokens))
         .map(Entry::choice)
         .findFirst()
-        .filter(choice -> !choice.equals(Choice.PLANNERS));
+        .filter(choice -> !choice.isPlanners());
   }
 
   /**
