@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -22,8 +21,7 @@ public final class PointFile {
   private static final int SCHEMA = 1;
 
   private final Path path;
-  private final List<Run> runs = new ArrayList<>();
-  private final Map<Problem, Point> points = new LinkedHashMap<>();
+  private final Map<Problem, Measured> measured = new LinkedHashMap<>();
 
   /** What the file holds. */
   record Content(int schema, List<Run> runs, List<Point> points) {}
@@ -55,10 +53,9 @@ public final class PointFile {
     if (content.schema != SCHEMA) {
       throw notPoints("its schema is " + content.schema + ", this is " + SCHEMA, null);
     }
-    runs.addAll(content.runs);
     for (Point point : content.points) {
-      Objects.checkIndex(point.run(), runs.size());
-      points.put(point.problem(), point);
+      int run = Objects.checkIndex(point.run(), content.runs.size());
+      measured.put(point.problem(), new Measured(point, content.runs.get(run)));
     }
   }
 
@@ -107,10 +104,7 @@ public final class PointFile {
 
   /** Merges a point that a run has found out. */
   public void put(Run run, Point point) throws IOException {
-    if (!runs.contains(run)) {
-      runs.add(run);
-    }
-    points.put(point.problem(), point.with(runs.indexOf(run)));
+    measured.put(point.problem(), new Measured(point, run));
     write();
   }
 
@@ -126,37 +120,42 @@ public final class PointFile {
     return "{\"schema\": "
         + SCHEMA
         + ",\n\"runs\": [\n"
-        + runs.stream().map(PointFile::line).collect(Collectors.joining(",\n"))
+        + lines(runs())
         + "],\n\"points\": [\n"
-        + points.values().stream().map(PointFile::line).collect(Collectors.joining(",\n"))
+        + lines(points())
         + "]}\n";
+  }
+
+  private static String lines(List<?> records) {
+    return records.stream().map(PointFile::line).collect(Collectors.joining(",\n"));
   }
 
   /** Whether a problem has a point, of whatever status. */
   public boolean has(Problem problem) {
-    return points.containsKey(problem);
+    return measured.containsKey(problem);
   }
 
   /** Whether a problem has a point that need not be measured again. */
   public boolean stands(Problem problem) {
-    Point point = points.get(problem);
-    return point != null && point.status().stands();
+    Measured found = measured.get(problem);
+    return found != null && found.point().status().stands();
   }
 
-  /** All points, in the order they were first put. */
-  public List<Point> points() {
-    return List.copyOf(points.values());
-  }
-
-  /** All points with their runs, in the same order. */
+  /** All points with their runs, in the order they were first put. */
   public List<Measured> measured() {
-    return points.values().stream()
-        .map(point -> new Measured(point, runs.get(point.run())))
-        .toList();
+    return List.copyOf(measured.values());
   }
 
-  /** All runs; a point has the index of its own. */
+  /** The runs of which there are points; a point has the index of its own. */
   public List<Run> runs() {
-    return List.copyOf(runs);
+    return measured.values().stream().map(Measured::run).distinct().toList();
+  }
+
+  /** All points, in the order of {@link #measured}. */
+  public List<Point> points() {
+    List<Run> runs = runs();
+    return measured.values().stream()
+        .map(each -> each.point().with(runs.indexOf(each.run())))
+        .toList();
   }
 }

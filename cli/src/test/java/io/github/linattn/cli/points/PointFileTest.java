@@ -80,17 +80,29 @@ class PointFileTest {
     Path path = folder.resolve("points.json");
     PointFile first = PointFile.open(path);
     first.put(RUN, full());
+    first.put(RUN, Point.ok(problem("paper"), samples(7.0), 8));
     PointFile second = PointFile.open(path);
     Point better = Point.ok(full().problem(), samples(0.5), 8);
     second.put(LATER, better);
 
     PointFile again = PointFile.open(path);
-    assertThat(again.points()).hasSize(1);
+    assertThat(again.points()).hasSize(2);
     assertThat(again.points().getFirst().millis()).isEqualTo(0.5);
-    assertThat(again.points().getFirst().run()).isEqualTo(1);
-    assertThat(again.runs()).containsExactly(RUN, LATER);
+    assertThat(again.measured()).extracting(Measured::run).containsExactly(LATER, RUN);
+    assertThat(again.points()).extracting(Point::run).containsExactly(0, 1);
+    assertThat(again.runs()).containsExactly(LATER, RUN);
     assertThat(again.stands(better.problem())).isTrue();
     assertThat(again.stands(problem("copy"))).isFalse();
+  }
+
+  @Test
+  void aRunWhoseLastPointIsReplacedGoes() throws IOException {
+    Path path = folder.resolve("points.json");
+    PointFile file = PointFile.open(path);
+    file.put(RUN, full());
+    file.put(LATER, Point.ok(full().problem(), samples(0.5), 8));
+    assertThat(PointFile.open(path).runs()).containsExactly(LATER);
+    assertThat(Files.readString(path)).doesNotContain(RUN.started());
   }
 
   @Test
