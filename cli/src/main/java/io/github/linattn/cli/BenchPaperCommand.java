@@ -79,6 +79,15 @@ final class BenchPaperCommand implements Callable<Integer> {
   private List<PaperSweep> sweeps = List.of(PaperSweep.values());
 
   @Option(
+      names = "--tokens",
+      paramLabel = "N",
+      split = ",",
+      description =
+          "of these sweeps the points of so many tokens alone, such as 10000 for table 1; all if"
+              + " left out")
+  private List<Integer> tokens = List.of();
+
+  @Option(
       names = "--no-peers",
       description = "leave out what PyTorch and flash-linear-attention do")
   private boolean withoutPeers;
@@ -111,6 +120,7 @@ final class BenchPaperCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     requireKnown(peers);
+    requireMeasured(tokens);
     if (python != null && !withoutPeers) {
       Peers.requireRuns(python);
     }
@@ -175,7 +185,7 @@ final class BenchPaperCommand implements Callable<Integer> {
   private List<Task> missing(PointFile file, Method method, Predicate<PaperSweep> wantedSweep) {
     List<Task> tasks = new ArrayList<>();
     for (PaperSweep sweep : sweeps.stream().filter(wantedSweep).toList()) {
-      for (BenchCase each : sweep.ours(quick)) {
+      for (BenchCase each : wanted(sweep.ours(quick))) {
         var task = new Task(method, sweep, each);
         boolean wanted = method != Method.PAPER || each.precision().equals(EXACT);
         if (wanted && !file.stands(task.problem())) {
@@ -185,6 +195,14 @@ final class BenchPaperCommand implements Callable<Integer> {
     }
     tasks.sort(Comparator.comparing(task -> file.has(task.problem())));
     return tasks;
+  }
+
+  private List<BenchCase> wanted(List<BenchCase> cases) {
+    return cases.stream().filter(this::hasWantedTokens).toList();
+  }
+
+  private boolean hasWantedTokens(BenchCase each) {
+    return tokens.isEmpty() || tokens.contains(each.shape().tokens());
   }
 
   private static boolean isTimed(PaperSweep sweep) {
@@ -244,6 +262,21 @@ final class BenchPaperCommand implements Callable<Integer> {
     }
   }
 
+  private void requireMeasured(List<Integer> wanted) {
+    List<Integer> measured =
+        sweeps.stream()
+            .flatMap(sweep -> sweep.ours(quick).stream())
+            .map(each -> each.shape().tokens())
+            .distinct()
+            .sorted()
+            .toList();
+    for (Integer count : wanted) {
+      if (!measured.contains(count)) {
+        throw CommandFailure.misuse("--tokens: no point has %d; there are %s", count, measured);
+      }
+    }
+  }
+
   /**
    * One peer after the other, and each with one type after the other: what some compile and tune
    * for minutes holds up nothing else.
@@ -254,7 +287,9 @@ final class BenchPaperCommand implements Callable<Integer> {
       String name = gpu ? method : method + " cpu";
       sweeps.stream()
           .flatMap(
-              sweep -> sweep.peers(quick).stream().map(each -> each.problem(sweep.title(), name)))
+              sweep ->
+                  wanted(sweep.peers(quick)).stream()
+                      .map(each -> each.problem(sweep.title(), name)))
           .filter(problem -> !file.stands(problem))
           .sorted(Comparator.comparing(Problem::dtype))
           .forEach(problems::add);

@@ -66,6 +66,19 @@ class BenchPaperCommandTest {
   }
 
   @Test
+  void pointsOfSomeTokensAlone() throws IOException {
+    Cli cli = paperWithoutTorch("--sweep=tokens", "--tokens=1024");
+    assertThat(cli.exitCode()).as(cli.err()).isZero();
+    assertThat(points()).hasSizeGreaterThan(2 * 2 * 5);
+    assertThat(points()).allMatch(point -> point.problem().tokens() == 1024);
+    assertThat(points()).extracting(point -> point.problem().method()).contains("fla gla cpu");
+
+    Cli unknown = paper("--sweep=tokens,decode", "--tokens=1024,77");
+    assertThat(unknown.exitCode()).isEqualTo(ExitCode.MISUSED);
+    assertThat(unknown.err()).contains("--tokens: no point has 77; there are [1, 256, 1024]");
+  }
+
+  @Test
   void whatStandsIsNotMeasuredAgain() throws IOException {
     assertThat(paper("--sweep=decode", "--no-peers").exitCode()).isZero();
     List<Point> first = points();
