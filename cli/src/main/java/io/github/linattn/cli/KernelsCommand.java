@@ -35,8 +35,8 @@ final class KernelsCommand implements Callable<Integer> {
             : lines(known(Diagnostics::kernels));
     if (lines.isEmpty()) {
       console.result(
-          "no CUDA kernels are built; install the CUDA toolkit (nvcc) and build again: mvn -B"
-              + " verify");
+          "no CUDA kernels are built; where the CUDA toolkit (nvcc) is, mvn -B package builds"
+              + " them");
     }
     lines.forEach(console::result);
     return ExitCode.DONE;

@@ -65,17 +65,20 @@ public final class KernelBuild {
 
   /**
    * The build of this module: {@code KernelBuild <folder of the kernels> <folder of the digests>
-   * <default or all: the architectures>}.
+   * <default, all or none: the architectures>}.
    */
   public static void main(String[] args) throws IOException {
-    if (args.length != 3 || !(args[2].equals("default") || args[2].equals("all"))) {
-      throw new IllegalArgumentException(
-          "usage: KernelBuild <kernels folder> <digests folder> default|all");
-    }
-    Set<Architecture> architectures =
-        args[2].equals("all") ? Catalogue.allArchitectures() : Catalogue.defaultArchitectures();
+    List<KernelSpec> specs =
+        switch (args.length == 3 ? args[2] : "") {
+          case "default" -> Catalogue.defaults();
+          case "all" -> Catalogue.defaults(Catalogue.allArchitectures());
+          case "none" -> List.of();
+          default ->
+              throw new IllegalArgumentException(
+                  "usage: KernelBuild <kernels folder> <digests folder> default|all|none");
+        };
     new KernelBuild(Headers.shipped(), Nvcc.find(), System.out, false)
-        .run(Catalogue.defaults(architectures), Path.of(args[0]), Path.of(args[1]));
+        .run(specs, Path.of(args[0]), Path.of(args[1]));
   }
 
   /**
@@ -151,6 +154,9 @@ public final class KernelBuild {
   }
 
   private String describe(Optional<Nvcc> nvcc, List<KernelSpec> specs, Summary summary) {
+    if (specs.isEmpty()) {
+      return "kernels: none are asked for";
+    }
     if (nvcc.isEmpty()) {
       return "kernels: none built for CUDA, because there is no nvcc ("
           + search.reason()

@@ -51,6 +51,14 @@ class KernelBuildTest {
   }
 
   @Test
+  void noKernelsWhereNoneAreAskedFor() throws IOException {
+    KernelBuild.main(new String[] {folder.toString(), folder.resolve("d").toString(), "none"});
+    assertThat(BuiltKernels.load(folder).manifest().entries()).isEmpty();
+    assertThatThrownBy(() -> KernelBuild.main(new String[] {"a", "b", "some"}))
+        .hasMessageContaining("default|all|none");
+  }
+
+  @Test
   void aKernelIsTheSameWhereverItIsCompiled() throws IOException {
     Nvcc.Search search = nvcc();
     KernelSpec spec = SPECS.getFirst();

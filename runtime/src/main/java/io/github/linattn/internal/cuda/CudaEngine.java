@@ -54,8 +54,7 @@ public final class CudaEngine implements Engine {
   private static final int OLDEST_CAPABILITY = 80;
 
   private static final String NO_KERNELS =
-      "this build has no CUDA kernels: it was made without nvcc; install the CUDA toolkit and build"
-          + " again";
+      "this build has no CUDA kernels; where the CUDA toolkit (nvcc) is, mvn -B package builds them";
 
   /** {@code paper}: the kernels of that family compute all that they can, as baselines do. */
   private static final String FAMILY_VARIABLE = "LINATTN_FAMILY";

@@ -33,7 +33,7 @@ final class GpuCondition implements ExecutionCondition {
     private static Optional<String> ask() {
       Optional<String> problem = Diagnostics.cudaProblem();
       if (problem.isEmpty() && Diagnostics.kernels().isEmpty()) {
-        return Optional.of("this build has no CUDA kernels, because it was made without nvcc");
+        return Optional.of("this build has no CUDA kernels");
       }
       return problem;
     }
