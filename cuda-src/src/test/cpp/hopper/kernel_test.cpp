@@ -17,8 +17,15 @@ using namespace linattn::hopper;
 namespace {
 
 constexpr int D = Plan::kHeadDim;
-constexpr int kItemTokens = (Plan::kStages + 5) * Plan::kChunk;  // so that all places are used again
-constexpr int kTokens = kItemTokens + 72;                        // the last item has a chunk of 8 rows
+template <class AnyPlan>
+constexpr bool kOneSweep = false;
+template <class Spec, bool kIsKey>
+constexpr bool kOneSweep<OneSweepPlan<Spec, kIsKey>> = true;
+
+// So many that all places are used again. Behind the first item's last chunk stand rows of the second, which has one of 8
+// rows at the end of the tensor; who takes only whole batch rows has whole chunks.
+constexpr int kItemTokens = (Plan::kStages + 5) * Plan::kChunk - (kOneSweep<Plan> ? 0 : 24);
+constexpr int kTokens = kItemTokens + 72;
 constexpr int kItems = 2;
 constexpr int kHeads = 2;
 constexpr float kOffset = 0.7f;    // a
@@ -27,11 +34,6 @@ constexpr int64_t kBefore = 40;    // tokens in the states that items start from
 constexpr int kZeroRow = 70;        // of q and k of the first head, where rows are divided
 constexpr bool kDivided = Plan::kNormalize || Plan::kScalesRows;
 using Stored = std::conditional_t<Plan::kConverted, float, typename Plan::Half::Type>;
-
-template <class AnyPlan>
-constexpr bool kOneSweep = false;
-template <class Spec, bool kIsKey>
-constexpr bool kOneSweep<OneSweepPlan<Spec, kIsKey>> = true;
 
 double allowed_error;
 int failures = 0;

@@ -35,6 +35,7 @@ final class CheckCases {
     cases.add(plain(1, 1, FOUR_CHUNKS, 256));
     cases.add(named("non-causal", AttentionShape.of(1, 1, NINE_CHUNKS, 128)).nonCausal());
     cases.addAll(features(64, 70));
+    cases.add(named("grouped heads", AttentionShape.of(1, 4, 70, 192).withKeyValueHeads(2)));
     return cases;
   }
 
@@ -51,6 +52,7 @@ final class CheckCases {
     cases.add(plain(1, 40, 33, 32));
     cases.addAll(features(48, 131));
     cases.addAll(features(128, 257));
+    cases.addAll(features(192, 197));
     return cases;
   }
 

@@ -132,6 +132,8 @@ class HopperEmulationTest {
         kernel(Operation.KEY_VALUE_GRADIENT, 64, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F16, Precision.NATIVE),
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F32, Precision.TF32),
+        kernel(Operation.KEY_VALUE_GRADIENT, 144, ElementType.F16, Precision.NATIVE),
+        kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 208, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_GRADIENT_SUMS, 64, ElementType.F32, Precision.TF32),
         kernel(Operation.GRADIENT_SUMS, 64, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.ONE_SWEEP, 128, ElementType.BF16, Precision.NATIVE),
