@@ -48,6 +48,7 @@ final class BuildImage {
     build.copyJars(Path.of(args[2]), "suite");
     build.copyLauncher();
     build.copyPeers();
+    build.copyTuning();
     build.copyCudaRuntime();
     build.pack(work.resolve(NAME + ".tar.xz"));
   }
@@ -93,6 +94,12 @@ final class BuildImage {
         Files.copy(program, target.resolve(program.getFileName()));
       }
     }
+  }
+
+  private void copyTuning() throws IOException {
+    Path file = Path.of("tuning/nvidia-h200.json");
+    Files.createDirectories(image.resolve(file).getParent());
+    Files.copy(root.resolve(file), image.resolve(file));
   }
 
   private void copyCudaRuntime() throws IOException {

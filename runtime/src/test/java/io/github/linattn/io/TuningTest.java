@@ -54,6 +54,18 @@ class TuningTest {
   }
 
   @Test
+  void readsTheFileThatShips() throws IOException {
+    Tuning shipped = Tuning.read(Path.of("../tuning/nvidia-h200.json"));
+    assertThat(shipped.entries())
+        .hasSizeGreaterThan(30)
+        .allMatch(entry -> entry.problem().gpu().equals("NVIDIA H200"))
+        .extracting(Entry::problem)
+        .contains(
+            new Problem("NVIDIA H200", Pass.FORWARD, 128, DType.BF16, Mode.DEFAULT, false),
+            new Problem("NVIDIA H200", Pass.BACKWARD, 64, DType.BF16, Mode.DEFAULT, false));
+  }
+
+  @Test
   void findsThePlanOfAClass() {
     Tuning tuning = Tuning.NONE.with(List.of(FEW, MANY, GRADIENT, PLANNERS));
     assertThat(tuning.find(BACKWARD, 2, 1024)).isEmpty();
