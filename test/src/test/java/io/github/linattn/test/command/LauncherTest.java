@@ -1,6 +1,8 @@
 package io.github.linattn.test.command;
 
+import static java.nio.file.StandardCopyOption.COPY_ATTRIBUTES;
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeFalse;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.linattn.AttentionShape;
@@ -15,6 +17,7 @@ import io.github.linattn.test.harness.OracleFile;
 import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.StateValues;
 import io.github.linattn.test.harness.Tolerance;
+import java.io.IOException;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -28,6 +31,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /**
  * Breaks when the script, the module path or the command line answers wrongly, mixes results with
@@ -157,6 +161,34 @@ final class LauncherTest {
     Ended ended = Launcher.run(folder, List.of(link.toString(), "--version"));
     ended.assertDone();
     assertThat(ended.out()).startsWith("linattn ");
+  }
+
+  @ParameterizedTest
+  @ValueSource(booleans = {false, true})
+  void theFirstStartBuildsKernelsWhereAGpuIs(boolean gpu) throws Exception {
+    assumeFalse(
+        Files.exists(Path.of("/dev/nvidia0")) || Files.exists(Path.of("/dev/dxg")), "a GPU");
+    Files.copy(Native.root().resolve("linattn"), folder.resolve("linattn"), COPY_ATTRIBUTES);
+    Files.createDirectories(folder.resolve("jdk"));
+    Files.writeString(folder.resolve("jdk/release"), "JAVA_VERSION=\"25\"\n");
+    program("jdk/bin/java", "echo started");
+    program(
+        "bin/mvn",
+        "mkdir -p cli/target/lib; touch cli/target/lib/linattn-cli-0.jar; echo \"CUDA $*\"");
+    program("bin/nvidia-smi", gpu ? "exit 0" : "exit 9");
+    String start = "PATH=%1$s/bin:$PATH LINATTN_JAVA_HOME=%1$s/jdk %1$s/linattn demo";
+    Ended ended = Launcher.run(folder, List.of("bash", "-c", start.formatted(folder)));
+    ended.assertDone();
+    assertThat(ended.out()).isEqualTo("started\n");
+    assertThat(ended.err())
+        .contains(gpu ? "-Dlinattn.architectures=default " : "-Dlinattn.architectures=none ");
+  }
+
+  private void program(String name, String line) throws IOException {
+    Path file = folder.resolve(name);
+    Files.createDirectories(file.getParent());
+    Files.writeString(file, "#!/bin/sh\n" + line + "\n");
+    assertThat(file.toFile().setExecutable(true)).isTrue();
   }
 
   @ParameterizedTest
