@@ -8,6 +8,8 @@ import io.github.linattn.Tensor;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Operator;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -22,8 +24,8 @@ import org.jspecify.annotations.Nullable;
  * <p>{@link QuerySweep} goes forward with S, z, u and finds dq, δ, da and db; {@link KeyValueSweep}
  * goes back with R = Σ b q⊗Ω, r = Σ b δ q and y = Σ a Ω and finds dk and dv. R, −r and y start as
  * the gradients of the final state and end as those of the initial one. δ comes from sums that the
- * first sweep holds anyway, so that the rounding of a stored o has no part in it. All of v is
- * centred first, see {@link KeyValueTile}.
+ * first sweep holds anyway, so that the rounding of a stored o has no part in it. v is centred
+ * first, and k in the first sweep, see {@link KeyValueTile}.
  */
 final class BackwardPass {
   final Operator operator;
@@ -38,6 +40,7 @@ final class BackwardPass {
   /** δ of every query, [batch · heads][tokens]; written by the first sweep, read by the second. */
   final double[][] deltas;
 
+  private final Map<Lane, Center> centers = new ConcurrentHashMap<>();
   private final @Nullable StateGradient finalState;
   private final Parallel parallel;
 
@@ -71,8 +74,8 @@ final class BackwardPass {
     List<OuterSum> keyValueSums =
         wave.starts(
             causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
-            lane -> keyValueTile(lane).center(initial.apply(lane)),
-            segment -> keyValueTile(segment.lane()).sumOver(segment));
+            lane -> centered(lane).center(initial.apply(lane)),
+            segment -> centered(segment.lane()).sumOver(segment));
     CoefficientGradients[] parts = new CoefficientGradients[wave.count()];
     wave.forEach(
         i -> parts[i] = new QuerySweep(this, wave.get(i), keyValueSums.get(i).transposed()).run());
@@ -94,7 +97,7 @@ final class BackwardPass {
       return sum;
     }
     StateRows.load(finalState, lane, sum);
-    return keyValueTile(lane).exchange(sum);
+    return withCenteredValues(lane).exchange(sum);
   }
 
   /** da and db over one segment, for each query head of its lane. */
@@ -121,8 +124,20 @@ final class BackwardPass {
     }
   }
 
-  KeyValueTile keyValueTile(Lane lane) {
-    return KeyValueTile.centered(kernel, operator, input, lane);
+  /** Tiles of k and v, both centred. */
+  KeyValueTile centered(Lane lane) {
+    return KeyValueTile.centered(kernel, operator, input, lane, center(lane));
+  }
+
+  /** Tiles of k as it is and v centred. */
+  KeyValueTile withCenteredValues(Lane lane) {
+    return KeyValueTile.centered(kernel, operator, input, lane, center(lane).ofValues());
+  }
+
+  /** What centred tiles of a lane lack. */
+  Center center(Lane lane) {
+    return centers.computeIfAbsent(
+        lane, missing -> KeyValueTile.of(kernel, operator, input, missing).findCenter());
   }
 
   double[] deltas(Lane lane, int head) {

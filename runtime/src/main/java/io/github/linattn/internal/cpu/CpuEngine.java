@@ -16,7 +16,7 @@ import io.github.linattn.internal.Storage;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 
-/** The whole operator on the CPU, in fp32 with chunked sums, for every type, mode and layout. */
+/** The whole operator on the CPU, by its recurrence in fp32, for every type, mode and layout. */
 public final class CpuEngine implements Engine {
   private final Parallel parallel;
   private final MatrixKernel kernel = MatrixKernels.best();
@@ -102,7 +102,7 @@ public final class CpuEngine implements Engine {
   public Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype) {
     long results =
         shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
-    String step = operator.causal() ? "prefix sums and chunks" : "whole sums, then every query";
+    String step = operator.causal() ? "recurrence over tokens" : "whole sums, then every query";
     return new Plan.Pass(List.of(step(step, shape)), results, scratchBytes(shape));
   }
 
@@ -137,8 +137,9 @@ public final class CpuEngine implements Engine {
     int segments = segments(shape);
     long held = Math.min((long) lanes(shape) * segments, Segments.perWave(threads) + segments);
     long sums = 2 * held * OuterSum.bytes(shape.keyDim(), shape.valueDim());
-    long tileRows = 6L * shape.keyDim() + 5L * shape.valueDim() + 2L * Tiles.CHUNK;
-    return sums + threads * Tiles.CHUNK * tileRows * Float.BYTES;
+    long tiles = 4L * Tiles.CHUNK * (shape.keyDim() + shape.valueDim()) * Float.BYTES;
+    long matrices = 4 * OuterSum.bytes(shape.keyDim(), shape.valueDim());
+    return sums + threads * (tiles + matrices);
   }
 
   @Override

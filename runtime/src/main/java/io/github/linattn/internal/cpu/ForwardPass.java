@@ -5,19 +5,21 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
-import io.github.linattn.internal.cpu.MatrixKernel.Part;
+import io.github.linattn.internal.cpu.MatrixKernel.Order;
+import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Forward of one call. With the prefix sums S, z, u and count c over all earlier chunks, a chunk's
- * rows Q, K, V give
+ * Forward of one call: with the sums S, z, u and the count c over the tokens that row i sees, its
+ * own among them,
  *
  * <pre>
- *   W = T∘(a + b Q Kᵀ)    g = W 1 + b Q z + a c    O = (W V + b Q S + a 1 uᵀ) / g
+ *   g_i = a c + b q_i·z      o_i = (b q_i S + a u)/g_i
  * </pre>
  *
- * where T keeps n ≤ i; without causality S, z, u, c are over the whole sequence and W is absent.
+ * where causal sums grow token by token and others are over the whole sequence. The paper's
+ * equations for its linear time and memory.
  */
 final class ForwardPass {
   private final Operator operator;
@@ -65,22 +67,29 @@ final class ForwardPass {
     /** b Q. */
     private final float[] query = new float[Tiles.CHUNK * shape.keyDim()];
 
-    private final float[] keyTransposed = new float[shape.keyDim() * Tiles.CHUNK];
-    private final float[] weights = new float[Tiles.CHUNK * Tiles.CHUNK];
-    private final double[] weightSums = new double[Tiles.CHUNK]; // zeros unless causal
     private final float[] output = new float[Tiles.CHUNK * shape.valueDim()];
     private final float[] normalizer = new float[Tiles.CHUNK];
     private final double[] inverses = new double[Tiles.CHUNK];
     private final double[] alongKeys = new double[Tiles.CHUNK];
     private final ReadAhead readAhead;
-    private final float[] z = new float[shape.keyDim()];
-    private final float[] u = new float[shape.valueDim()];
+    private final RunningSum keySum;
+    private final RunningSum valueSum;
+
+    /** Row i of either is what row i of the chunk sees; without causality all see the first. */
+    private final float[] z = new float[Tiles.CHUNK * shape.keyDim()];
+
+    private final float[] u = new float[Tiles.CHUNK * shape.valueDim()];
+
+    /** Takes S after the chunk from all but the last of the heads that share it. */
+    private final float[] discarded = new float[shape.keyDim() * shape.valueDim()];
 
     Sweep(Segments.Segment segment, OuterSum state) {
       this.segment = segment;
       this.lane = segment.lane();
       this.state = state;
       this.keyValue = KeyValueTile.of(kernel, operator, input, lane);
+      this.keySum = new RunningSum(kernel, state.left);
+      this.valueSum = new RunningSum(kernel, state.right);
       int heads = shape.headsPerKeyValueHead();
       long tokenBytes = keyValue.tokenBytes() + q.tokenBytes(heads) + o.tokenBytes(heads);
       this.readAhead = new ReadAhead(segment, tokenBytes, this::touch);
@@ -96,23 +105,21 @@ final class ForwardPass {
     }
 
     void run() {
-      int rows;
-      for (int token = segment.start(); token < segment.end(); token += rows) {
-        rows = Math.min(Tiles.CHUNK, segment.end() - token);
-        readAhead.forward(token, token + rows);
-        if (operator.causal()) {
-          rows = keyValue.loadSafely(token, rows);
-          kernel.transpose(
-              rows, shape.keyDim(), keyValue.k, shape.keyDim(), keyTransposed, Tiles.CHUNK);
-        }
+      if (!operator.causal()) {
         Tiles.toFloats(state.left, z);
         Tiles.toFloats(state.right, u);
+      }
+      for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
+        int rows = Math.min(Tiles.CHUNK, segment.end() - token);
+        readAhead.forward(token, token + rows);
+        if (operator.causal()) {
+          keyValue.load(token, rows);
+          keySum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.k, 1, z);
+          valueSum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.v, 1, u);
+        }
         int group = shape.headsPerKeyValueHead();
         for (int member = 0; member < group; member++) {
-          attend(lane.keyValueHead() * group + member, token, rows);
-        }
-        if (operator.causal()) {
-          keyValue.addTo(state, rows);
+          attend(member, token, rows);
         }
       }
       if (finalState != null && segment.isLast()) {
@@ -120,52 +127,45 @@ final class ForwardPass {
       }
     }
 
-    private void attend(int head, int token, int rows) {
+    private void attend(int member, int token, int rows) {
+      int group = shape.headsPerKeyValueHead();
+      int head = lane.keyValueHead() * group + member;
       int d = shape.keyDim();
       int dv = shape.valueDim();
-      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+      boolean causal = operator.causal();
       q.load(lane.batch(), head, token, rows, query);
       if (operator.normalize()) {
         Tiles.normalize(kernel, query, rows, d, operator.b(head), inverses);
       } else if (operator.b(head) != 1) {
         kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), query);
       }
-      kernel.multiply(
-          Part.ALL, paddedRows, dv, d, query, d, 1, state.matrix, dv, output, dv, false);
-      if (operator.causal()) {
-        addChunk(operator.a(head), rows);
+      if (causal) {
+        Arrays.fill(output, 0);
+        kernel.recur(
+            rows,
+            Order.FORWARD,
+            d,
+            dv,
+            keyValue.k,
+            keyValue.v,
+            query,
+            state.matrix,
+            member == group - 1 ? state.matrix : discarded,
+            output);
+      } else {
+        int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+        kernel.multiply(paddedRows, dv, d, query, state.matrix, output);
       }
-      double seen = operator.causal() ? lane.seenBefore(token) : lane.length();
-      kernel.dots(rows, d, false, query, d, z, 0, alongKeys);
+      kernel.dots(rows, d, query, z, causal ? d : 0, alongKeys);
       for (int i = 0; i < rows; i++) {
-        normalizer[i] = (float) (operator.a(head) * seen + alongKeys[i] + weightSums[i]);
+        normalizer[i] =
+            (float) (operator.a(head) * (double) lane.seenBy(token + i, causal) + alongKeys[i]);
         inverses[i] = 1.0 / normalizer[i];
       }
       double[] a = Tiles.repeated(operator.a(head), rows);
-      kernel.combineRows(rows, dv, inverses, output, a, u, 0);
+      kernel.combineRows(rows, dv, inverses, output, a, u, causal ? dv : 0);
       o.store(lane.batch(), head, token, rows, output);
       g.store(lane.batch(), head, token, rows, normalizer);
-    }
-
-    /** W = T∘(a 1 1ᵀ + b Q Kᵀ) with its row sums, output += W V. */
-    private void addChunk(float a, int rows) {
-      int dv = shape.valueDim();
-      int chunk = Tiles.CHUNK;
-      Tiles.multiplyLower(kernel, query, shape.keyDim(), keyTransposed, rows, weights);
-      kernel.lower(rows, 1, Tiles.repeated(a, rows), weights, chunk, weightSums);
-      kernel.multiply(
-          Part.LEFT_LOWER,
-          Tiles.roundUp(rows, MatrixKernel.ROW_STEP),
-          dv,
-          rows,
-          weights,
-          chunk,
-          1,
-          keyValue.v,
-          dv,
-          output,
-          dv,
-          true);
     }
   }
 }

@@ -2,14 +2,15 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
-import io.github.linattn.internal.cpu.MatrixKernel.Part;
+import io.github.linattn.internal.cpu.MatrixKernel.Order;
+import java.util.Arrays;
 
 /**
- * Second sweep of the backward over one segment, against token order. Per chunk, with R, r, y over
- * all later chunks and summed over the query heads that share the keys:
+ * Second sweep of the backward over one segment, against token order. Over the queries that see row
+ * n, of all heads that share it, the sums R = Σ b q⊗Ω, r = Σ b δ q and y = Σ a Ω give
  *
  * <pre>
- *   dK = V Rᵀ − 1 rᵀ + Σ_heads b Eᵀ Q        dV = K R + 1 yᵀ + Σ_heads Wᵀ Ω
+ *   dk_n = v_n Rᵀ − r      dv_n = k_n R + y
  * </pre>
  */
 final class KeyValueSweep {
@@ -19,22 +20,19 @@ final class KeyValueSweep {
   private final Operator operator;
   private final AttentionShape shape;
   private final MatrixKernel kernel;
-  private final OuterSum sums;
+  private final Sums sums;
+
+  /** Of one chunk and a further head that shares its keys. */
+  private final Sums further;
+
   private final KeyValueTile keyValue;
   private final QueryTile query;
   private final ReadAhead readAhead;
   private final TensorRows dk;
   private final TensorRows dv;
-  private final ChunkWeights chunk;
-  private final float[] keyGradientTransposed;
-  private final float[] keyGradient;
-  private final float[] valueGradient;
-  private final double[] minusDeltas = new double[Tiles.CHUNK];
-  private final float[] r;
-  private final float[] y;
 
   /**
-   * @param sums R, r and y that the segment starts from, see {@link QueryTile#addTo}
+   * @param sums R, r and y that the segment starts from
    */
   KeyValueSweep(BackwardPass pass, Segments.Segment segment, OuterSum sums) {
     this.pass = pass;
@@ -43,19 +41,14 @@ final class KeyValueSweep {
     this.operator = pass.operator;
     this.shape = pass.shape;
     this.kernel = pass.kernel;
-    this.sums = sums;
-    this.keyValue = pass.keyValueTile(lane);
+    this.sums = new Sums(sums);
+    this.further = new Sums(new OuterSum(shape.keyDim(), shape.valueDim()));
+    this.keyValue = pass.withCenteredValues(lane);
     this.query = new QueryTile(pass);
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
     this.readAhead =
         new ReadAhead(segment, 2 * keyValue.tokenBytes() + query.tokenBytes(), this::touch);
-    this.chunk = new ChunkWeights(pass);
-    this.keyGradientTransposed = new float[shape.keyDim() * Tiles.CHUNK];
-    this.keyGradient = new float[Tiles.CHUNK * shape.keyDim()];
-    this.valueGradient = new float[Tiles.CHUNK * shape.valueDim()];
-    this.r = new float[shape.keyDim()];
-    this.y = new float[shape.valueDim()];
   }
 
   private int touch(int start, int end) {
@@ -72,125 +65,117 @@ final class KeyValueSweep {
     for (int end = segment.end(); end > segment.start(); end -= rows) {
       rows = Math.min(Tiles.CHUNK, end - segment.start());
       readAhead.backward(end - rows, end);
-      if (operator.causal() && !queriesAreFinite(end - rows, rows)) {
-        rows = 1; // 0 times NaN in a product would carry it to later tokens
-      }
       differentiate(end - rows, rows);
     }
     if (segment.isFirst()) {
       pass.gradients
           .initialState()
-          .ifPresent(initial -> StateRows.store(keyValue.exchange(sums), initial, lane));
+          .ifPresent(initial -> StateRows.store(keyValue.exchange(sums.all), initial, lane));
     }
-  }
-
-  /** Whether q and Ω of these rows are; where one is not, neither is the δ that it went into. */
-  private boolean queriesAreFinite(int token, int rows) {
-    for (int head = firstHead(); head < firstHead() + group(); head++) {
-      double sum = 0;
-      for (int i = token; i < token + rows; i++) {
-        sum += pass.deltas(lane, head)[i];
-      }
-      if (!Double.isFinite(sum)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  private int group() {
-    return shape.headsPerKeyValueHead();
-  }
-
-  private int firstHead() {
-    return lane.keyValueHead() * group();
   }
 
   private void differentiate(int token, int rows) {
-    keyValue.load(token, rows);
-    chunk.load(keyValue, rows);
-    startFromSums(rows);
-    if (operator.causal()) {
-      for (int head = firstHead(); head < firstHead() + group(); head++) {
-        query.load(lane, head, token, rows, operator.b(head));
-        addChunk(head, token, rows);
-      }
-    }
-    if (operator.normalize()) {
-      Tiles.normalizeGradient(
-          kernel, keyGradient, keyValue.k, keyValue.inverseNorms, rows, shape.keyDim());
-    }
-    dk.store(lane.batch(), lane.keyValueHead(), token, rows, keyGradient);
-    dv.store(lane.batch(), lane.keyValueHead(), token, rows, valueGradient);
-  }
-
-  /** dK = V Rᵀ − 1 rᵀ, by way of its transpose, and dV = K R + 1 yᵀ. */
-  private void startFromSums(int rows) {
     int d = shape.keyDim();
     int width = shape.valueDim();
-    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-    int columns = Tiles.roundUp(rows, MatrixKernel.COLUMN_STEP);
-    kernel.multiply(
-        Part.ALL,
-        d,
-        columns,
-        width,
-        sums.matrix,
-        width,
-        1,
-        chunk.valueTransposed(),
-        Tiles.CHUNK,
-        keyGradientTransposed,
-        Tiles.CHUNK,
-        false);
-    kernel.transpose(d, rows, keyGradientTransposed, Tiles.CHUNK, keyGradient, d);
-    Tiles.toFloats(sums.left, r);
-    Tiles.addToRows(kernel, keyGradient, rows, -1, r);
-    kernel.multiply(
-        Part.ALL,
-        paddedRows,
-        width,
-        d,
-        keyValue.k,
-        d,
-        1,
-        sums.matrix,
-        width,
-        valueGradient,
-        width,
-        false);
-    Tiles.toFloats(sums.right, y);
-    Tiles.addToRows(kernel, valueGradient, rows, 1, y);
-  }
-
-  /** Adds what the chunk's own queries of one head give, then takes them into R, r and y. */
-  private void addChunk(int head, int token, int rows) {
-    chunk.form(query, operator.a(head), 1, rows);
-    double[] deltas = pass.deltas(lane, head);
-    for (int i = 0; i < rows; i++) {
-      minusDeltas[i] = -deltas[token + i];
+    keyValue.load(token, rows);
+    if (operator.causal()) {
+      int group = shape.headsPerKeyValueHead();
+      int head = lane.keyValueHead() * group;
+      sums.takeIn(head, token, rows);
+      for (int member = 1; member < group; member++) {
+        further.clear();
+        further.takeIn(head + member, token, rows);
+        sums.add(further, rows);
+      }
+    } else {
+      sums.giveWhole(rows);
     }
-    chunk.shift(minusDeltas, rows);
-    addTransposedProduct(chunk.weights, query.omega, shape.valueDim(), rows, valueGradient); // Wᵀ Ω
-    query.addTo(sums, lane, head, token, rows);
-    addTransposedProduct(chunk.gradients, query.q, shape.keyDim(), rows, keyGradient); // b Eᵀ Q
+    if (operator.normalize()) {
+      Tiles.normalizeGradient(kernel, sums.dk, keyValue.k, keyValue.inverseNorms, rows, d);
+    }
+    dk.store(lane.batch(), lane.keyValueHead(), token, rows, sums.dk);
+    dv.store(lane.batch(), lane.keyValueHead(), token, rows, sums.dv);
   }
 
-  private void addTransposedProduct(
-      float[] lower, float[] tile, int width, int rows, float[] result) {
-    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-    kernel.multiply(
-        Part.LEFT_UPPER,
-        paddedRows,
-        width,
-        rows,
-        lower,
-        1,
-        Tiles.CHUNK,
-        tile,
-        width,
-        result,
-        width,
-        true);
+  /** R, r and y over queries, and what they give the rows of a chunk. */
+  private final class Sums {
+    final OuterSum all;
+
+    /** Rᵀ: dk and dv want rows of R of their own. */
+    final float[] transposed;
+
+    private final RunningSum r;
+    private final RunningSum y;
+    final float[] dk = new float[Tiles.CHUNK * shape.keyDim()];
+    final float[] dv = new float[Tiles.CHUNK * shape.valueDim()];
+
+    Sums(OuterSum all) {
+      this.all = all;
+      this.transposed = all.transposed().matrix;
+      this.r = new RunningSum(kernel, all.left);
+      this.y = new RunningSum(kernel, all.right);
+    }
+
+    void clear() {
+      all.clear();
+      Arrays.fill(transposed, 0);
+    }
+
+    /** Gives dk and dv of the chunk while it takes in the chunk's queries of a head. */
+    void takeIn(int head, int token, int rows) {
+      int d = shape.keyDim();
+      int width = shape.valueDim();
+      query.load(lane, head, token, rows, operator.b(head));
+      query.weigh(lane, head, token, rows);
+      r.accumulate(rows, Order.BACKWARD, query.delta, query.q, -1, dk);
+      y.accumulate(rows, Order.BACKWARD, query.a, query.omega, 1, dv);
+      kernel.recur(
+          rows,
+          Order.BACKWARD,
+          width,
+          d,
+          query.omega,
+          query.q,
+          keyValue.v,
+          transposed,
+          transposed,
+          dk);
+      kernel.recur(
+          rows,
+          Order.BACKWARD,
+          d,
+          width,
+          query.q,
+          query.omega,
+          keyValue.k,
+          all.matrix,
+          all.matrix,
+          dv);
+    }
+
+    /** Gives dk and dv of a chunk that all queries see. */
+    void giveWhole(int rows) {
+      int d = shape.keyDim();
+      int width = shape.valueDim();
+      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+      float[] keyPart = new float[d];
+      float[] valuePart = new float[width];
+      Tiles.toFloats(all.left, keyPart);
+      Tiles.toFloats(all.right, valuePart);
+      kernel.multiply(paddedRows, d, width, keyValue.v, transposed, dk);
+      kernel.addRows(rows, d, -1, keyPart, 0, dk);
+      kernel.multiply(paddedRows, width, d, keyValue.k, all.matrix, dv);
+      kernel.addRows(rows, width, 1, valuePart, 0, dv);
+    }
+
+    /** Adds sums over other queries and what they gave. */
+    void add(Sums other, int rows) {
+      all.add(other.all);
+      for (int i = 0; i < transposed.length; i++) {
+        transposed[i] += other.transposed[i];
+      }
+      kernel.addRows(rows, shape.keyDim(), 1, other.dk, shape.keyDim(), dk);
+      kernel.addRows(rows, shape.valueDim(), 1, other.dv, shape.valueDim(), dv);
+    }
   }
 }

@@ -9,9 +9,9 @@ package io.github.linattn.internal.cpu;
  */
 record Lane(int batch, int keyValueHead, int sequence, int start, int end, long countBefore) {
 
-  /** Tokens that a query sees before those of the chunk that begins at {@code token}. */
-  long seenBefore(int token) {
-    return countBefore + token - start;
+  /** Tokens that the query at {@code token} sees. */
+  long seenBy(int token, boolean causal) {
+    return countBefore + (causal ? token + 1 : end) - start;
   }
 
   int length() {

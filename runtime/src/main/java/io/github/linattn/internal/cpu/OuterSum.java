@@ -1,16 +1,17 @@
 package io.github.linattn.internal.cpu;
 
+import java.util.Arrays;
+
 /**
- * Running sums over tokens: matrix = Σ left⊗right in fp32, a chunk at a time, and the weighted sums
- * of left and of right rows in double. The forward's S, z, u and the backward's R, r, y are such
- * sums.
+ * Sums over tokens: matrix = Σ left⊗right in fp32 and the weighted sums of left and of right rows
+ * in double. The forward's S, z, u and the backward's R, r, y are such sums.
  */
 final class OuterSum {
   final int leftWidth;
   final int rightWidth;
   final float[] matrix;
 
-  /** What the matrix has lost to rounding; not carried from one sum into another. */
+  /** What {@link #addRows} has lost to rounding; not carried from one sum into another. */
   private final float[] lost;
 
   final double[] left;
@@ -43,7 +44,7 @@ final class OuterSum {
       float[] leftSum,
       float[] rightRows,
       float[] rightSum) {
-    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, 1, leftWidth, rightRows, matrix, lost);
+    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, rightRows, matrix, lost);
     add(leftSum, left);
     add(rightSum, right);
   }
@@ -66,15 +67,21 @@ final class OuterSum {
     }
   }
 
-  /** Makes these sums what they were had {@code shift} been taken from each of the right rows. */
-  void shiftRight(float[] shift, long count) {
-    for (int i = 0; i < leftWidth; i++) {
-      for (int j = 0; j < rightWidth; j++) {
-        matrix[i * rightWidth + j] -= (float) (left[i] * shift[j]);
-      }
-    }
+  /**
+   * Makes these sums over {@code count} rows that lacked {@code leftFrom} and {@code rightFrom}
+   * those over rows that lack {@code leftTo} and {@code rightTo}.
+   */
+  void shift(float[] leftFrom, float[] leftTo, float[] rightFrom, float[] rightTo, long count) {
     for (int j = 0; j < rightWidth; j++) {
-      right[j] -= (double) count * shift[j];
+      right[j] -= count * ((double) rightTo[j] - rightFrom[j]);
+    }
+    for (int i = 0; i < leftWidth; i++) {
+      double leftShift = (double) leftTo[i] - leftFrom[i];
+      for (int j = 0; j < rightWidth; j++) {
+        double rightShift = (double) rightTo[j] - rightFrom[j];
+        matrix[i * rightWidth + j] -= (float) (left[i] * rightShift + leftShift * right[j]);
+      }
+      left[i] -= count * leftShift;
     }
   }
 
@@ -87,6 +94,13 @@ final class OuterSum {
       }
       left[i] = -(left[i] + along);
     }
+  }
+
+  void clear() {
+    Arrays.fill(matrix, 0);
+    Arrays.fill(lost, 0);
+    Arrays.fill(left, 0);
+    Arrays.fill(right, 0);
   }
 
   OuterSum copy() {

@@ -2,18 +2,25 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
-import io.github.linattn.internal.cpu.MatrixKernel.Part;
+import io.github.linattn.internal.cpu.MatrixKernel.Order;
+import java.util.Arrays;
 
 /**
- * First sweep of the backward over one segment, in token order. Per chunk, with E = T∘(Ω Vᵀ − δ
- * 1ᵀ):
+ * First sweep of the backward over one segment, in token order. With the sums S = Σ k⊗v, z, u and
+ * the count c over the tokens that row i sees, where all k lack k̄ and all v another such row:
  *
  * <pre>
- *   δ = (rowsum(W∘Ω Vᵀ) + b q·(Ω Sᵀ) + a Ω u)/g    dQ = b (E K + Ω Sᵀ − δ zᵀ)
- *   da += rowsum(E) + Ω u − δ c                     db += q·dQ/b
+ *   y = Ω_i Sᵀ      ω = Ω_i·u      δ = (b (q_i·y + (q_i·k̄) ω) + a ω)/g_i
+ *   dq_i = b (y − δ z + (ω − δ c) k̄)      da += ω − δ c      db += q_i·dq_i/b
  * </pre>
  */
 final class QuerySweep {
+  /**
+   * Tokens seen when the centre moves from the mean of the first rows to that of all so far, which
+   * a sequence that begins unlike its rest needs; it moves again at twice as many.
+   */
+  private static final long FIRST_MOVE = 512;
+
   private final double[] da;
   private final double[] db;
 
@@ -28,15 +35,30 @@ final class QuerySweep {
   private final QueryTile query;
   private final ReadAhead readAhead;
   private final TensorRows dq;
-  private final ChunkWeights chunk;
+
+  /** Tokens seen after which the centre of k and v moves next. */
+  private long nextMove = FIRST_MOVE;
+
+  /** The centre of v less the one of the second sweep, whose δ is larger by Ω times this. */
+  private final float[] valueOffset;
+
   private final float[] gradient;
+  private final RunningSum keySum;
+  private final RunningSum valueSum;
+
+  /** Row i of either is what row i of the chunk sees; without causality all see the first. */
   private final float[] z;
+
   private final float[] u;
+
+  /** Takes S after the chunk from all but the last of the heads that share it. */
+  private final float[] discarded;
+
   private final double[] alongKeys = new double[Tiles.CHUNK];
+  private final double[] alongCenter = new double[Tiles.CHUNK];
+  private final double[] alongOffset = new double[Tiles.CHUNK];
   private final double[] alongValues = new double[Tiles.CHUNK];
-  private final double[] deltas = new double[Tiles.CHUNK];
   private final double[] minusDeltas = new double[Tiles.CHUNK];
-  private final double[] none = new double[Tiles.CHUNK];
 
   /**
    * @param state sums that the segment starts from, with v on their left and k on their right
@@ -49,16 +71,19 @@ final class QuerySweep {
     this.shape = pass.shape;
     this.kernel = pass.kernel;
     this.state = state;
-    this.keyValue = pass.keyValueTile(lane);
+    this.keyValue = pass.centered(lane);
+    this.valueOffset = new float[shape.valueDim()];
     this.query = new QueryTile(pass);
     this.dq = new TensorRows(pass.gradients.dq());
     long tokenBytes =
         keyValue.tokenBytes() + query.tokenBytes() + dq.tokenBytes(shape.headsPerKeyValueHead());
     this.readAhead = new ReadAhead(segment, tokenBytes, this::touch);
-    this.chunk = new ChunkWeights(pass);
     this.gradient = new float[Tiles.CHUNK * shape.keyDim()];
-    this.z = new float[shape.keyDim()];
-    this.u = new float[shape.valueDim()];
+    this.keySum = new RunningSum(kernel, state.right);
+    this.valueSum = new RunningSum(kernel, state.left);
+    this.z = new float[Tiles.CHUNK * shape.keyDim()];
+    this.u = new float[Tiles.CHUNK * shape.valueDim()];
+    this.discarded = new float[state.matrix.length];
     this.da = new double[shape.headsPerKeyValueHead()];
     this.db = new double[shape.headsPerKeyValueHead()];
   }
@@ -72,66 +97,70 @@ final class QuerySweep {
 
   /** Writes dq and δ; gives da and db. */
   BackwardPass.CoefficientGradients run() {
-    int rows;
-    for (int token = segment.start(); token < segment.end(); token += rows) {
-      rows = Math.min(Tiles.CHUNK, segment.end() - token);
+    if (!operator.causal()) {
+      Tiles.toFloats(state.right, z);
+      Tiles.toFloats(state.left, u);
+    }
+    for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
+      int rows = Math.min(Tiles.CHUNK, segment.end() - token);
       readAhead.forward(token, token + rows);
       if (operator.causal()) {
-        rows = keyValue.loadSafely(token, rows);
-        chunk.load(keyValue, rows);
+        moveCenter(lane.seenBy(token - 1, true));
+        keyValue.load(token, rows);
+        keySum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.k, 1, z);
+        valueSum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.v, 1, u);
       }
-      Tiles.toFloats(state.left, u);
-      Tiles.toFloats(state.right, z);
       for (int member = 0; member < da.length; member++) {
         differentiate(member, token, rows);
       }
-      if (operator.causal()) {
-        keyValue.addTransposedTo(state, rows);
-      }
     }
     return new BackwardPass.CoefficientGradients(da, db);
+  }
+
+  /** To the mean of all rows so far, of which no later token has a part. */
+  private void moveCenter(long seen) {
+    if (seen < nextMove) {
+      return;
+    }
+    nextMove = 2 * seen;
+    Center from = keyValue.center();
+    Center to = from.movedBy(state.right, state.left, seen);
+    state.shift(from.v(), to.v(), from.k(), to.k(), seen);
+    keyValue.moveTo(to);
+    float[] lasting = pass.center(lane).v();
+    for (int i = 0; i < valueOffset.length; i++) {
+      valueOffset[i] = to.v()[i] - lasting[i];
+    }
   }
 
   private void differentiate(int member, int token, int rows) {
     int d = shape.keyDim();
     int dv = shape.valueDim();
     int head = lane.keyValueHead() * da.length + member;
-    int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
     query.load(lane, head, token, rows, 1);
-    kernel.multiply(
-        Part.ALL,
-        paddedRows,
-        d,
-        dv,
-        query.omega,
-        dv,
-        1,
-        state.matrix,
-        d,
-        gradient,
-        d,
-        false); // Ω Sᵀ
     if (operator.causal()) {
-      chunk.form(query, operator.a(head), operator.b(head), rows);
+      Arrays.fill(gradient, 0);
+      float[] after = member == da.length - 1 ? state.matrix : discarded;
+      kernel.recur(
+          rows,
+          Order.FORWARD,
+          dv,
+          d,
+          keyValue.v,
+          keyValue.k,
+          query.omega,
+          state.matrix,
+          after,
+          gradient);
+    } else {
+      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+      kernel.multiply(paddedRows, d, dv, query.omega, state.matrix, gradient);
     }
     formDeltas(member, head, token, rows);
-    kernel.combineRows(rows, d, Tiles.repeated(1, rows), gradient, minusDeltas, z, 0);
-    if (operator.causal()) {
-      kernel.multiply(
-          Part.LEFT_LOWER,
-          paddedRows,
-          d,
-          rows,
-          chunk.gradients,
-          Tiles.CHUNK,
-          1,
-          keyValue.k,
-          d,
-          gradient,
-          d,
-          true);
-    }
-    kernel.dots(rows, d, false, query.q, d, gradient, d, alongKeys);
+    double[] ones = Tiles.repeated(1, rows);
+    kernel.combineRows(rows, d, ones, gradient, minusDeltas, z, operator.causal() ? d : 0);
+    kernel.combineRows(rows, d, ones, gradient, alongValues, keyValue.center().k(), 0);
+    kernel.dots(rows, d, query.q, gradient, d, alongKeys);
     for (int i = 0; i < rows; i++) {
       db[member] += alongKeys[i];
     }
@@ -147,24 +176,28 @@ final class QuerySweep {
     dq.store(lane.batch(), head, token, rows, gradient);
   }
 
-  /** δ from Ω Sᵀ and, if causal, from the chunk's Ω Vᵀ, which becomes E; adds to da. */
+  /** δ from y; adds ω − δ c to da and leaves it in {@link #alongValues}. */
   private void formDeltas(int member, int head, int token, int rows) {
     int d = shape.keyDim();
     int dv = shape.valueDim();
-    double seen = operator.causal() ? lane.seenBefore(token) : lane.length();
-    kernel.dots(rows, dv, false, query.omega, dv, u, 0, alongValues);
-    kernel.dots(rows, d, false, query.q, d, gradient, d, alongKeys);
-    double[] chunkPart = operator.causal() ? chunk.weightedGradients(rows) : none;
-    for (int i = 0; i < rows; i++) {
-      double outputAlongOmega = // g o·Ω
-          operator.b(head) * alongKeys[i] + operator.a(head) * alongValues[i] + chunkPart[i];
-      deltas[i] = outputAlongOmega / query.g[i];
-      minusDeltas[i] = -deltas[i];
+    boolean causal = operator.causal();
+    double a = operator.a(head);
+    double b = operator.b(head);
+    double[] deltas = pass.deltas(lane, head);
+    kernel.dots(rows, dv, query.omega, u, causal ? dv : 0, alongValues);
+    kernel.dots(rows, d, query.q, gradient, d, alongKeys);
+    kernel.dots(rows, d, query.q, keyValue.center().k(), 0, alongCenter);
+    if (nextMove > FIRST_MOVE) {
+      kernel.dots(rows, dv, query.omega, valueOffset, 0, alongOffset);
     }
-    System.arraycopy(deltas, 0, pass.deltas(lane, head), token, rows);
-    double[] chunkSums = operator.causal() ? chunk.shift(minusDeltas, rows) : none;
     for (int i = 0; i < rows; i++) {
-      da[member] += chunkSums[i] + alongValues[i] - deltas[i] * seen;
+      double all = alongValues[i];
+      double outputAlongOmega = b * (alongKeys[i] + alongCenter[i] * all) + a * all; // g o·Ω
+      double delta = outputAlongOmega / query.g[i];
+      deltas[token + i] = delta + alongOffset[i];
+      minusDeltas[i] = -delta;
+      alongValues[i] = all - delta * lane.seenBy(token + i, causal);
+      da[member] += alongValues[i];
     }
   }
 }

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
+import java.util.Arrays;
 
 /**
  * Rows of q and of Ω = dO/g of one chunk and query head, q normalised if asked. One worker's own.
@@ -12,7 +13,13 @@ final class QueryTile {
   final float[] omega;
   final double[] inverseNorms = new double[Tiles.CHUNK];
   final float[] g = new float[Tiles.CHUNK];
-  private final float[] delta = new float[Tiles.CHUNK];
+
+  /** δ, where {@link #weigh} has read it. */
+  final float[] delta = new float[Tiles.CHUNK];
+
+  /** a of the head that {@link #weigh} was told. */
+  final float[] a = new float[Tiles.CHUNK];
+
   private final float[] deltaSum;
   private final float[] omegaSum;
 
@@ -54,22 +61,16 @@ final class QueryTile {
     pass.kernel.scaleRows(rows, shape.valueDim(), inverses, omega);
   }
 
-  /**
-   * Takes rows that were loaded with the factor b into R, r and y of a query head.
-   *
-   * @param sum its matrix is R = Σ b q⊗Ω, its left r = Σ b δ q, its right y = Σ a Ω
-   */
-  void addTo(OuterSum sum, Lane lane, int head, int token, int rows) {
+  /** Makes the weights of q and Ω in r = Σ b δ q and y = Σ a Ω of rows loaded with the factor b. */
+  void weigh(Lane lane, int head, int token, int rows) {
     double[] deltas = pass.deltas(lane, head);
     for (int i = 0; i < rows; i++) {
       delta[i] = (float) deltas[token + i];
     }
-    pass.kernel.sumRows(rows, delta, q, deltaSum);
-    pass.kernel.sumRows(rows, Tiles.repeatedFloat(pass.operator.a(head), rows), omega, omegaSum);
-    sum.addRows(pass.kernel, rows, q, deltaSum, omega, omegaSum);
+    Arrays.fill(a, pass.operator.a(head));
   }
 
-  /** R, r and y over a segment alone, of all query heads of the lane's key/value head. */
+  /** R = Σ b q⊗Ω, r and y over a segment alone, of all query heads of its key/value head. */
   OuterSum sumOver(Segments.Segment segment) {
     OuterSum sum = new OuterSum(shape.keyDim(), shape.valueDim());
     Lane lane = segment.lane();
@@ -80,7 +81,10 @@ final class QueryTile {
           head < (lane.keyValueHead() + 1) * group;
           head++) {
         load(lane, head, token, rows, pass.operator.b(head));
-        addTo(sum, lane, head, token, rows);
+        weigh(lane, head, token, rows);
+        pass.kernel.sumRows(rows, delta, q, deltaSum);
+        pass.kernel.sumRows(rows, a, omega, omegaSum);
+        sum.addRows(pass.kernel, rows, q, deltaSum, omega, omegaSum);
       }
     }
     return sum;

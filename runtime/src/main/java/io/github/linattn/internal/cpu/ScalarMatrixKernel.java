@@ -6,74 +6,70 @@ import java.util.Arrays;
 final class ScalarMatrixKernel implements MatrixKernel {
 
   @Override
-  public void multiply(
-      Part part,
-      int m,
-      int n,
-      int k,
-      float[] a,
-      int aRow,
-      int aColumn,
-      float[] b,
-      int bRow,
-      float[] c,
-      int cRow,
-      boolean add) {
+  public void multiply(int m, int n, int k, float[] a, float[] b, float[] c) {
+    for (int i = 0; i < m; i++) {
+      Arrays.fill(c, i * n, (i + 1) * n, 0);
+      for (int p = 0; p < k; p++) {
+        addRow(n, a[i * k + p], b, p * n, c, i * n);
+      }
+    }
+  }
+
+  @Override
+  public void addProduct(int m, int n, int k, float[] a, float[] b, float[] c, float[] lost) {
     float[] sums = new float[n];
     for (int i = 0; i < m; i++) {
       Arrays.fill(sums, 0);
-      int first = part == Part.LEFT_UPPER ? i : 0;
-      int end = part == Part.LEFT_LOWER ? Math.min(k, i + 1) : k;
-      int columns = part == Part.RESULT_LOWER ? Math.min(n, i + 1) : n;
-      for (int p = first; p < end; p++) {
-        float factor = a[i * aRow + p * aColumn];
-        for (int j = 0; j < columns; j++) {
-          sums[j] += factor * b[p * bRow + j];
-        }
+      for (int p = 0; p < k; p++) {
+        addRow(n, a[p * m + i], b, p * n, sums, 0);
       }
-      for (int j = 0; j < columns; j++) {
-        c[i * cRow + j] = add ? c[i * cRow + j] + sums[j] : sums[j];
+      for (int j = 0, at = i * n; j < n; j++, at++) {
+        float sum = sums[j] + lost[at];
+        float before = c[at];
+        c[at] += sum;
+        lost[at] = sum - (c[at] - before);
       }
     }
   }
 
   @Override
-  public void addProduct(
-      int m, int n, int k, float[] a, int aRow, int aColumn, float[] b, float[] c, float[] lost) {
-    float[] sums = new float[m * n];
-    multiply(Part.ALL, m, n, k, a, aRow, aColumn, b, n, sums, n, false);
-    for (int at = 0; at < sums.length; at++) {
-      float sum = sums[at] + lost[at];
-      float before = c[at];
-      c[at] += sum;
-      lost[at] = sum - (c[at] - before);
+  public void recur(
+      int rows,
+      Order order,
+      int m,
+      int n,
+      float[] left,
+      float[] right,
+      float[] x,
+      float[] from,
+      float[] into,
+      float[] y) {
+    if (from != into) {
+      System.arraycopy(from, 0, into, 0, m * n);
+    }
+    for (int t = 0; t < rows; t++) {
+      int token = order == Order.FORWARD ? t : rows - 1 - t;
+      for (int i = 0; i < m; i++) {
+        addRow(n, left[token * m + i], right, token * n, into, i * n);
+        addRow(n, x[token * m + i], into, i * n, y, token * n);
+      }
+    }
+  }
+
+  private static void addRow(
+      int width, float factor, float[] x, int xStart, float[] y, int yStart) {
+    for (int j = 0; j < width; j++) {
+      y[yStart + j] += factor * x[xStart + j];
     }
   }
 
   @Override
-  public void dots(
-      int rows, int width, boolean lower, float[] a, int aRow, float[] b, int bRow, double[] sums) {
+  public void dots(int rows, int width, float[] a, float[] b, int bRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
-      int n = lower ? i + 1 : width;
       double sum = 0;
-      for (int j = 0; j < n; j++) {
-        sum += (double) a[i * aRow + j] * b[i * bRow + j];
+      for (int j = 0; j < width; j++) {
+        sum += (double) a[i * width + j] * b[i * bRow + j];
       }
-      sums[i] = sum;
-    }
-  }
-
-  @Override
-  public void lower(int rows, float factor, double[] shifts, float[] x, int xRow, double[] sums) {
-    for (int i = 0; i < rows; i++) {
-      int start = i * xRow;
-      double sum = 0;
-      for (int at = start; at <= start + i; at++) {
-        double value = (double) factor * x[at] + shifts[i];
-        x[at] = (float) value;
-        sum += value;
-      }
-      Arrays.fill(x, start + i + 1, start + Tiles.roundUp(i + 1, COLUMN_STEP), 0);
       sums[i] = sum;
     }
   }
@@ -107,20 +103,37 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void sumRows(int rows, float[] weights, float[] x, float[] sum) {
-    Arrays.fill(sum, 0);
+  public void addRows(int rows, int width, float factor, float[] x, int xRow, float[] y) {
     for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < sum.length; j++) {
-        sum[j] += weights[i] * x[i * sum.length + j];
-      }
+      addRow(width, factor, x, i * xRow, y, i * width);
     }
   }
 
   @Override
-  public void transpose(int rows, int columns, float[] x, int xRow, float[] y, int yRow) {
+  public void sumRows(int rows, float[] weights, float[] x, float[] sum) {
+    Arrays.fill(sum, 0);
     for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < columns; j++) {
-        y[j * yRow + i] = x[i * xRow + j];
+      addRow(sum.length, weights[i], x, i * sum.length, sum, 0);
+    }
+  }
+
+  @Override
+  public void accumulateRows(
+      int rows,
+      Order order,
+      float[] weights,
+      float[] x,
+      float[] before,
+      float factor,
+      float[] y,
+      float[] sum) {
+    int width = before.length;
+    Arrays.fill(sum, 0);
+    for (int t = 0; t < rows; t++) {
+      int token = order == Order.FORWARD ? t : rows - 1 - t;
+      addRow(width, weights[token], x, token * width, sum, 0);
+      for (int j = 0; j < width; j++) {
+        y[token * width + j] = factor * (before[j] + sum[j]);
       }
     }
   }

@@ -3,16 +3,15 @@ package io.github.linattn.internal.cpu;
 import jdk.incubator.vector.DoubleVector;
 import jdk.incubator.vector.FloatVector;
 import jdk.incubator.vector.Vector;
-import jdk.incubator.vector.VectorMask;
 import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
 /**
- * Products with the Vector API, in blocks of four rows and four vectors of columns.
+ * Recurrence and products with the Vector API, in blocks of four rows and four vectors of columns.
  *
- * <p>The loops over rows call that API alone and nothing of this class but {@link #sumOfLanes}:
- * what the compiler may leave out of a large caller would pass its vectors through the heap.
+ * <p>The loops over rows call that API alone and nothing of this class: what the compiler may leave
+ * out of a large caller would pass its vectors through the heap.
  */
 final class VectorMatrixKernel implements MatrixKernel {
   private static final VectorSpecies<Float> SPECIES =
@@ -27,10 +26,6 @@ final class VectorMatrixKernel implements MatrixKernel {
   /** Columns that are taken through all rows at a time, so that their part of b stays near. */
   private static final int PANEL = 64;
 
-  private static final VectorShuffle<Float> ROTATE_8 = VectorShuffle.iota(SPECIES, 8, 1, true);
-  private static final VectorShuffle<Float> ROTATE_4 = VectorShuffle.iota(SPECIES, 4, 1, true);
-  private static final VectorShuffle<Float> ROTATE_2 = VectorShuffle.iota(SPECIES, 2, 1, true);
-
   private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
   private static final int STEP = DOUBLES.length();
   private static final VectorShuffle<Double> ROTATE_4_OF_DOUBLES =
@@ -42,67 +37,30 @@ final class VectorMatrixKernel implements MatrixKernel {
   private static final VectorSpecies<Float> HALF =
       VectorSpecies.of(float.class, VectorShape.forBitSize(SPECIES.vectorBitSize() / 2));
 
-  private static final VectorSpecies<Float> FOUR = FloatVector.SPECIES_128;
-  private static final VectorShuffle<Float> SWAP = VectorShuffle.fromValues(FOUR, 1, 0, 3, 2);
-  private static final VectorShuffle<Float> SWAP_PAIRS = VectorShuffle.fromValues(FOUR, 2, 3, 0, 1);
-  private static final VectorMask<Float> ODD = VectorMask.fromLong(FOUR, 0b1010);
-  private static final VectorMask<Float> LAST_PAIR = VectorMask.fromLong(FOUR, 0b1100);
-
   @Override
-  public void multiply(
-      Part part,
-      int m,
-      int n,
-      int k,
-      float[] a,
-      int aRow,
-      int aColumn,
-      float[] b,
-      int bRow,
-      float[] c,
-      int cRow,
-      boolean add) {
-    float[] sums = add ? new float[ROW_STEP * PANEL] : c;
+  public void multiply(int m, int n, int k, float[] a, float[] b, float[] c) {
     for (int panel = 0; panel < n; panel += PANEL) {
+      int width = Math.min(n - panel, PANEL);
       for (int row = 0; row < m; row += ROW_STEP) {
-        int rowEnd = row + ROW_STEP;
-        int width = Math.min(n - panel, PANEL);
-        int wanted = part == Part.RESULT_LOWER ? Math.min(rowEnd - panel, width) : width;
-        int first = part == Part.LEFT_UPPER ? Math.min(k, row) : 0;
-        int end = part == Part.LEFT_LOWER ? Math.min(k, rowEnd) : k;
-        int aAt = row * aRow + first * aColumn;
-        int bAt = first * bRow + panel;
-        int cAt = row * cRow + panel;
-        int sumsAt = add ? 0 : cAt;
-        int sumsRow = add ? PANEL : cRow;
-        multiplyRows(
-            wanted, width, end - first, a, aAt, aRow, aColumn, b, bAt, bRow, sums, sumsAt, sumsRow);
-        if (add) {
-          addRows(wanted, sums, c, cAt, cRow);
-        }
+        multiplyRows(width, k, a, row * k, k, 1, b, panel, n, c, row * n + panel, n);
       }
     }
   }
 
   @Override
-  public void addProduct(
-      int m, int n, int k, float[] a, int aRow, int aColumn, float[] b, float[] c, float[] lost) {
+  public void addProduct(int m, int n, int k, float[] a, float[] b, float[] c, float[] lost) {
     float[] sums = new float[ROW_STEP * PANEL];
     for (int panel = 0; panel < n; panel += PANEL) {
       int width = Math.min(n - panel, PANEL);
       for (int row = 0; row < m; row += ROW_STEP) {
-        multiplyRows(width, width, k, a, row * aRow, aRow, aColumn, b, panel, n, sums, 0, PANEL);
+        multiplyRows(width, k, a, row, 1, m, b, panel, n, sums, 0, PANEL);
         addRows(width, sums, c, lost, row * n + panel, n);
       }
     }
   }
 
-  /**
-   * The first {@code wanted} columns of four rows, in the widest blocks that there are; up to the
-   * next of {@code width} columns more.
-   */
+  /** {@code width} columns of four rows, in the widest blocks that there are. */
   private static void multiplyRows(
-      int wanted,
       int width,
       int k,
       float[] a,
@@ -115,10 +73,10 @@ final class VectorMatrixKernel implements MatrixKernel {
       float[] c,
       int cAt,
       int cRow) {
-    for (int column = 0; column < wanted; ) {
+    for (int column = 0; column < width; ) {
       int bColumn = bAt + column;
       int cColumn = cAt + column;
-      int vectors = Math.min(wanted - column + LANES - 1, width - column) / LANES;
+      int vectors = (width - column) / LANES;
       if (WIDE && vectors >= 4) {
         multiplyWide(k, a, aAt, aRow, aColumn, b, bColumn, bRow, c, cColumn, cRow);
         column += 4 * LANES;
@@ -310,19 +268,9 @@ final class VectorMatrixKernel implements MatrixKernel {
     c30.intoArray(c, at);
   }
 
-  /** c += the sums of four rows, which are {@link #PANEL} apart. */
-  private static void addRows(int width, float[] sums, float[] c, int cStart, int cRow) {
-    int at = cStart;
-    for (int i = 0; i < ROW_STEP * PANEL; i += PANEL) {
-      for (int j = 0; j < width; j += LANES) {
-        FloatVector sum = FloatVector.fromArray(SPECIES, sums, i + j);
-        sum.add(FloatVector.fromArray(SPECIES, c, at + j)).intoArray(c, at + j);
-      }
-      at += cRow;
-    }
-  }
-
-  /** The same with what the additions to c have lost so far. */
+  /**
+   * c += the sums of four rows, which are {@link #PANEL} apart, and what earlier additions lost.
+   */
   private static void addRows(
       int width, float[] sums, float[] c, float[] lost, int cStart, int cRow) {
     int at = cStart;
@@ -340,26 +288,299 @@ final class VectorMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void dots(
-      int rows, int width, boolean lower, float[] a, int aRow, float[] b, int bRow, double[] sums) {
+  public void recur(
+      int rows,
+      Order order,
+      int m,
+      int n,
+      float[] left,
+      float[] right,
+      float[] x,
+      float[] from,
+      float[] into,
+      float[] y) {
+    int step = order == Order.FORWARD ? 1 : -1;
+    int first = order == Order.FORWARD ? 0 : rows - 1;
+    for (int column = 0; column < n; ) {
+      int vectors = (n - column) / LANES;
+      int width = WIDE && vectors >= 4 ? 4 : Math.min(vectors, 2);
+      int rightAt = first * n + column;
+      for (int row = 0; row < m; row += ROW_STEP) {
+        int leftAt = first * m + row;
+        int at = row * n + column;
+        switch (width) {
+          case 4 -> recurWide(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+          case 2 -> recurPair(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+          default ->
+              recurStrip(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+        }
+      }
+      column += width * LANES;
+    }
+  }
+
+  /** Sixteen elements of S for each lane in registers: four rows of four vectors. */
+  private static void recurWide(
+      int rows,
+      int step,
+      int leftStart,
+      int leftRow,
+      float[] left,
+      int rightStart,
+      int rightRow,
+      float[] right,
+      float[] x,
+      float[] from,
+      float[] into,
+      int stateStart,
+      float[] y) {
+    int at = stateStart;
+    FloatVector s00 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s01 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    FloatVector s02 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
+    FloatVector s03 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
+    at += rightRow;
+    FloatVector s10 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s11 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    FloatVector s12 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
+    FloatVector s13 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
+    at += rightRow;
+    FloatVector s20 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s21 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    FloatVector s22 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
+    FloatVector s23 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
+    at += rightRow;
+    FloatVector s30 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s31 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    FloatVector s32 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
+    FloatVector s33 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
+    int leftAt = leftStart;
+    int rightAt = rightStart;
+    for (int t = 0; t < rows; t++) {
+      FloatVector right0 = FloatVector.fromArray(SPECIES, right, rightAt);
+      FloatVector right1 = FloatVector.fromArray(SPECIES, right, rightAt + LANES);
+      FloatVector right2 = FloatVector.fromArray(SPECIES, right, rightAt + 2 * LANES);
+      FloatVector right3 = FloatVector.fromArray(SPECIES, right, rightAt + 3 * LANES);
+      FloatVector y0 = FloatVector.fromArray(SPECIES, y, rightAt);
+      FloatVector y1 = FloatVector.fromArray(SPECIES, y, rightAt + LANES);
+      FloatVector y2 = FloatVector.fromArray(SPECIES, y, rightAt + 2 * LANES);
+      FloatVector y3 = FloatVector.fromArray(SPECIES, y, rightAt + 3 * LANES);
+      FloatVector factor = FloatVector.broadcast(SPECIES, left[leftAt]);
+      s00 = factor.fma(right0, s00);
+      s01 = factor.fma(right1, s01);
+      s02 = factor.fma(right2, s02);
+      s03 = factor.fma(right3, s03);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt]);
+      y0 = factor.fma(s00, y0);
+      y1 = factor.fma(s01, y1);
+      y2 = factor.fma(s02, y2);
+      y3 = factor.fma(s03, y3);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 1]);
+      s10 = factor.fma(right0, s10);
+      s11 = factor.fma(right1, s11);
+      s12 = factor.fma(right2, s12);
+      s13 = factor.fma(right3, s13);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 1]);
+      y0 = factor.fma(s10, y0);
+      y1 = factor.fma(s11, y1);
+      y2 = factor.fma(s12, y2);
+      y3 = factor.fma(s13, y3);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 2]);
+      s20 = factor.fma(right0, s20);
+      s21 = factor.fma(right1, s21);
+      s22 = factor.fma(right2, s22);
+      s23 = factor.fma(right3, s23);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 2]);
+      y0 = factor.fma(s20, y0);
+      y1 = factor.fma(s21, y1);
+      y2 = factor.fma(s22, y2);
+      y3 = factor.fma(s23, y3);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 3]);
+      s30 = factor.fma(right0, s30);
+      s31 = factor.fma(right1, s31);
+      s32 = factor.fma(right2, s32);
+      s33 = factor.fma(right3, s33);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 3]);
+      y0 = factor.fma(s30, y0);
+      y1 = factor.fma(s31, y1);
+      y2 = factor.fma(s32, y2);
+      y3 = factor.fma(s33, y3);
+      y0.intoArray(y, rightAt);
+      y1.intoArray(y, rightAt + LANES);
+      y2.intoArray(y, rightAt + 2 * LANES);
+      y3.intoArray(y, rightAt + 3 * LANES);
+      leftAt += step * leftRow;
+      rightAt += step * rightRow;
+    }
+    at = stateStart;
+    s00.intoArray(into, at);
+    s01.intoArray(into, at + LANES);
+    s02.intoArray(into, at + 2 * LANES);
+    s03.intoArray(into, at + 3 * LANES);
+    at += rightRow;
+    s10.intoArray(into, at);
+    s11.intoArray(into, at + LANES);
+    s12.intoArray(into, at + 2 * LANES);
+    s13.intoArray(into, at + 3 * LANES);
+    at += rightRow;
+    s20.intoArray(into, at);
+    s21.intoArray(into, at + LANES);
+    s22.intoArray(into, at + 2 * LANES);
+    s23.intoArray(into, at + 3 * LANES);
+    at += rightRow;
+    s30.intoArray(into, at);
+    s31.intoArray(into, at + LANES);
+    s32.intoArray(into, at + 2 * LANES);
+    s33.intoArray(into, at + 3 * LANES);
+  }
+
+  /** Four rows of two vectors of S. */
+  private static void recurPair(
+      int rows,
+      int step,
+      int leftStart,
+      int leftRow,
+      float[] left,
+      int rightStart,
+      int rightRow,
+      float[] right,
+      float[] x,
+      float[] from,
+      float[] into,
+      int stateStart,
+      float[] y) {
+    int at = stateStart;
+    FloatVector s00 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s01 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    at += rightRow;
+    FloatVector s10 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s11 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    at += rightRow;
+    FloatVector s20 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s21 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    at += rightRow;
+    FloatVector s30 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s31 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    int leftAt = leftStart;
+    int rightAt = rightStart;
+    for (int t = 0; t < rows; t++) {
+      FloatVector right0 = FloatVector.fromArray(SPECIES, right, rightAt);
+      FloatVector right1 = FloatVector.fromArray(SPECIES, right, rightAt + LANES);
+      FloatVector y0 = FloatVector.fromArray(SPECIES, y, rightAt);
+      FloatVector y1 = FloatVector.fromArray(SPECIES, y, rightAt + LANES);
+      FloatVector factor = FloatVector.broadcast(SPECIES, left[leftAt]);
+      s00 = factor.fma(right0, s00);
+      s01 = factor.fma(right1, s01);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt]);
+      y0 = factor.fma(s00, y0);
+      y1 = factor.fma(s01, y1);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 1]);
+      s10 = factor.fma(right0, s10);
+      s11 = factor.fma(right1, s11);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 1]);
+      y0 = factor.fma(s10, y0);
+      y1 = factor.fma(s11, y1);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 2]);
+      s20 = factor.fma(right0, s20);
+      s21 = factor.fma(right1, s21);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 2]);
+      y0 = factor.fma(s20, y0);
+      y1 = factor.fma(s21, y1);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 3]);
+      s30 = factor.fma(right0, s30);
+      s31 = factor.fma(right1, s31);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 3]);
+      y0 = factor.fma(s30, y0);
+      y1 = factor.fma(s31, y1);
+      y0.intoArray(y, rightAt);
+      y1.intoArray(y, rightAt + LANES);
+      leftAt += step * leftRow;
+      rightAt += step * rightRow;
+    }
+    at = stateStart;
+    s00.intoArray(into, at);
+    s01.intoArray(into, at + LANES);
+    at += rightRow;
+    s10.intoArray(into, at);
+    s11.intoArray(into, at + LANES);
+    at += rightRow;
+    s20.intoArray(into, at);
+    s21.intoArray(into, at + LANES);
+    at += rightRow;
+    s30.intoArray(into, at);
+    s31.intoArray(into, at + LANES);
+  }
+
+  /** Four rows of one vector of S. */
+  private static void recurStrip(
+      int rows,
+      int step,
+      int leftStart,
+      int leftRow,
+      float[] left,
+      int rightStart,
+      int rightRow,
+      float[] right,
+      float[] x,
+      float[] from,
+      float[] into,
+      int stateStart,
+      float[] y) {
+    int at = stateStart;
+    FloatVector s00 = FloatVector.fromArray(SPECIES, from, at);
+    at += rightRow;
+    FloatVector s10 = FloatVector.fromArray(SPECIES, from, at);
+    at += rightRow;
+    FloatVector s20 = FloatVector.fromArray(SPECIES, from, at);
+    at += rightRow;
+    FloatVector s30 = FloatVector.fromArray(SPECIES, from, at);
+    int leftAt = leftStart;
+    int rightAt = rightStart;
+    for (int t = 0; t < rows; t++) {
+      FloatVector right0 = FloatVector.fromArray(SPECIES, right, rightAt);
+      FloatVector y0 = FloatVector.fromArray(SPECIES, y, rightAt);
+      FloatVector factor = FloatVector.broadcast(SPECIES, left[leftAt]);
+      s00 = factor.fma(right0, s00);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt]);
+      y0 = factor.fma(s00, y0);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 1]);
+      s10 = factor.fma(right0, s10);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 1]);
+      y0 = factor.fma(s10, y0);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 2]);
+      s20 = factor.fma(right0, s20);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 2]);
+      y0 = factor.fma(s20, y0);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 3]);
+      s30 = factor.fma(right0, s30);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 3]);
+      y0 = factor.fma(s30, y0);
+      y0.intoArray(y, rightAt);
+      leftAt += step * leftRow;
+      rightAt += step * rightRow;
+    }
+    at = stateStart;
+    s00.intoArray(into, at);
+    at += rightRow;
+    s10.intoArray(into, at);
+    at += rightRow;
+    s20.intoArray(into, at);
+    at += rightRow;
+    s30.intoArray(into, at);
+  }
+
+  @Override
+  public void dots(int rows, int width, float[] a, float[] b, int bRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
-      int n = lower ? i + 1 : width;
       DoubleVector even = DoubleVector.zero(DOUBLES);
       DoubleVector odd = even; // a second chain, as a sum waits for the one before
-      int j = 0;
-      for (; j + 2 * STEP <= n; j += 2 * STEP) {
-        Vector<Double> left = FloatVector.fromArray(HALF, a, i * aRow + j).castShape(DOUBLES, 0);
+      for (int j = 0; j < width; j += 2 * STEP) {
+        Vector<Double> left = FloatVector.fromArray(HALF, a, i * width + j).castShape(DOUBLES, 0);
         Vector<Double> right = FloatVector.fromArray(HALF, b, i * bRow + j).castShape(DOUBLES, 0);
         even = ((DoubleVector) left).fma(right, even);
-        left = FloatVector.fromArray(HALF, a, i * aRow + j + STEP).castShape(DOUBLES, 0);
+        left = FloatVector.fromArray(HALF, a, i * width + j + STEP).castShape(DOUBLES, 0);
         right = FloatVector.fromArray(HALF, b, i * bRow + j + STEP).castShape(DOUBLES, 0);
         odd = ((DoubleVector) left).fma(right, odd);
-      }
-      for (; j < n; j += STEP) { // what lies behind n may be anything, even NaN
-        Vector<Double> left = FloatVector.fromArray(HALF, a, i * aRow + j).castShape(DOUBLES, 0);
-        Vector<Double> right = FloatVector.fromArray(HALF, b, i * bRow + j).castShape(DOUBLES, 0);
-        DoubleVector all = ((DoubleVector) left).fma(right, even);
-        even = even.blend(all, DOUBLES.indexInRange(j, n));
       }
       DoubleVector sum = even.add(odd);
       if (STEP > 4) {
@@ -369,42 +590,6 @@ final class VectorMatrixKernel implements MatrixKernel {
         sum = sum.add(sum.rearrange(ROTATE_2_OF_DOUBLES));
       }
       sums[i] = sum.lane(0) + sum.lane(1);
-    }
-  }
-
-  /** In one order; that of reduceLanes changes with compilation. */
-  private static float sumOfLanes(FloatVector sum) {
-    FloatVector part = sum;
-    if (LANES > 8) {
-      part = part.add(part.rearrange(ROTATE_8));
-    }
-    if (LANES > 4) {
-      part = part.add(part.rearrange(ROTATE_4));
-    }
-    part = part.add(part.rearrange(ROTATE_2));
-    return part.lane(0) + part.lane(1);
-  }
-
-  @Override
-  public void lower(int rows, float factor, double[] shifts, float[] x, int xRow, double[] sums) {
-    for (int i = 0; i < rows; i++) {
-      float high = (float) shifts[i];
-      float low = (float) (shifts[i] - high);
-      FloatVector lows = FloatVector.broadcast(SPECIES, low);
-      FloatVector sum = FloatVector.zero(SPECIES);
-      int start = i * xRow;
-      int j = 0;
-      for (; j <= i; j += LANES) {
-        FloatVector value = FloatVector.fromArray(SPECIES, x, start + j);
-        value = FloatVector.broadcast(SPECIES, factor).fma(value, lows).add(high);
-        value = FloatVector.zero(SPECIES).blend(value, SPECIES.indexInRange(j, i + 1));
-        sum = sum.add(value);
-        value.intoArray(x, start + j);
-      }
-      for (; j % COLUMN_STEP != 0; j += LANES) {
-        FloatVector.zero(SPECIES).intoArray(x, start + j);
-      }
-      sums[i] = sumOfLanes(sum);
     }
   }
 
@@ -458,6 +643,17 @@ final class VectorMatrixKernel implements MatrixKernel {
   }
 
   @Override
+  public void addRows(int rows, int width, float factor, float[] x, int xRow, float[] y) {
+    for (int i = 0; i < rows; i++) {
+      for (int j = 0; j < width; j += LANES) {
+        FloatVector added = FloatVector.fromArray(SPECIES, x, i * xRow + j);
+        FloatVector before = FloatVector.fromArray(SPECIES, y, i * width + j);
+        added.fma(FloatVector.broadcast(SPECIES, factor), before).intoArray(y, i * width + j);
+      }
+    }
+  }
+
+  @Override
   public void sumRows(int rows, float[] weights, float[] x, float[] sum) {
     int width = sum.length;
     for (int j = 0; j < width; j += LANES) {
@@ -478,26 +674,28 @@ final class VectorMatrixKernel implements MatrixKernel {
     }
   }
 
-  /** Squares of four rows and columns: first their quarters change places, then elements. */
   @Override
-  public void transpose(int rows, int columns, float[] x, int xRow, float[] y, int yRow) {
-    for (int i = 0; i < rows; i += ROW_STEP) {
-      for (int j = 0; j < columns; j += ROW_STEP) {
-        int from = i * xRow + j;
-        int to = j * yRow + i;
-        FloatVector x0 = FloatVector.fromArray(FOUR, x, from);
-        FloatVector x1 = FloatVector.fromArray(FOUR, x, from + xRow);
-        FloatVector x2 = FloatVector.fromArray(FOUR, x, from + 2 * xRow);
-        FloatVector x3 = FloatVector.fromArray(FOUR, x, from + 3 * xRow);
-        FloatVector y0 = x0.blend(x2.rearrange(SWAP_PAIRS), LAST_PAIR);
-        FloatVector y1 = x1.blend(x3.rearrange(SWAP_PAIRS), LAST_PAIR);
-        FloatVector y2 = x0.rearrange(SWAP_PAIRS).blend(x2, LAST_PAIR);
-        FloatVector y3 = x1.rearrange(SWAP_PAIRS).blend(x3, LAST_PAIR);
-        y0.blend(y1.rearrange(SWAP), ODD).intoArray(y, to);
-        y0.rearrange(SWAP).blend(y1, ODD).intoArray(y, to + yRow);
-        y2.blend(y3.rearrange(SWAP), ODD).intoArray(y, to + 2 * yRow);
-        y2.rearrange(SWAP).blend(y3, ODD).intoArray(y, to + 3 * yRow);
+  public void accumulateRows(
+      int rows,
+      Order order,
+      float[] weights,
+      float[] x,
+      float[] before,
+      float factor,
+      float[] y,
+      float[] sum) {
+    int width = before.length;
+    int step = order == Order.FORWARD ? 1 : -1;
+    int first = order == Order.FORWARD ? 0 : rows - 1;
+    for (int j = 0; j < width; j += LANES) {
+      FloatVector start = FloatVector.fromArray(SPECIES, before, j);
+      FloatVector all = FloatVector.zero(SPECIES);
+      for (int t = 0, i = first; t < rows; t++, i += step) {
+        FloatVector row = FloatVector.fromArray(SPECIES, x, i * width + j);
+        all = row.fma(FloatVector.broadcast(SPECIES, weights[i]), all);
+        start.add(all).mul(factor).intoArray(y, i * width + j);
       }
+      all.intoArray(sum, j);
     }
   }
 

@@ -1,0 +1,38 @@
+package io.github.linattn.internal.cpu;
+
+/**
+ * What is taken from all rows of k and of v.
+ *
+ * @param k one row; zeros where k stays as it is
+ * @param v likewise
+ */
+record Center(float[] k, float[] v) {
+  /** Zeros. */
+  static Center none(int keyDim, int valueDim) {
+    return new Center(new float[keyDim], new float[valueDim]);
+  }
+
+  /** The same for v alone. */
+  Center ofValues() {
+    return new Center(new float[k.length], v);
+  }
+
+  /**
+   * Moved by the mean of {@code count} rows whose sums are these, and not in a column where that is
+   * not finite.
+   */
+  Center movedBy(double[] keySum, double[] valueSum, long count) {
+    return new Center(moved(k, keySum, count), moved(v, valueSum, count));
+  }
+
+  private static float[] moved(float[] row, double[] sum, long count) {
+    float[] moved = row.clone();
+    for (int i = 0; i < row.length; i++) {
+      float x = (float) (row[i] + sum[i] / count);
+      if (Float.isFinite(x)) {
+        moved[i] = x;
+      }
+    }
+    return moved;
+  }
+}
