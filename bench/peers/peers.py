@@ -77,21 +77,26 @@ class Bench:
             return point(problem, "MISSING", str(why))
         except ImportError as why:
             return point(problem, "MISSING", f"not importable: {why}")
-        except self.no_room as why:
-            return point(problem, "OUT_OF_MEMORY", _sentence(why))
         except Exception as why:
-            return point(problem, "FAILED", _sentence(why))
+            status = "OUT_OF_MEMORY" if self._is_no_room(why) else "FAILED"
+            return point(problem, status, _sentence(why))
         finally:
             gc.collect()
             self.device.release()
+
+    def _is_no_room(self, why):
+        """On the host torch raises a plain RuntimeError, of its allocator."""
+        return isinstance(why, self.no_room) or "DefaultCPUAllocator" in str(why)
 
     def _with_fewer_sets(self, problem):
         """With as many sets as the cache asks for; with one where these do not fit."""
         wanted = timing.wanted_sets(traffic(problem))
         try:
             return self._measure(problem, wanted)
-        except self.no_room:
-            pass  # the frames of the failed attempt hold its tensors until here
+        except Exception as why:
+            if not self._is_no_room(why):
+                raise
+            # the frames of the failed attempt hold its tensors until here
         gc.collect()
         self.device.release()
         return self._measure(problem, 1)

@@ -104,6 +104,12 @@ class Peers(unittest.TestCase):
             self.assertIn("Tried to allocate", naive["why"])
             self.assertIsNone(naive["samples"])
 
+    def test_a_host_without_memory_says_so(self):
+        told = "[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory"
+        with mock.patch.object(methods.PlainLinear, "causal", side_effect=RuntimeError(told)):
+            plain = measure("linear plain")
+            self.assertEqual(("OUT_OF_MEMORY", None), (plain["status"], plain["samples"]))
+
     def test_fewer_sets_where_all_do_not_fit(self):
         with mock.patch.object(torch, "_LIMIT", CLOCK.allocated + 2 * 10**6):
             naive = measure("softmax naive")

@@ -37,7 +37,8 @@ public final class Backend implements AutoCloseable {
   }
 
   /**
-   * The CPU, with this many threads. Results have the same bits for the same number of threads.
+   * The CPU, with this many threads for a call: the caller's, and others that all callers share.
+   * Results have the same bits for the same number of threads.
    *
    * @throws IllegalArgumentException if {@code threads} is less than 1
    */

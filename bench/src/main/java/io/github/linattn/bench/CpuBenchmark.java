@@ -18,8 +18,8 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * Forward and backward of 4 heads on all processors, in calls and in GFLOP per second; the rate of
- * {@link GemmBenchmark} is what the machine can do.
+ * Forward and backward of 4 heads, in calls and in GFLOP per second; the rate of {@link
+ * GemmBenchmark} is what the machine can do.
  */
 @State(Scope.Benchmark)
 @Fork(1)
@@ -37,12 +37,17 @@ public class CpuBenchmark {
   @Param({"1000", "4096"})
   public int tokens;
 
+  /** Threads of a call; 0 for one per processor. */
+  @Param("0")
+  public int threads;
+
   private Session session;
 
   /** Makes operands and a first forward, which the backward reads. */
   @Setup
   public void setUp() {
-    session = Session.of(Backend.cpu(), AttentionShape.of(1, 4, tokens, headDim));
+    Backend backend = threads == 0 ? Backend.cpu() : Backend.cpu(threads);
+    session = Session.of(backend, AttentionShape.of(1, 4, tokens, headDim));
     session.forward();
   }
 

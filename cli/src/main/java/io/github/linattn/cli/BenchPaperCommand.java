@@ -13,7 +13,9 @@ import io.github.linattn.cli.points.Status;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -25,6 +27,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.function.Predicate;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
@@ -284,7 +287,7 @@ final class BenchPaperCommand implements Callable<Integer> {
   private List<Problem> missingOfPeers(PointFile file, boolean gpu) {
     List<Problem> problems = new ArrayList<>();
     for (String method : Peers.METHODS.stream().filter(peers::contains).toList()) {
-      String name = gpu ? method : method + " cpu";
+      String name = gpu ? method : Method.onCpu(method);
       sweeps.stream()
           .flatMap(
               sweep ->
@@ -351,7 +354,20 @@ final class BenchPaperCommand implements Callable<Integer> {
     return true;
   }
 
+  /** Bytes that can be had without swapping, where the system tells; else those that are unused. */
   private static long freeMemory() {
+    try (Stream<String> lines = Files.lines(Path.of("/proc/meminfo"))) {
+      Optional<Long> available =
+          lines
+              .filter(line -> line.startsWith("MemAvailable:"))
+              .map(line -> Long.parseLong(line.replaceAll("\\D", "")) * 1024)
+              .findFirst();
+      if (available.isPresent()) {
+        return available.get();
+      }
+    } catch (IOException | UncheckedIOException e) {
+      // not Linux
+    }
     return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
         .getFreeMemorySize();
   }

@@ -147,7 +147,7 @@ final class BenchRun {
     if (sets == 0) {
       throw new NoRoomException(
           Text.format(
-              "needs %.1f GB of GPU memory, %.1f GB are free",
+              "needs %.1f GB of memory, %.1f GB are free",
               (BenchTensors.bytes(problem) + workspaceBytes + SPARE_BYTES) * 1e-9, free * 1e-9));
     }
     return sets;

@@ -9,12 +9,23 @@ enum Method {
   PAPER("paper", "copy"),
   CPU("linattn cpu", "copy cpu");
 
+  private static final String ON_CPU = " cpu";
+
   private final String title;
   private final String copy;
 
   Method(String title, String copy) {
     this.title = title;
     this.copy = copy;
+  }
+
+  /** As points call a method, of this program or a peer, on the CPU. */
+  static String onCpu(String title) {
+    return title + ON_CPU;
+  }
+
+  static boolean isOnCpu(String title) {
+    return title.endsWith(ON_CPU);
   }
 
   /** Whether points of this method were timed by this program. */

@@ -169,15 +169,20 @@ final class PaperTable {
         : Text.format("%s (%.2f)", millis, point.millis() / copy.getAsDouble());
   }
 
-  /** The fastest copy of the bytes of a point. */
+  /** The fastest copy of the bytes of a point by the same processor. */
   private static OptionalDouble copy(Point point, List<Point> chosen) {
     Problem problem = point.problem();
     return chosen.stream()
         .filter(other -> isCopy(other.problem()) && other.status() == Status.OK)
+        .filter(other -> isOnCpu(other) == isOnCpu(point))
         .filter(other -> other.problem().pass().equals(problem.pass()))
         .filter(other -> other.problem().dtype().equals(problem.dtype()))
         .mapToDouble(Point::millis)
         .min();
+  }
+
+  private static boolean isOnCpu(Point point) {
+    return Method.isOnCpu(point.problem().method());
   }
 
   private static String megabytes(@Nullable Point point) {

@@ -50,14 +50,14 @@ final class Progress implements AutoCloseable {
     }
   }
 
-  /** One part of the work is done; {@code what} is the next. */
+  /** One part of the work is done, {@code what}. */
   void step(String what) {
     done++;
     if (bar != null) {
-      bar.setExtraMessage(" " + what);
+      bar.setExtraMessage(" after " + what);
       bar.step();
     } else if (System.nanoTime() - lastLine > LINE_NANOS) {
-      err.printf(Locale.ROOT, "%s: %d of %d, %s left, %s%n", task, done, total, left(), what);
+      err.printf(Locale.ROOT, "%s: %d of %d, %s left, after %s%n", task, done, total, left(), what);
       lastLine = System.nanoTime();
     }
   }

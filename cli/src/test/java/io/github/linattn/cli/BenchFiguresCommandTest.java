@@ -147,6 +147,31 @@ class BenchFiguresCommandTest {
     assertThat(SpeedUpTable.lines(List.of())).isEmpty();
   }
 
+  /** The CPU beside peers on the CPU and over its own copy, though a GPU is in the same file. */
+  @Test
+  void theCpuHasATableOfItsOwn() throws IOException {
+    PointFile file = PointFile.open(empty.resolve("points.json"));
+    PaperSweep sweep = PaperSweep.TOKENS;
+    for (BenchCase each : sweep.ours(true)) {
+      put(file, each, sweep, "linattn", 1);
+      put(file, each, sweep, "copy", 0.5);
+      put(file, each, sweep, "paper", 9);
+      put(file, each, sweep, "softmax flash", 7);
+      put(file, each, sweep, "linattn cpu", 100);
+      put(file, each, sweep, "copy cpu", 80);
+      put(file, each, sweep, "linear plain cpu", 250);
+    }
+    List<Point> both = file.points();
+    assertThat(SpeedUpTable.lines(both))
+        .contains(
+            "| bf16 | forward | 9.00, 1.00 | - | 7.00, 1.00 (softmax flash bf16) |",
+            "| f32 default | forward | 9.00, 1.00 | - | 7.00, 1.00 (softmax flash f32) |",
+            "| bf16 | backward | - | - | 2.50, 1.00 (linear plain cpu bf16) |");
+    assertThat(PaperTable.lines(both))
+        .anyMatch(line -> line.startsWith("| linattn | bf16 | 1.000 (2.00) | 1.000 (2.00) |"))
+        .anyMatch(line -> line.startsWith("| linattn cpu | bf16 | 100.000 (1.25) |"));
+  }
+
   private static Figure figure(String name) {
     return named(Figures.of(points), name);
   }

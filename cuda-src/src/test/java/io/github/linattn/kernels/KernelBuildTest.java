@@ -10,12 +10,14 @@ import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.KernelSpec;
+import io.github.linattn.kernelgen.Technique;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.OptionalInt;
@@ -58,18 +60,26 @@ class KernelBuildTest {
         .hasMessageContaining("default|all|none");
   }
 
+  /** The paper's first kernel, and one of each technique with machine code and PTX. */
   @Test
   void aKernelIsTheSameWhereverItIsCompiled() throws IOException {
     Nvcc.Search search = nvcc();
-    KernelSpec spec = SPECS.getFirst();
-    Path image = Path.of(spec.symbol() + ".fatbin");
+    List<KernelSpec> chunked = Catalogue.chunked(32, Catalogue.defaultArchitectures());
+    List<KernelSpec> specs = new ArrayList<>(List.of(SPECS.getFirst()));
+    for (Technique technique : Technique.values()) {
+      chunked.stream().filter(s -> s.technique() == technique).findFirst().ifPresent(specs::add);
+    }
+    assertThat(specs).hasSize(1 + Technique.values().length);
     Path here = folder.resolve("here");
     Path there = folder.resolve("some/where/else");
     for (Path out : List.of(here, there)) {
       new KernelBuild(Headers.shipped(), search, log, false)
-          .run(List.of(spec), out, out.resolve("digests"));
+          .run(specs, out, out.resolve("digests"));
     }
-    assertThat(here.resolve(image)).hasSameBinaryContentAs(there.resolve(image));
+    for (KernelSpec spec : specs) {
+      Path image = Path.of(spec.symbol() + ".fatbin");
+      assertThat(here.resolve(image)).hasSameBinaryContentAs(there.resolve(image));
+    }
   }
 
   @Test

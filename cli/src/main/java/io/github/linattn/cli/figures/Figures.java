@@ -308,7 +308,7 @@ public final class Figures {
         title(chosen, "one token"),
         "tokens before it",
         "microseconds",
-        false,
+        true,
         curves(
             chosen, Figures::methodAndPrecision, Problem::context, point -> point.millis() * 1e3));
   }

@@ -34,7 +34,9 @@ final class CpuStream implements Stream {
   }
 
   @Override
-  public void waitFor(Event event) {}
+  public void waitFor(Event event) {
+    event.synchronize(); // it may be a GPU's, whose work in host memory is read next
+  }
 
   @Override
   public void copy(Tensor source, Tensor target) {

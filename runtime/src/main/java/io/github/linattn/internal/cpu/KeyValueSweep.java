@@ -76,7 +76,6 @@ final class KeyValueSweep {
 
   private void differentiate(int token, int rows) {
     int d = shape.keyDim();
-    int width = shape.valueDim();
     keyValue.load(token, rows);
     if (operator.causal()) {
       int group = shape.headsPerKeyValueHead();

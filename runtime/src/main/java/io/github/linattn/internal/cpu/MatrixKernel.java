@@ -68,7 +68,8 @@ interface MatrixKernel {
       float[] y);
 
   /**
-   * sums[i] = Σ_j a[i][j] b[i][j] in double; rows of a are {@code width} apart.
+   * sums[i] = Σ_j a[i][j] b[i][j], of sums of few products in fp32 added in double; rows of a are
+   * {@code width} apart.
    *
    * @param bRow distance of the rows of b; 0 if all take the same
    */

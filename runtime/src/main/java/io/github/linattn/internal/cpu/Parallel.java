@@ -1,19 +1,20 @@
 package io.github.linattn.internal.cpu;
 
-import java.util.ArrayList;
-import java.util.List;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.IntConsumer;
+import org.jspecify.annotations.Nullable;
 
-/** A fixed number of daemon threads that share numbered tasks. May be used from many threads. */
+/**
+ * Shares numbered tasks between the caller and daemon threads, a fixed number of threads in all.
+ * May be used from many threads: a caller waits for helpers that have begun its tasks, not for
+ * those that are still with another's.
+ */
 final class Parallel implements AutoCloseable {
   private final int threads;
-  private final ExecutorService workers;
+  private final ExecutorService helpers;
 
   Parallel(int threads) {
     if (threads < 1) {
@@ -21,7 +22,7 @@ final class Parallel implements AutoCloseable {
     }
     this.threads = threads;
     ThreadFactory factory = Thread.ofPlatform().name("linattn-cpu-", 0).daemon().factory();
-    this.workers = Executors.newFixedThreadPool(threads, factory);
+    this.helpers = Executors.newFixedThreadPool(Math.max(1, threads - 1), factory);
   }
 
   int threads() {
@@ -30,53 +31,84 @@ final class Parallel implements AutoCloseable {
 
   /** Runs {@code task} for 0 to {@code count - 1} and returns when all are done. */
   void forEach(int count, IntConsumer task) {
-    if (count == 1) {
-      task.accept(0);
-      return;
+    Job job = new Job(count, task);
+    for (int i = 1; i < Math.min(threads, count); i++) {
+      helpers.execute(job::help);
     }
-    var next = new AtomicInteger();
-    Runnable drain =
-        () -> {
-          for (int i = next.getAndIncrement(); i < count; i = next.getAndIncrement()) {
-            task.accept(i);
-          }
-        };
-    List<Future<?>> running = new ArrayList<>();
-    for (int i = 0; i < Math.min(threads, count); i++) {
-      running.add(workers.submit(drain));
-    }
-    awaitAll(running);
-  }
-
-  /** Waits for every worker even when one failed, because the others still write results. */
-  private static void awaitAll(List<Future<?>> running) {
-    RuntimeException failure = null;
-    boolean interrupted = false;
-    for (Future<?> future : running) {
-      while (true) {
-        try {
-          future.get();
-          break;
-        } catch (InterruptedException e) {
-          interrupted = true;
-        } catch (ExecutionException e) {
-          if (failure == null) {
-            failure = new IllegalStateException("a CPU worker failed", e.getCause());
-          }
-          break;
-        }
-      }
-    }
-    if (interrupted) {
-      Thread.currentThread().interrupt();
-    }
-    if (failure != null) {
-      throw failure;
-    }
+    job.finish();
   }
 
   @Override
   public void close() {
-    workers.shutdown();
+    helpers.shutdown();
+  }
+
+  /** The tasks of one call. */
+  private static final class Job {
+    private final int count;
+    private final IntConsumer task;
+    private final AtomicInteger next = new AtomicInteger();
+    private int helping;
+    private boolean over;
+    private @Nullable Throwable failure;
+
+    Job(int count, IntConsumer task) {
+      this.count = count;
+      this.task = task;
+    }
+
+    private void drain() {
+      for (int i = next.getAndIncrement(); i < count; i = next.getAndIncrement()) {
+        task.accept(i);
+      }
+    }
+
+    /** On another thread than the caller's; nothing once that has all it waits for. */
+    void help() {
+      synchronized (this) {
+        if (over) {
+          return;
+        }
+        helping++;
+      }
+      Throwable thrown = null;
+      try {
+        drain();
+      } catch (Throwable t) {
+        thrown = t;
+      }
+      synchronized (this) {
+        failure = failure == null ? thrown : failure;
+        helping--;
+        notifyAll();
+      }
+    }
+
+    /** The caller's part; it waits even when that fails, because helpers still write results. */
+    void finish() {
+      try {
+        drain();
+      } finally {
+        awaitHelpers();
+      }
+      if (failure != null) {
+        throw new IllegalStateException("a CPU worker failed", failure);
+      }
+    }
+
+    private synchronized void awaitHelpers() {
+      over = true;
+      boolean interrupted = false;
+      while (helping > 0) {
+        try {
+          wait();
+        } catch (InterruptedException e) {
+          interrupted = true;
+        }
+      }
+      if (interrupted) {
+        Thread.currentThread().interrupt();
+      }
+    }
   }
 }

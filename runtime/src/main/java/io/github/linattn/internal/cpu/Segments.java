@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.function.Function;
 import java.util.function.IntConsumer;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -128,12 +129,9 @@ final class Segments {
   List<OuterSum> starts(
       Start start, Function<Lane, OuterSum> initial, Function<Segment, OuterSum> sumOver) {
     @Nullable OuterSum[] parts = new OuterSum[count()];
-    forEach(
-        i -> {
-          if (needsPart(start, segments.get(i))) {
-            parts[i] = sumOver.apply(segments.get(i));
-          }
-        });
+    int[] needed =
+        IntStream.range(0, count()).filter(i -> needsPart(start, segments.get(i))).toArray();
+    parallel.forEach(needed.length, i -> parts[needed[i]] = sumOver.apply(segments.get(needed[i])));
     @Nullable OuterSum[] starts = new OuterSum[count()];
     int step = start == Start.AFTER ? -1 : 1;
     for (int i = step > 0 ? 0 : count() - 1; i >= 0 && i < count(); i += step) {

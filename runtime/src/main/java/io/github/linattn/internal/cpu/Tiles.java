@@ -9,6 +9,11 @@ final class Tiles {
    */
   static final int CHUNK = 64;
 
+  /** Between these the square of a row's length is as good in fp32 as any. */
+  private static final double LEAST_SQUARE = 0x1p-80;
+
+  private static final double MOST_SQUARE = 0x1p80;
+
   private Tiles() {}
 
   static int roundUp(int value, int step) {
@@ -21,13 +26,34 @@ final class Tiles {
    */
   static void normalize(
       MatrixKernel kernel, float[] tile, int rows, int width, double factor, double[] inverses) {
+    double[] squares = new double[rows];
+    kernel.dots(rows, width, tile, tile, width, squares);
+    for (int i = 0; i < rows; i++) {
+      if (!(squares[i] > LEAST_SQUARE && squares[i] < MOST_SQUARE)) {
+        squares[i] = square(tile, i * width, width);
+      }
+    }
     double[] factors = new double[rows];
-    kernel.dots(rows, width, tile, tile, width, inverses);
-    for (int i = 0; i < rows; i++) { // squares of floats neither overflow nor vanish in double
-      inverses[i] = inverses[i] == 0 ? 0 : 1 / Math.sqrt(inverses[i]);
+    for (int i = 0; i < rows; i++) { // without a branch, so that the compiler takes several at once
+      inverses[i] = 1 / Math.sqrt(squares[i]);
       factors[i] = factor * inverses[i];
     }
+    for (int i = 0; i < rows; i++) {
+      if (squares[i] == 0) {
+        inverses[i] = 0;
+        factors[i] = 0;
+      }
+    }
     kernel.scaleRows(rows, width, factors, tile);
+  }
+
+  /** In double, where squares of floats neither overflow nor vanish. */
+  private static double square(float[] tile, int start, int width) {
+    double square = 0;
+    for (int at = start; at < start + width; at++) {
+      square += (double) tile[at] * tile[at];
+    }
+    return square;
   }
 
   /**

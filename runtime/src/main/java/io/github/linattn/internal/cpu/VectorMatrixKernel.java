@@ -2,8 +2,6 @@ package io.github.linattn.internal.cpu;
 
 import jdk.incubator.vector.DoubleVector;
 import jdk.incubator.vector.FloatVector;
-import jdk.incubator.vector.Vector;
-import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
@@ -32,10 +30,6 @@ final class VectorMatrixKernel implements MatrixKernel {
       VectorShuffle.iota(DOUBLES, 4, 1, true);
   private static final VectorShuffle<Double> ROTATE_2_OF_DOUBLES =
       VectorShuffle.iota(DOUBLES, 2, 1, true);
-
-  /** As many floats as a vector holds doubles. */
-  private static final VectorSpecies<Float> HALF =
-      VectorSpecies.of(float.class, VectorShape.forBitSize(SPECIES.vectorBitSize() / 2));
 
   @Override
   public void multiply(int m, int n, int k, float[] a, float[] b, float[] c) {
@@ -572,17 +566,13 @@ final class VectorMatrixKernel implements MatrixKernel {
   @Override
   public void dots(int rows, int width, float[] a, float[] b, int bRow, double[] sums) {
     for (int i = 0; i < rows; i++) {
-      DoubleVector even = DoubleVector.zero(DOUBLES);
-      DoubleVector odd = even; // a second chain, as a sum waits for the one before
-      for (int j = 0; j < width; j += 2 * STEP) {
-        Vector<Double> left = FloatVector.fromArray(HALF, a, i * width + j).castShape(DOUBLES, 0);
-        Vector<Double> right = FloatVector.fromArray(HALF, b, i * bRow + j).castShape(DOUBLES, 0);
-        even = ((DoubleVector) left).fma(right, even);
-        left = FloatVector.fromArray(HALF, a, i * width + j + STEP).castShape(DOUBLES, 0);
-        right = FloatVector.fromArray(HALF, b, i * bRow + j + STEP).castShape(DOUBLES, 0);
-        odd = ((DoubleVector) left).fma(right, odd);
+      FloatVector lanes = FloatVector.zero(SPECIES);
+      for (int j = 0; j < width; j += LANES) {
+        FloatVector left = FloatVector.fromArray(SPECIES, a, i * width + j);
+        lanes = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), lanes);
       }
-      DoubleVector sum = even.add(odd);
+      DoubleVector sum =
+          ((DoubleVector) lanes.castShape(DOUBLES, 0)).add(lanes.castShape(DOUBLES, 1));
       if (STEP > 4) {
         sum = sum.add(sum.rearrange(ROTATE_4_OF_DOUBLES));
       }

@@ -1,6 +1,6 @@
 /**
- * The engine that computes on the CPU. Called by the API only. Each pass runs on the engine's own
- * threads; a worker owns its tiles.
+ * The engine that computes on the CPU. Called by the API only. Each pass runs on its caller's
+ * thread and the engine's own; a worker owns its tiles.
  */
 @NullMarked
 package io.github.linattn.internal.cpu;

@@ -12,6 +12,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.regex.Matcher;
@@ -76,17 +77,10 @@ final class MeasuredNumbersTest {
     assertThat(measured).containsAll(figures(Files.readString(ROOT.resolve("README.md"))));
   }
 
-  /** Rows of the two that begin alike, a method and a type, are the same as far as README's go. */
   @Test
   void rowsOfTheReadmeAreThoseOfTableOne() throws IOException {
-    List<List<String>> measured = rows(RESULTS.resolve("h200/table-1.md"));
-    List<List<String>> shown =
-        rows(ROOT.resolve("README.md")).stream()
-            .filter(
-                row ->
-                    measured.stream()
-                        .anyMatch(other -> other.subList(0, 2).equals(row.subList(0, 2))))
-            .toList();
+    List<List<String>> measured = firstTable(RESULTS.resolve("h200/table-1.md"));
+    List<List<String>> shown = firstTable(ROOT.resolve("README.md"));
     assertThat(shown).hasSizeGreaterThan(10);
     assertThat(shown)
         .allSatisfy(
@@ -96,14 +90,45 @@ final class MeasuredNumbersTest {
                     .contains(row));
   }
 
-  /** The cells of the rows of a page's tables that have two of them or more. */
-  private static List<List<String>> rows(Path page) throws IOException {
+  /** The cells of a page's first table of a shape, its heading among them. */
+  private static List<List<String>> firstTable(Path page) throws IOException {
     return Files.readString(page)
         .lines()
-        .filter(line -> line.startsWith("| "))
-        .map(line -> Stream.of(line.split("\\|")).skip(1).map(String::strip).toList())
-        .filter(cells -> cells.size() > 1)
+        .dropWhile(line -> !line.startsWith("| B="))
+        .takeWhile(line -> line.startsWith("|"))
+        .filter(line -> !line.startsWith("|--"))
+        .map(MeasuredNumbersTest::cells)
         .toList();
+  }
+
+  private static List<String> cells(String line) {
+    return Stream.of(line.split("\\|")).skip(1).map(String::strip).toList();
+  }
+
+  @Test
+  void theSpeedUpOverGatedLinearAttentionIsThatOfItsTable() throws IOException {
+    double[] forward = gated("forward");
+    double[] backward = gated("backward");
+    String sentence =
+        String.format(
+            Locale.ROOT,
+            "Gated LA takes %.1f times as long as bf16 here forward and %.1f times backward,"
+                + " and %.1f times the memory.",
+            forward[0],
+            backward[0],
+            backward[1]);
+    assertThat(Files.readString(ROOT.resolve("README.md")).replaceAll("\\s+", " "))
+        .contains(sentence);
+  }
+
+  /** Times and memory of Gated LA over those of bf16. */
+  private static double[] gated(String pass) throws IOException {
+    String line =
+        Files.readAllLines(RESULTS.resolve("h200/speed-ups.md")).stream()
+            .filter(each -> each.startsWith("| bf16 | " + pass + " |"))
+            .findFirst()
+            .orElseThrow();
+    return Stream.of(cells(line).get(3).split(", ")).mapToDouble(Double::parseDouble).toArray();
   }
 
   @Test
