@@ -164,7 +164,7 @@ class BenchFiguresCommandTest {
     List<Point> both = file.points();
     assertThat(SpeedUpTable.lines(both))
         .contains(
-            "| bf16 | forward | 9.00, 1.00 | - | 7.00, 1.00 (softmax flash bf16) |",
+            "| bf16 | forward | 9.00, 1.94 | - | 7.00, 1.00 (softmax flash bf16) |",
             "| f32 default | forward | 9.00, 1.00 | - | 7.00, 1.00 (softmax flash f32) |",
             "| bf16 | backward | - | - | 2.50, 1.00 (linear plain cpu bf16) |");
     assertThat(PaperTable.lines(both))

@@ -62,6 +62,7 @@ final class ForwardPass {
     private final Segments.Segment segment;
     private final Lane lane;
     private final OuterSum state;
+    private final GrowingState growing;
     private final KeyValueTile keyValue;
 
     /** b Q. */
@@ -87,6 +88,7 @@ final class ForwardPass {
       this.segment = segment;
       this.lane = segment.lane();
       this.state = state;
+      this.growing = new GrowingState(kernel, state, segment.length());
       this.keyValue = KeyValueTile.of(kernel, operator, input, lane);
       this.keySum = new RunningSum(kernel, state.left);
       this.valueSum = new RunningSum(kernel, state.right);
@@ -121,6 +123,10 @@ final class ForwardPass {
         for (int member = 0; member < group; member++) {
           attend(member, token, rows);
         }
+        if (operator.causal()) {
+          growing.addRows(rows, keyValue.k, keyValue.v);
+          growing.passed(rows);
+        }
       }
       if (finalState != null && segment.isLast()) {
         StateRows.store(state, finalState, lane);
@@ -149,8 +155,8 @@ final class ForwardPass {
             keyValue.k,
             keyValue.v,
             query,
-            state.matrix,
-            member == group - 1 ? state.matrix : discarded,
+            growing.matrix(),
+            member == group - 1 ? growing.matrix() : discarded,
             output);
       } else {
         int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);

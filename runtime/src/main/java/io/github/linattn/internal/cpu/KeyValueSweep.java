@@ -41,8 +41,8 @@ final class KeyValueSweep {
     this.operator = pass.operator;
     this.shape = pass.shape;
     this.kernel = pass.kernel;
-    this.sums = new Sums(sums);
-    this.further = new Sums(new OuterSum(shape.keyDim(), shape.valueDim()));
+    this.sums = new Sums(sums, segment.length());
+    this.further = new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0);
     this.keyValue = pass.withCenteredValues(lane);
     this.query = new QueryTile(pass);
     this.dk = new TensorRows(pass.gradients.dk());
@@ -81,11 +81,14 @@ final class KeyValueSweep {
       int group = shape.headsPerKeyValueHead();
       int head = lane.keyValueHead() * group;
       sums.takeIn(head, token, rows);
+      sums.growing.addRows(rows, query.q, query.omega);
       for (int member = 1; member < group; member++) {
         further.clear();
         further.takeIn(head + member, token, rows);
         sums.add(further, rows);
+        sums.growing.addRows(rows, query.q, query.omega);
       }
+      sums.passed(rows);
     } else {
       sums.giveWhole(rows);
     }
@@ -99,6 +102,7 @@ final class KeyValueSweep {
   /** R, r and y over queries, and what they give the rows of a chunk. */
   private final class Sums {
     final OuterSum all;
+    final GrowingState growing;
 
     /** Rᵀ: dk and dv want rows of R of their own. */
     final float[] transposed;
@@ -108,8 +112,9 @@ final class KeyValueSweep {
     final float[] dk = new float[Tiles.CHUNK * shape.keyDim()];
     final float[] dv = new float[Tiles.CHUNK * shape.valueDim()];
 
-    Sums(OuterSum all) {
+    Sums(OuterSum all, int tokens) {
       this.all = all;
+      this.growing = new GrowingState(kernel, all, tokens);
       this.transposed = all.transposed().matrix;
       this.r = new RunningSum(kernel, all.left);
       this.y = new RunningSum(kernel, all.right);
@@ -147,8 +152,8 @@ final class KeyValueSweep {
           query.q,
           query.omega,
           keyValue.k,
-          all.matrix,
-          all.matrix,
+          growing.matrix(),
+          growing.matrix(),
           dv);
     }
 
@@ -167,9 +172,19 @@ final class KeyValueSweep {
       kernel.addRows(rows, width, 1, valuePart, 0, dv);
     }
 
+    /** After the chunk's queries of all heads. */
+    void passed(int tokens) {
+      if (growing.passed(tokens)) {
+        System.arraycopy(all.transposed().matrix, 0, transposed, 0, transposed.length);
+      }
+    }
+
     /** Adds sums over other queries and what they gave. */
     void add(Sums other, int rows) {
-      all.add(other.all);
+      all.addSides(other.all);
+      for (int i = 0; i < transposed.length; i++) {
+        growing.matrix()[i] += other.growing.matrix()[i];
+      }
       for (int i = 0; i < transposed.length; i++) {
         transposed[i] += other.transposed[i];
       }

@@ -11,7 +11,7 @@ final class OuterSum {
   final int rightWidth;
   final float[] matrix;
 
-  /** What {@link #addRows} has lost to rounding; not carried from one sum into another. */
+  /** What {@link #addProduct} has lost to rounding; not carried from one sum into another. */
   private final float[] lost;
 
   final double[] left;
@@ -44,9 +44,14 @@ final class OuterSum {
       float[] leftSum,
       float[] rightRows,
       float[] rightSum) {
-    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, rightRows, matrix, lost);
+    addProduct(kernel, rows, leftRows, rightRows);
     add(leftSum, left);
     add(rightSum, right);
+  }
+
+  /** Takes the products of rows alone into the matrix. */
+  void addProduct(MatrixKernel kernel, int rows, float[] leftRows, float[] rightRows) {
+    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, rightRows, matrix, lost);
   }
 
   private static void add(float[] part, double[] sum) {
@@ -59,6 +64,11 @@ final class OuterSum {
     for (int i = 0; i < matrix.length; i++) {
       matrix[i] += other.matrix[i];
     }
+    addSides(other);
+  }
+
+  /** Adds the sums of left and of right rows alone. */
+  void addSides(OuterSum other) {
     for (int i = 0; i < left.length; i++) {
       left[i] += other.left[i];
     }

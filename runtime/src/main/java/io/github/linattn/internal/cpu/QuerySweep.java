@@ -31,6 +31,7 @@ final class QuerySweep {
   private final AttentionShape shape;
   private final MatrixKernel kernel;
   private final OuterSum state;
+  private final GrowingState growing;
   private final KeyValueTile keyValue;
   private final QueryTile query;
   private final ReadAhead readAhead;
@@ -71,6 +72,7 @@ final class QuerySweep {
     this.shape = pass.shape;
     this.kernel = pass.kernel;
     this.state = state;
+    this.growing = new GrowingState(kernel, state, segment.length());
     this.keyValue = pass.centered(lane);
     this.valueOffset = new float[shape.valueDim()];
     this.query = new QueryTile(pass);
@@ -113,6 +115,10 @@ final class QuerySweep {
       for (int member = 0; member < da.length; member++) {
         differentiate(member, token, rows);
       }
+      if (operator.causal()) {
+        growing.addRows(rows, keyValue.v, keyValue.k);
+        growing.passed(rows);
+      }
     }
     return new BackwardPass.CoefficientGradients(da, db);
   }
@@ -126,6 +132,7 @@ final class QuerySweep {
     Center from = keyValue.center();
     Center to = from.movedBy(state.right, state.left, seen);
     state.shift(from.v(), to.v(), from.k(), to.k(), seen);
+    growing.settle();
     keyValue.moveTo(to);
     float[] lasting = pass.center(lane).v();
     for (int i = 0; i < valueOffset.length; i++) {
@@ -140,7 +147,7 @@ final class QuerySweep {
     query.load(lane, head, token, rows, 1);
     if (operator.causal()) {
       Arrays.fill(gradient, 0);
-      float[] after = member == da.length - 1 ? state.matrix : discarded;
+      float[] after = member == da.length - 1 ? growing.matrix() : discarded;
       kernel.recur(
           rows,
           Order.FORWARD,
@@ -149,7 +156,7 @@ final class QuerySweep {
           keyValue.v,
           keyValue.k,
           query.omega,
-          state.matrix,
+          growing.matrix(),
           after,
           gradient);
     } else {

@@ -23,6 +23,10 @@ final class Segments {
 
   /** Tokens [start, end) of a lane. */
   record Segment(Lane lane, int start, int end) {
+    int length() {
+      return end - start;
+    }
+
     boolean isFirst() {
       return start == lane.start();
     }

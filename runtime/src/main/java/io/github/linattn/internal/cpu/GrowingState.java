@@ -1,0 +1,73 @@
+package io.github.linattn.internal.cpu;
+
+/**
+ * A state that a sweep's recurrence moves token by token. Each token rounds all of it once, so in a
+ * long segment its sums are formed a second time, a chunk at a time and with what is lost made up
+ * for, and take its place from time to time. One worker's own.
+ */
+final class GrowingState {
+  /**
+   * Tokens between, for each of the columns that a product with the state averages over: what the
+   * roundings of so many tokens come to in it does not depend on the number of columns.
+   */
+  private static final int TOKENS_PER_COLUMN = 32;
+
+  private final MatrixKernel kernel;
+  private final OuterSum sums;
+  private final int settleAfter;
+  private int since;
+  private int left;
+  private float[] matrix;
+
+  /**
+   * @param sums over tokens before the segment, which become those over it too
+   * @param tokens of the segment
+   */
+  GrowingState(MatrixKernel kernel, OuterSum sums, int tokens) {
+    this.kernel = kernel;
+    this.sums = sums;
+    this.settleAfter = TOKENS_PER_COLUMN * Math.min(sums.leftWidth, sums.rightWidth);
+    this.left = tokens;
+    this.matrix = sums.matrix;
+    settle();
+  }
+
+  /** As the recurrence has it, until {@link #settle}. */
+  float[] matrix() {
+    return matrix;
+  }
+
+  /** Takes in rows that the recurrence has taken in. */
+  void addRows(int rows, float[] leftRows, float[] rightRows) {
+    if (matrix != sums.matrix) {
+      sums.addProduct(kernel, rows, leftRows, rightRows);
+    }
+  }
+
+  /**
+   * After so many tokens.
+   *
+   * @return whether the matrix is that of the sums from now on
+   */
+  boolean passed(int tokens) {
+    since += tokens;
+    left -= tokens;
+    if (since < settleAfter || matrix == sums.matrix) {
+      return false;
+    }
+    settle();
+    return true;
+  }
+
+  /** Makes the matrix that of the sums: a copy if it will be so again within the segment. */
+  void settle() {
+    since = 0;
+    if (left <= settleAfter) {
+      matrix = sums.matrix;
+    } else if (matrix == sums.matrix) {
+      matrix = sums.matrix.clone();
+    } else {
+      System.arraycopy(sums.matrix, 0, matrix, 0, matrix.length);
+    }
+  }
+}
