@@ -255,21 +255,28 @@ public final class Tuning {
   }
 
   private static Entry entry(Map<?, ?> fields) {
-    return new Entry(
-        new Problem(
-            member(fields, "gpu", String.class),
-            constant(fields, "pass", Pass.class),
-            integer(fields, "headDim"),
-            constant(fields, "dtype", DType.class),
-            constant(fields, "mode", Mode.class),
-            member(fields, "normalize", Boolean.class)),
-        range(fields, "heads"),
-        range(fields, "tokens"),
-        new Choice(
-            member(fields, "technique", String.class),
-            integer(fields, "segments"),
-            integer(fields, "turns")),
-        member(fields, "ratio", Number.class).doubleValue());
+    var entry =
+        new Entry(
+            new Problem(
+                member(fields, "gpu", String.class),
+                constant(fields, "pass", Pass.class),
+                integer(fields, "headDim"),
+                constant(fields, "dtype", DType.class),
+                constant(fields, "mode", Mode.class),
+                member(fields, "normalize", Boolean.class)),
+            range(fields, "heads"),
+            range(fields, "tokens"),
+            new Choice(
+                member(fields, "technique", String.class),
+                integer(fields, "segments"),
+                integer(fields, "turns")),
+            member(fields, "ratio", Number.class).doubleValue());
+    if (entry.problem.pass == Pass.BACKWARD && entry.choice.turns > 1) {
+      throw new IllegalArgumentException(
+          "blocks of a backward take no turns; turns is 1, not %d, in %s"
+              .formatted(entry.choice.turns, line(entry).strip()));
+    }
+    return entry;
   }
 
   private static <T> T member(Map<?, ?> fields, String name, Class<T> type) {

@@ -135,6 +135,23 @@ class TuningTest {
   }
 
   @Test
+  void aBackwardHasNoTurns() throws IOException {
+    Path file = folder.resolve("tuning.json");
+    var turns =
+        new Entry(
+            BACKWARD,
+            GRADIENT.heads(),
+            GRADIENT.tokens(),
+            new Choice("mma", 2, 2),
+            GRADIENT.ratio());
+    Tuning.NONE.with(List.of(FEW, turns)).write(file);
+    assertThatThrownBy(() -> Tuning.read(file))
+        .hasMessageStartingWith(file + " is no tuning file: blocks of a backward take no turns; ")
+        .hasMessageContaining("turns is 1, not 2, in {\"gpu\": ")
+        .hasMessageContaining("\"tokens\": [1024, 2047]");
+  }
+
+  @Test
   void theProcessNamesItsFile() throws IOException {
     Path file = folder.resolve("tuning.json");
     Tuning.NONE.with(List.of(FEW)).write(file);
