@@ -7,7 +7,6 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -208,10 +207,8 @@ public final class Tuning {
 
   /** Writes a file, which appears under its name when it is complete. */
   public void write(Path file) throws IOException {
-    Path fresh = file.resolveSibling(file.getFileName() + ".new");
     String lines = entries.stream().map(Tuning::line).collect(Collectors.joining(",\n"));
-    Files.writeString(fresh, "{\"version\": " + VERSION + ", \"entries\": [\n" + lines + "\n]}\n");
-    Files.move(fresh, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    WholeFile.write(file, "{\"version\": " + VERSION + ", \"entries\": [\n" + lines + "\n]}\n");
   }
 
   private static String line(Entry entry) {

@@ -48,9 +48,16 @@ class TuningTest {
     Path file = folder.resolve("tuning.json");
     Tuning.NONE.with(List.of(FEW, MANY, GRADIENT, PLANNERS)).write(file);
     assertThat(Tuning.read(file).entries()).containsExactly(FEW, MANY, GRADIENT, PLANNERS);
-    assertThat(folder).isDirectoryNotContaining("glob:**.new");
     Tuning.NONE.write(file);
     assertThat(Tuning.read(file).entries()).isEmpty();
+    assertThat(Files.list(folder)).containsExactly(file);
+  }
+
+  @Test
+  void whatCantBeWrittenLeavesNothing() throws IOException {
+    Path taken = Files.createDirectory(folder.resolve("taken"));
+    assertThatThrownBy(() -> Tuning.NONE.write(taken)).hasMessageContaining("not a regular file");
+    assertThat(Files.list(folder)).containsExactly(taken);
   }
 
   @Test
