@@ -218,7 +218,10 @@ class MainTest {
         .isEqualTo(2);
     assertThat(Cli.run("tune", "--head-dim", 64, "--out", folder.resolve("no/folder")))
         .returns(2, Cli::exitCode)
-        .satisfies(cli -> assertThat(cli.err()).contains("in no folder that exists"));
+        .satisfies(cli -> assertThat(cli.err()).contains("there is no folder"));
+    assertThat(Cli.run("tune", "--head-dim", 64, "--out", folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains(folder + " is a folder; name a file"));
     assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
     assertThat(Cli.run("tune", "--head-dim", 64, "--out", out).exitCode()).isEqualTo(3);
     assertThat(folder).isEmptyDirectory();
