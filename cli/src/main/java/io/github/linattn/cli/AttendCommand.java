@@ -109,6 +109,9 @@ final class AttendCommand implements Callable<Integer> {
           "%s is for causal attention; with --non-causal each token sees all of its sequence",
           keepState ? "--state" : "--state-in");
     }
+    if (outputGradient != null && !gradients) {
+      throw CommandFailure.misuse("--do is for gradients; give --grad, too");
+    }
     Map<String, Path> arrays = arrays();
     checkOut(arrays);
     TensorSource source = in == null ? TensorSource.of(arrays) : TensorSource.of(in);

@@ -205,6 +205,10 @@ class MainTest {
         .returns(2, Cli::exitCode);
     assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_1", "--out", folder))
         .returns(2, Cli::exitCode);
+    assertThat(
+            Cli.run("generate", "--head-dim=64", "--slices=2", "--arch=sm_90a", "--out=" + folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("--slices is for the family paper"));
     assertThat(folder).isEmptyDirectory();
   }
 
@@ -247,6 +251,16 @@ class MainTest {
     assertThat(Cli.run("selftest"))
         .returns(2, Cli::exitCode)
         .satisfies(cli -> assertThat(cli.err()).contains("image"));
+  }
+
+  @Test
+  void aSoakTakesNoOptionsOfTheTestSuite() {
+    assertThat(Cli.run("selftest", "--soak=0.001", "--backend=cpu", "--", "-c", "some.TestClass"))
+        .returns(2, Cli::exitCode)
+        .satisfies(
+            cli ->
+                assertThat(cli.err())
+                    .contains("'-c' is for the test suite, which --soak does not run"));
   }
 
   @Test
