@@ -28,8 +28,9 @@ import java.util.Set;
 
 /**
  * Device time of the paper's kernels for several numbers of slices L, beside the time that the same
- * GPU takes, in the same process, to copy the tensors once. Needs a GPU and nvcc. The tensors are
- * larger than any L2 cache; the outputs of one head are checked against the double reference.
+ * GPU takes, in the same process, to copy the tensors once. Needs nvcc and a GPU of compute
+ * capability 9.0, the only one that it compiles for. The tensors are larger than any L2 cache; the
+ * outputs of one head are checked against the double reference.
  */
 public final class PaperFamily {
   private static final AttentionShape SHAPE = AttentionShape.of(4, 16, 10_000, 128);
@@ -54,7 +55,7 @@ public final class PaperFamily {
     boolean right = true;
     out.printf(
         Locale.ROOT,
-        "%s fp32, median of %d (spread), floor = 4 and 8 tensors copied once%n",
+        "%s fp32 on sm_90, median of %d (spread), floor = 4 and 8 tensors copied once%n",
         SHAPE,
         SAMPLES);
     for (int slices : SLICES) {

@@ -7,6 +7,7 @@ import io.github.linattn.bindings.SystemLoader.Library;
 import io.github.linattn.bindings.SystemLoader.Opened;
 import io.github.linattn.bindings.SystemLoader.Refused;
 import io.github.linattn.bindings.generated.cudart;
+import java.io.File;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
@@ -84,7 +85,9 @@ final class LibrarySearch {
   }
 
   private static String absence(Place place) {
-    return place.explicit() ? "no such file" : "no " + String.join(", ", SearchPlaces.FILE_NAMES);
+    return place.explicit() && !new File(place.place()).isDirectory()
+        ? "no such file"
+        : "no " + String.join(", ", SearchPlaces.FILE_NAMES);
   }
 
   private static String explicitFailure(Place place, String why) {

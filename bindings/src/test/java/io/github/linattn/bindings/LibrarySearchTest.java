@@ -105,6 +105,15 @@ class LibrarySearchTest {
   }
 
   @Test
+  void namedFolderWithoutTheLibrarySaysWhatItLacks() {
+    assertThat(missing(explicit(temp)).reason())
+        .isEqualTo(
+            temp
+                + " (system property linattn.cudart; nothing else was tried): no libcudart.so.13,"
+                + " libcudart.so.12, libcudart.so");
+  }
+
+  @Test
   void emptyPlacesAreListedWithTheirReasons() {
     CudaLibrary.Missing missing =
         missing(places(Map.of(), Map.of("CUDA_HOME", "/nowhere"), "libcudart-absent.so"));

@@ -109,6 +109,9 @@ final class AttendCommand implements Callable<Integer> {
           "%s is for causal attention; with --non-causal each token sees all of its sequence",
           keepState ? "--state" : "--state-in");
     }
+    if (outputGradient != null && !gradients) {
+      throw CommandFailure.misuse("--do is for gradients; give --grad, too");
+    }
     Map<String, Path> arrays = arrays();
     checkOut(arrays);
     TensorSource source = in == null ? TensorSource.of(arrays) : TensorSource.of(in);
@@ -152,19 +155,7 @@ final class AttendCommand implements Callable<Integer> {
     if (stateIn != null) {
       requireOther(stateIn, "the state to continue from");
     }
-    Path folder = out.toAbsolutePath().getParent();
-    if (folder == null || Files.isDirectory(out)) {
-      throw CommandFailure.misuse("--out %s is a folder; name a file", out);
-    }
-    if (!Files.isDirectory(folder)) {
-      throw CommandFailure.misuse("--out %s: there is no folder %s", out, folder);
-    }
-    if (!Files.isWritable(folder)) {
-      throw CommandFailure.misuse("--out %s: the folder %s is not writable", out, folder);
-    }
-    if (Files.exists(out) && !Files.isRegularFile(out)) {
-      throw CommandFailure.misuse("--out %s is not a regular file", out);
-    }
+    OutFile.check(out);
   }
 
   private void requireOther(Path path, String what) {

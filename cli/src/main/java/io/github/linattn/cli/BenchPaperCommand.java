@@ -101,7 +101,7 @@ final class BenchPaperCommand implements Callable<Integer> {
       split = ",",
       description =
           "what they do, by its name in points.json (softmax flash, fla gla, ...); all if left out")
-  private List<String> peers = Peers.METHODS;
+  private List<String> peers = List.of();
 
   @Option(
       names = "--python",
@@ -122,9 +122,13 @@ final class BenchPaperCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    if (withoutPeers && (python != null || !peers.isEmpty())) {
+      throw CommandFailure.misuse(
+          "%s is for peers, which --no-peers leaves out", python == null ? "--peers" : "--python");
+    }
     requireKnown(peers);
     requireMeasured(tokens);
-    if (python != null && !withoutPeers) {
+    if (python != null) {
       Peers.requireRuns(python);
     }
     OutFolder.make(out);
@@ -286,7 +290,9 @@ final class BenchPaperCommand implements Callable<Integer> {
    */
   private List<Problem> missingOfPeers(PointFile file, boolean gpu) {
     List<Problem> problems = new ArrayList<>();
-    for (String method : Peers.METHODS.stream().filter(peers::contains).toList()) {
+    List<String> wanted =
+        Peers.METHODS.stream().filter(each -> peers.isEmpty() || peers.contains(each)).toList();
+    for (String method : wanted) {
       String name = gpu ? method : Method.onCpu(method);
       sweeps.stream()
           .flatMap(

@@ -21,12 +21,14 @@ import org.jspecify.annotations.Nullable;
 final class BenchPoints {
   private BenchPoints() {}
 
-  /** The points of a file; a file that holds something else is misuse. */
-  static PointFile open(Path path) throws IOException {
+  /** The points of a file; one that can't be read or holds something else is misuse. */
+  static PointFile open(Path path) {
     try {
       return PointFile.open(path);
     } catch (IllegalArgumentException other) {
       throw CommandFailure.misuse(other);
+    } catch (IOException unreadable) {
+      throw CommandFailure.misuse("can't read %s: %s", path, Text.reason(unreadable));
     }
   }
 

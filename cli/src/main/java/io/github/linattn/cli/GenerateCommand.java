@@ -111,7 +111,12 @@ final class GenerateCommand implements Callable<Integer> {
 
   private List<KernelSpec> specs() {
     OptionalInt chosen = slices == null ? OptionalInt.empty() : OptionalInt.of(slices);
-    return Catalogue.forHeadDim(headDim, chosen, targets());
+    Set<Architecture> targets = targets();
+    if (slices != null && targets.equals(EnumSet.of(Architecture.SM_90A))) {
+      throw CommandFailure.misuse(
+          "--slices is for the family paper, which has no kernels for sm_90a alone");
+    }
+    return Catalogue.forHeadDim(headDim, chosen, targets);
   }
 
   private Set<Architecture> targets() {

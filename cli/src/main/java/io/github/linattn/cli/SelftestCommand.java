@@ -64,6 +64,10 @@ final class SelftestCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException, InterruptedException {
     if (soakMinutes != null) {
+      if (!more.isEmpty()) {
+        throw CommandFailure.misuse(
+            "'%s' is for the test suite, which --soak does not run", more.getFirst());
+      }
       return soak(soakMinutes);
     }
     if (backend != null) {

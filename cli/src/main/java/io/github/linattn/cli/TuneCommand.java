@@ -106,11 +106,12 @@ final class TuneCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     check();
+    Tuning known = known();
     BackendChoice.CUDA.open(console).close(); // refuses where there is no GPU to tune for
     Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
     compileMissing(gpu.architecture());
     try (Backend backend = BackendChoice.CUDA.open(console)) {
-      tune(gpu.name(), onDevice(BenchRun.onGpu(backend, false)));
+      tune(known, gpu.name(), onDevice(BenchRun.onGpu(backend, false)));
     }
     return ExitCode.DONE;
   }
@@ -119,17 +120,14 @@ final class TuneCommand implements Callable<Integer> {
     if (dtype != DType.F32 && mode != Mode.DEFAULT) {
       throw CommandFailure.misuse("--mode is for f32, --dtype is %s", Text.id(dtype));
     }
-    Path folder = out.toAbsolutePath().getParent();
-    if (folder == null || !Files.isDirectory(folder)) {
-      throw CommandFailure.misuse("--out %s is in no folder that exists", out);
-    }
+    OutFile.check(out);
     new TuningGrid(heads, tokens);
   }
 
   /** Tunes what the options ask for, and writes the file after each pass. */
-  void tune(String gpu, PlanClock clock) throws IOException {
+  void tune(Tuning known, String gpu, PlanClock clock) throws IOException {
     var grid = new TuningGrid(heads, tokens);
-    Tuning tuning = known();
+    Tuning tuning = known;
     int kept = 0;
     try (var progress = new Progress(console.err(), "tuning")) {
       progress.expect(grid.points() * passes.size());
@@ -149,11 +147,14 @@ final class TuneCommand implements Callable<Integer> {
         kept, grid.classes() * passes.size(), out);
   }
 
-  private Tuning known() throws IOException {
+  /** What the file holds so far. */
+  Tuning known() {
     try {
       return Files.exists(out) ? Tuning.read(out) : Tuning.NONE;
     } catch (IllegalArgumentException other) {
       throw CommandFailure.misuse(other);
+    } catch (IOException unreadable) {
+      throw CommandFailure.misuse("can't read --out %s: %s", out, Text.reason(unreadable));
     }
   }
 

@@ -161,6 +161,7 @@ class AttendRefusalTest {
         "--out o                                 | name either a file IN.safetensors, or the files",
         "--q x.npy --out o                       | --k is missing: give q, k and v as --q, --k and --v",
         "--q x.npy --k x.npy --v x.npy --grad --out o | --do is missing: --grad needs it",
+        "--q x.npy --k x.npy --v x.npy --do x.npy --out o | --do is for gradients; give --grad, too",
         "--q none.npy --k x.npy --v x.npy --out o | none.npy: no such file",
         "--q wrong.npy --k x.npy --v x.npy --out o | wrong.npy: this is no .npy file",
         "--q x.npy --k x.npy --v x.npy --out x.npy | x.npy is the input; name another file",

@@ -354,6 +354,9 @@ class BenchFiguresCommandTest {
     assertMisuse(empty, "a.json holds no points");
     Files.writeString(empty.resolve("a.json"), "{\"schema\":1,\"runs\":[],\"points\":[]}");
     assertMisuse(empty, "belong to no figure");
+    Path inner = Files.createDirectory(empty.resolve("b.json"));
+    assertMisuse(empty, "can't read " + inner + ": ");
+    Files.delete(inner);
     for (String copy : new String[] {"a.json", "b.json"}) {
       Files.copy(
           folder.resolve("points.json"), empty.resolve(copy), StandardCopyOption.REPLACE_EXISTING);

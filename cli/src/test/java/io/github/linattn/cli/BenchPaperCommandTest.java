@@ -26,6 +26,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Breaks when the paper's evaluation leaves out points, or measures what stands. */
 class BenchPaperCommandTest {
@@ -168,6 +169,16 @@ class BenchPaperCommandTest {
     Cli wrong = paper("--peers=fla");
     assertThat(wrong.exitCode()).isEqualTo(2);
     assertThat(wrong.err()).contains("--peers knows no 'fla'; there are copy torch, ");
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"--peers=fla gla", "--python=python3"})
+  void withoutPeersNoneIsNamed(String option) {
+    Cli cli = paper("--sweep=decode", "--no-peers", option);
+    assertThat(cli.exitCode()).isEqualTo(ExitCode.MISUSED);
+    assertThat(cli.err())
+        .contains(option.split("=", 2)[0] + " is for peers, which --no-peers leaves out");
+    assertThat(folder).isEmptyDirectory();
   }
 
   @Test

@@ -205,6 +205,10 @@ class MainTest {
         .returns(2, Cli::exitCode);
     assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_1", "--out", folder))
         .returns(2, Cli::exitCode);
+    assertThat(
+            Cli.run("generate", "--head-dim=64", "--slices=2", "--arch=sm_90a", "--out=" + folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("--slices is for the family paper"));
     assertThat(folder).isEmptyDirectory();
   }
 
@@ -218,7 +222,10 @@ class MainTest {
         .isEqualTo(2);
     assertThat(Cli.run("tune", "--head-dim", 64, "--out", folder.resolve("no/folder")))
         .returns(2, Cli::exitCode)
-        .satisfies(cli -> assertThat(cli.err()).contains("in no folder that exists"));
+        .satisfies(cli -> assertThat(cli.err()).contains("there is no folder"));
+    assertThat(Cli.run("tune", "--head-dim", 64, "--out", folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains(folder + " is a folder; name a file"));
     assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
     assertThat(Cli.run("tune", "--head-dim", 64, "--out", out).exitCode()).isEqualTo(3);
     assertThat(folder).isEmptyDirectory();
@@ -244,6 +251,16 @@ class MainTest {
     assertThat(Cli.run("selftest"))
         .returns(2, Cli::exitCode)
         .satisfies(cli -> assertThat(cli.err()).contains("image"));
+  }
+
+  @Test
+  void aSoakTakesNoOptionsOfTheTestSuite() {
+    assertThat(Cli.run("selftest", "--soak=0.001", "--backend=cpu", "--", "-c", "some.TestClass"))
+        .returns(2, Cli::exitCode)
+        .satisfies(
+            cli ->
+                assertThat(cli.err())
+                    .contains("'-c' is for the test suite, which --soak does not run"));
   }
 
   @Test

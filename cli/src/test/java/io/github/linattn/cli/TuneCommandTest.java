@@ -2,7 +2,6 @@ package io.github.linattn.cli;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
@@ -38,7 +37,7 @@ class TuneCommandTest {
     options.addAll(List.of("--head-dim=64", "--tokens=1024,2048,4096", "--out=" + file()));
     options.addAll(List.of(more));
     new CommandLine(command).parseArgs(options.toArray(String[]::new));
-    command.tune(gpu, CLOCK);
+    command.tune(command.known(), gpu, CLOCK);
   }
 
   private Path file() {
@@ -75,9 +74,9 @@ class TuneCommandTest {
   @Test
   void anotherFileIsNotOverwritten() throws IOException {
     Files.writeString(file(), "[]");
-    assertThatThrownBy(() -> tune("A", "--heads=8,16"))
-        .isInstanceOf(CommandFailure.class)
-        .hasMessageContaining("is no tuning file");
+    Cli cli = Cli.run("tune", "--head-dim=64", "--out=" + file());
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("is no tuning file");
     assertThat(file()).content().isEqualTo("[]");
   }
 }

@@ -7,7 +7,6 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -208,10 +207,8 @@ public final class Tuning {
 
   /** Writes a file, which appears under its name when it is complete. */
   public void write(Path file) throws IOException {
-    Path fresh = file.resolveSibling(file.getFileName() + ".new");
     String lines = entries.stream().map(Tuning::line).collect(Collectors.joining(",\n"));
-    Files.writeString(fresh, "{\"version\": " + VERSION + ", \"entries\": [\n" + lines + "\n]}\n");
-    Files.move(fresh, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    WholeFile.write(file, "{\"version\": " + VERSION + ", \"entries\": [\n" + lines + "\n]}\n");
   }
 
   private static String line(Entry entry) {
@@ -255,21 +252,28 @@ public final class Tuning {
   }
 
   private static Entry entry(Map<?, ?> fields) {
-    return new Entry(
-        new Problem(
-            member(fields, "gpu", String.class),
-            constant(fields, "pass", Pass.class),
-            integer(fields, "headDim"),
-            constant(fields, "dtype", DType.class),
-            constant(fields, "mode", Mode.class),
-            member(fields, "normalize", Boolean.class)),
-        range(fields, "heads"),
-        range(fields, "tokens"),
-        new Choice(
-            member(fields, "technique", String.class),
-            integer(fields, "segments"),
-            integer(fields, "turns")),
-        member(fields, "ratio", Number.class).doubleValue());
+    var entry =
+        new Entry(
+            new Problem(
+                member(fields, "gpu", String.class),
+                constant(fields, "pass", Pass.class),
+                integer(fields, "headDim"),
+                constant(fields, "dtype", DType.class),
+                constant(fields, "mode", Mode.class),
+                member(fields, "normalize", Boolean.class)),
+            range(fields, "heads"),
+            range(fields, "tokens"),
+            new Choice(
+                member(fields, "technique", String.class),
+                integer(fields, "segments"),
+                integer(fields, "turns")),
+            member(fields, "ratio", Number.class).doubleValue());
+    if (entry.problem.pass == Pass.BACKWARD && entry.choice.turns > 1) {
+      throw new IllegalArgumentException(
+          "blocks of a backward take no turns; turns is 1, not %d, in %s"
+              .formatted(entry.choice.turns, line(entry).strip()));
+    }
+    return entry;
   }
 
   private static <T> T member(Map<?, ?> fields, String name, Class<T> type) {

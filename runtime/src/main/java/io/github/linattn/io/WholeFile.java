@@ -1,6 +1,7 @@
 package io.github.linattn.io;
 
-import static java.nio.file.StandardCopyOption.REPLACE_EXISTING;
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static java.nio.file.StandardCopyOption.ATOMIC_MOVE;
 import static java.nio.file.StandardOpenOption.CREATE_NEW;
 import static java.nio.file.StandardOpenOption.WRITE;
 
@@ -14,7 +15,7 @@ import java.nio.file.Path;
 import java.util.UUID;
 
 /** A file that is written completely or not at all. Stateless. */
-final class WholeFile {
+public final class WholeFile {
   private static final long PIECE = 1 << 30;
 
   private WholeFile() {}
@@ -26,7 +27,7 @@ final class WholeFile {
 
   /**
    * Writes a temporary file beside {@code target} and moves it into place, so that {@code target}
-   * is either complete or as it was before.
+   * is either complete or as it was before, for whoever reads meanwhile, too.
    */
   static void write(Path target, Content content) throws IOException {
     if (Files.exists(target) && !Files.isRegularFile(target)) {
@@ -38,10 +39,21 @@ final class WholeFile {
       try (FileChannel channel = FileChannel.open(temporary, CREATE_NEW, WRITE)) {
         content.write(channel);
       }
-      Files.move(temporary, target, REPLACE_EXISTING);
+      Files.move(temporary, target, ATOMIC_MOVE);
     } finally {
       Files.deleteIfExists(temporary);
     }
+  }
+
+  /**
+   * Writes a file of text in UTF-8. Whoever reads {@code target} meanwhile sees it as it was before
+   * or complete; after a failure it is as it was before, and nothing is left beside it.
+   *
+   * @throws IOException if the folder of {@code target} does not exist or can't be written to, or
+   *     {@code target} is no regular file
+   */
+  public static void write(Path target, String text) throws IOException {
+    write(target, channel -> append(channel, UTF_8.encode(text)));
   }
 
   static void append(FileChannel channel, MemorySegment data) throws IOException {

@@ -48,9 +48,16 @@ class TuningTest {
     Path file = folder.resolve("tuning.json");
     Tuning.NONE.with(List.of(FEW, MANY, GRADIENT, PLANNERS)).write(file);
     assertThat(Tuning.read(file).entries()).containsExactly(FEW, MANY, GRADIENT, PLANNERS);
-    assertThat(folder).isDirectoryNotContaining("glob:**.new");
     Tuning.NONE.write(file);
     assertThat(Tuning.read(file).entries()).isEmpty();
+    assertThat(Files.list(folder)).containsExactly(file);
+  }
+
+  @Test
+  void whatCantBeWrittenLeavesNothing() throws IOException {
+    Path taken = Files.createDirectory(folder.resolve("taken"));
+    assertThatThrownBy(() -> Tuning.NONE.write(taken)).hasMessageContaining("not a regular file");
+    assertThat(Files.list(folder)).containsExactly(taken);
   }
 
   @Test
@@ -132,6 +139,23 @@ class TuningTest {
     assertThat(text).contains(right);
     Files.writeString(file, text.replace(right, wrong));
     assertThatThrownBy(() -> Tuning.read(file)).hasMessageContaining(why);
+  }
+
+  @Test
+  void aBackwardHasNoTurns() throws IOException {
+    Path file = folder.resolve("tuning.json");
+    var turns =
+        new Entry(
+            BACKWARD,
+            GRADIENT.heads(),
+            GRADIENT.tokens(),
+            new Choice("mma", 2, 2),
+            GRADIENT.ratio());
+    Tuning.NONE.with(List.of(FEW, turns)).write(file);
+    assertThatThrownBy(() -> Tuning.read(file))
+        .hasMessageStartingWith(file + " is no tuning file: blocks of a backward take no turns; ")
+        .hasMessageContaining("turns is 1, not 2, in {\"gpu\": ")
+        .hasMessageContaining("\"tokens\": [1024, 2047]");
   }
 
   @Test

@@ -1,15 +1,14 @@
 package io.github.linattn.cli.points;
 
+import io.github.linattn.io.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.stream.Collectors;
-import org.jspecify.annotations.Nullable;
 import tools.jackson.core.JacksonException;
 import tools.jackson.jr.ob.JSON;
 
@@ -44,24 +43,24 @@ public final class PointFile {
   }
 
   private void read(String text) {
-    Content content;
     try {
-      content = json().beanFrom(Content.class, text);
-    } catch (JacksonException | IllegalArgumentException | NullPointerException wrong) {
-      throw notPoints(Objects.requireNonNullElse(wrong.getMessage(), "empty"), wrong);
+      Content content = json().beanFrom(Content.class, text);
+      if (content.schema != SCHEMA) {
+        throw new IllegalArgumentException(
+            "its schema is " + content.schema + ", this is " + SCHEMA);
+      }
+      List<Run> runs = Objects.requireNonNull(content.runs, "it has no runs");
+      for (Point point : Objects.requireNonNull(content.points, "it has no points")) {
+        measured.put(point.problem(), new Measured(point, runs.get(point.run())));
+      }
+    } catch (JacksonException
+        | IllegalArgumentException
+        | IndexOutOfBoundsException
+        | NullPointerException wrong) {
+      String reason = Objects.requireNonNullElse(wrong.getMessage(), "empty");
+      String first = reason.lines().findFirst().orElse("");
+      throw new IllegalArgumentException(path + " holds no points: " + first, wrong);
     }
-    if (content.schema != SCHEMA) {
-      throw notPoints("its schema is " + content.schema + ", this is " + SCHEMA, null);
-    }
-    for (Point point : content.points) {
-      int run = Objects.checkIndex(point.run(), content.runs.size());
-      measured.put(point.problem(), new Measured(point, content.runs.get(run)));
-    }
-  }
-
-  private IllegalArgumentException notPoints(String reason, @Nullable Exception cause) {
-    String first = reason.lines().findFirst().orElse("");
-    return new IllegalArgumentException(path + " holds no points: " + first, cause);
   }
 
   private static JSON json() {
@@ -111,9 +110,7 @@ public final class PointFile {
   private void write() throws IOException {
     Path folder = path.toAbsolutePath().getParent();
     Files.createDirectories(Objects.requireNonNull(folder));
-    Path next = path.resolveSibling(path.getFileName() + ".part");
-    Files.writeString(next, text());
-    Files.move(next, path, StandardCopyOption.ATOMIC_MOVE);
+    WholeFile.write(path, text());
   }
 
   private String text() {

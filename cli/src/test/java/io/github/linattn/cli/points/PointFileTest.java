@@ -112,7 +112,10 @@ class PointFileTest {
           "",
           "[]",
           "{\"schema\": 2, \"runs\": [], \"points\": []}",
+          "{\"schema\": 1}",
+          "{\"schema\": 1, \"runs\": []}",
           "{\"schema\": 1, \"cases\": []}",
+          "{\"schema\": 1, \"runs\": [], \"points\": [" + PointFile.line(full()) + "]}",
           "{\"schema\": 1, \"runs\": [], \"points\": [{\"problem\": {}}]}"
         }) {
       Path path = Files.writeString(folder.resolve("other.json"), text);

@@ -184,6 +184,16 @@ final class LauncherTest {
         .contains(gpu ? "-Dlinattn.architectures=default " : "-Dlinattn.architectures=none ");
   }
 
+  @ParameterizedTest
+  @ValueSource(strings = {"none", "old"})
+  void aJdkThatIsNamedIsNotPassedOver(String name) throws Exception {
+    program("old/bin/java", "echo 'openjdk version \"21.0.5\"' >&2");
+    Path named = folder.resolve(name);
+    String linattn = Native.root().resolve("linattn").toString();
+    Launcher.run(folder, List.of("env", "LINATTN_JAVA_HOME=" + named, linattn, "--version"))
+        .assertMistake(2, "LINATTN_JAVA_HOME=" + named + " is no JDK 22 or newer");
+  }
+
   private void program(String name, String line) throws IOException {
     Path file = folder.resolve(name);
     Files.createDirectories(file.getParent());

@@ -1,0 +1,30 @@
+package io.github.linattn.cli;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+/** The file that an option {@code --out} names. */
+final class OutFile {
+  private OutFile() {}
+
+  /**
+   * Refuses what can't be written or replaced, before there is anything to write.
+   *
+   * @throws CommandFailure if it can't be
+   */
+  static void check(Path file) {
+    Path folder = file.toAbsolutePath().getParent();
+    if (folder == null || Files.isDirectory(file)) {
+      throw CommandFailure.misuse("--out %s is a folder; name a file", file);
+    }
+    if (!Files.isDirectory(folder)) {
+      throw CommandFailure.misuse("--out %s: there is no folder %s", file, folder);
+    }
+    if (!Files.isWritable(folder)) {
+      throw CommandFailure.misuse("--out %s: the folder %s is not writable", file, folder);
+    }
+    if (Files.exists(file) && !Files.isRegularFile(file)) {
+      throw CommandFailure.misuse("--out %s is not a regular file", file);
+    }
+  }
+}
