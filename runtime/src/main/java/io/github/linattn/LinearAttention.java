@@ -164,14 +164,14 @@ public final class LinearAttention {
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void decodeInto(Tensor q, Tensor k, Tensor v, AttentionState state, Tensor o, Tensor g) {
+    TensorShape shape = Checks.present("q", q).shape();
+    if (shape.rank() == 4 && shape.extent(2) != 1) {
+      throw new IllegalArgumentException("a decode step takes one token, got " + shape.extent(2));
+    }
     if (repeated(q, k, v, null, state, o, g, state)) {
       return;
     }
     AttentionInput input = AttentionInput.of(q, k, v).from(Checks.present("state", state));
-    if (input.shape().tokens() != 1) {
-      throw new IllegalArgumentException(
-          "a decode step takes one token, got " + input.shape().tokens());
-    }
     forwardInto(input, o, g, state);
   }
 
@@ -320,9 +320,9 @@ public final class LinearAttention {
   }
 
   /**
-   * What a forward and a backward of this shape would run and take, without running them; the
-   * backward with the state after the last token where the builder keeps it. A backward that this
-   * backend can't do has no steps, and its reason says why.
+   * What a forward and a backward of this shape would run and take, without running them; where the
+   * builder keeps the state after the last token, the forward gives it and the backward has it. A
+   * backward that this backend can't do has no steps, and its reason says why.
    *
    * @throws IllegalArgumentException if the operator and the type don't fit together
    * @throws UnsupportedOperationException if this backend can't do the forward
@@ -332,7 +332,7 @@ public final class LinearAttention {
     Checks.mode(operator, dtype);
     return new Plan(
         backend.name(),
-        backend.engine().planForward(operator, shape, dtype),
+        backend.engine().planForward(operator, shape, dtype, keepState),
         planBackward(shape, dtype));
   }
 

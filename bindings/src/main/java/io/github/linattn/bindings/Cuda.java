@@ -307,7 +307,7 @@ public final class Cuda {
   /** Copies device memory to the host and waits for it. */
   public void copyToHost(
       MemorySegment target, long targetOffset, DeviceMemory source, long sourceOffset, long bytes) {
-    MemorySegment to = Handles.host(target, targetOffset, bytes);
+    MemorySegment to = Handles.writableHost(target, targetOffset, bytes);
     MemorySegment from = source.pointerTo(sourceOffset, bytes);
     copy(to, from, bytes, Direction.TO_HOST);
   }
@@ -323,7 +323,7 @@ public final class Cuda {
       long sourceOffset,
       long bytes,
       CudaStream stream) {
-    MemorySegment to = Handles.host(target, targetOffset, bytes);
+    MemorySegment to = Handles.writableHost(target, targetOffset, bytes);
     MemorySegment from = source.pointerTo(sourceOffset, bytes);
     copyAsync(to, from, bytes, Direction.TO_HOST, stream);
   }

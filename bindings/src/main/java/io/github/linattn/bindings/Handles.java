@@ -39,6 +39,19 @@ final class Handles {
     return usable(segment, "host memory").asSlice(offset, bytes);
   }
 
+  /**
+   * The part of host memory that a copy writes.
+   *
+   * @throws IllegalArgumentException if the segment lies on the Java heap or is read-only
+   * @throws IndexOutOfBoundsException if the range leaves the segment
+   */
+  static MemorySegment writableHost(MemorySegment segment, long offset, long bytes) {
+    if (segment.isReadOnly()) {
+      throw new IllegalArgumentException("host memory is read-only: " + segment);
+    }
+    return host(segment, offset, bytes);
+  }
+
   /** The same number, if an allocation may ask for it. */
   static long positive(long bytes) {
     if (bytes < 1) {

@@ -295,6 +295,9 @@ class CudaTest {
           .isInstanceOf(IndexOutOfBoundsException.class);
       assertThatThrownBy(() -> cuda.copyToHost(host, 0, device, -1, 4))
           .isInstanceOf(IndexOutOfBoundsException.class);
+      assertThatThrownBy(() -> cuda.copyToHost(host.asReadOnly(), 0, device, 0, 16))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("read-only");
       assertThatThrownBy(() -> cuda.copyToDevice(device, 0, heap, 0, 16))
           .isInstanceOf(IllegalArgumentException.class)
           .hasMessageContaining("off the Java heap");

@@ -20,5 +20,12 @@ public final class Copies {
           "a copy needs two tensors of one shape and type without gaps, got %s and %s"
               .formatted(source, target));
     }
+    long bytes = source.shape().elements() * source.dtype().bytes();
+    long apart = Math.abs(source.segment().address() - target.segment().address());
+    if (source.device() == target.device() && apart < bytes) {
+      throw new IllegalArgumentException(
+          "a copy needs memory that does not overlap, got %s and %s, %d bytes apart"
+              .formatted(source, target, apart));
+    }
   }
 }

@@ -99,8 +99,23 @@ public interface Engine extends AutoCloseable {
     return false;
   }
 
-  /** What {@link #forward} would do. */
-  Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype);
+  /**
+   * What {@link #forward} would do.
+   *
+   * @param keepsState whether it would give the state after the last token, too
+   */
+  Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype, boolean keepsState);
+
+  /** Bytes of o and g, and of S, z and u where a forward keeps them. */
+  static long resultBytes(AttentionShape shape, DType dtype, boolean keepsState) {
+    long heads = (long) shape.batch() * shape.keyValueHeads();
+    long d = shape.keyDim();
+    long width = shape.valueDim();
+    long state = keepsState ? heads * (d * width + d + width) * Float.BYTES : 0;
+    return shape.output().elements() * dtype.bytes()
+        + shape.normalizer().elements() * Float.BYTES
+        + state;
+  }
 
   /**
    * What {@link #backward} would do.

@@ -80,12 +80,12 @@ public final class CpuEngine implements Engine {
 
   @Override
   public Stream newStream() {
-    return new CpuStream();
+    return new CpuStream(this);
   }
 
   @Override
   public boolean owns(Stream stream) {
-    return stream instanceof CpuStream;
+    return stream instanceof CpuStream mine && mine.isOf(this);
   }
 
   @Override
@@ -99,9 +99,9 @@ public final class CpuEngine implements Engine {
   }
 
   @Override
-  public Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype) {
-    long results =
-        shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
+  public Plan.Pass planForward(
+      Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
+    long results = Engine.resultBytes(shape, dtype, keepsState);
     String step = operator.causal() ? "recurrence over tokens" : "whole sums, then every query";
     return new Plan.Pass(List.of(step(step, shape)), results, scratchBytes(shape));
   }

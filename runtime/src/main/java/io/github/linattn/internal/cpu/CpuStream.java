@@ -8,6 +8,15 @@ import io.github.linattn.internal.Copies;
 
 /** A queue whose work is done when it is queued. */
 final class CpuStream implements Stream {
+  private final CpuEngine owner;
+
+  CpuStream(CpuEngine owner) {
+    this.owner = owner;
+  }
+
+  boolean isOf(CpuEngine engine) {
+    return owner == engine;
+  }
 
   private record Instant(long nanos) implements Event {
     @Override

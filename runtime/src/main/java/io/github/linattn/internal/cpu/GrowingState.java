@@ -10,7 +10,7 @@ final class GrowingState {
    * Tokens between, for each of the columns that a product with the state averages over: what the
    * roundings of so many tokens come to in it does not depend on the number of columns.
    */
-  private static final int TOKENS_PER_COLUMN = 32;
+  private static final int TOKENS_PER_COLUMN = 64;
 
   private final MatrixKernel kernel;
   private final OuterSum sums;

@@ -162,9 +162,9 @@ final class ChunkedCalls {
     if (tickets == null || tickets.byteSize() < bytes) {
       Arena owner = Arena.ofShared();
       kept.add(owner);
-      Cuda cuda = queue.device().enter();
-      tickets = cuda.allocate(owner, bytes);
-      cuda.fillAsync(tickets, 0, (byte) 0, tickets.byteSize(), queue.stream());
+      DeviceMemory fresh = queue.device().enter().allocate(owner, bytes);
+      queue.constants().clear(fresh); // now, also where this call is only captured
+      tickets = fresh;
     }
     return tickets.address();
   }

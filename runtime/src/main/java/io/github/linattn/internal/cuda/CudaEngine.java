@@ -278,7 +278,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public boolean owns(Stream stream) {
-    return stream instanceof CudaQueue queue && queue.device().equals(device);
+    return stream instanceof CudaQueue queue && queue.isOf(leaks);
   }
 
   @Override
@@ -453,11 +453,12 @@ public final class CudaEngine implements Engine {
   }
 
   @Override
-  public Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype) {
-    long results =
-        shape.output().elements() * dtype.bytes() + shape.normalizer().elements() * Float.BYTES;
+  public Plan.Pass planForward(
+      Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
+    long results = Engine.resultBytes(shape, dtype, keepsState);
     Question question =
-        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize());
+        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
+            .keeping(keepsState);
     Optional<ForwardPlan> plan = plan(question);
     if (plan.isPresent()) {
       ForwardPlan chosen = plan.get();

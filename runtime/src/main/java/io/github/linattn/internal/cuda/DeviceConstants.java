@@ -73,6 +73,13 @@ final class DeviceConstants {
     return address;
   }
 
+  /** Fills memory with zeros, which are there when this returns. */
+  void clear(DeviceMemory memory) {
+    Cuda cuda = device.enter();
+    cuda.fillAsync(memory, 0, (byte) 0, memory.byteSize(), uploads);
+    cuda.synchronize(uploads);
+  }
+
   private DeviceMemory newBlock(Cuda cuda, long bytes) {
     DeviceMemory fresh = cuda.allocate(blocks, bytes);
     used = 0;

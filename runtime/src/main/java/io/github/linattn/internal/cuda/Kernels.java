@@ -123,7 +123,10 @@ final class Kernels {
   private Found search(Key key) {
     for (BuiltKernels source : sources) {
       Optional<KernelEntry> entry =
-          source.manifest().find(key.operation, Family.PAPER, key.headDim, ElementType.F32);
+          source
+              .manifest()
+              .find(key.operation, Family.PAPER, key.headDim, ElementType.F32)
+              .filter(kernel -> kernel.runsOn(capability));
       if (entry.isPresent()) {
         return new Found(source, entry.get());
       }

@@ -63,6 +63,23 @@ record Question(
     return new Question(shape, dtype, mode, causal, normalize, null, false, false, false, true);
   }
 
+  /** The same of a forward that gives the state after the last token, or does not. */
+  Question keeping(boolean state) {
+    return new Question(
+        shape,
+        dtype,
+        mode,
+        causal,
+        normalize,
+        packing,
+        initialState,
+        state,
+        inPlace,
+        tensorMaps,
+        sumsSlope,
+        lastState);
+  }
+
   /** The same of a backward. */
   Question ofBackward(boolean slopeIsSummed, boolean stateIsAtHand) {
     return new Question(

@@ -1054,6 +1054,28 @@ final class BadInputTest {
         });
     add(
         list,
+        "a stream's copy within a tensor",
+        ARGUMENT,
+        "a copy needs memory that does not overlap",
+        f -> {
+          Tensor x = f.tensor(6, 16);
+          try (Stream stream = f.cpu.newStream()) {
+            stream.copy(x.sliced(0, 0, 5), x.sliced(0, 1, 5));
+          }
+        });
+    add(
+        list,
+        "a stream of another backend",
+        ARGUMENT,
+        "the stream belongs to another backend than",
+        f -> {
+          try (Backend other = Backend.cpu(2);
+              Stream stream = other.newStream()) {
+            LinearAttention.builder().on(f.cpu, stream);
+          }
+        });
+    add(
+        list,
         "a closed backend",
         IllegalStateException.class,
         "the backend cpu is closed; see the cause for where",

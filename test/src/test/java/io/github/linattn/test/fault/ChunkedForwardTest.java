@@ -288,6 +288,9 @@ final class ChunkedForwardTest extends OnFakeKernels {
       assertThat(attention.plan(square, DType.F32).describe())
           .contains(pass.reason())
           .contains(" µs: ");
+      var keeping = LinearAttention.builder().keepState(true).on(gpu);
+      assertThat(keeping.plan(square, DType.F32).forward().resultBytes())
+          .isEqualTo(pass.resultBytes() + 64L * (D * D + 2 * D) * Float.BYTES);
     }
   }
 
