@@ -50,6 +50,8 @@ public final class Backend implements AutoCloseable {
    * One NVIDIA GPU. Never falls back.
    *
    * @throws NoGpuException if there is no usable GPU; says why, what was tried and the cure
+   * @throws IllegalArgumentException if there is no GPU of this ordinal, or if a folder of kernels,
+   *     a tuning file or a family of kernels that properties or the environment name is none
    */
   public static Backend cuda(int ordinal) {
     Engine engine = CudaEngine.open(ordinal);
@@ -61,7 +63,12 @@ public final class Backend implements AutoCloseable {
     }
   }
 
-  /** GPU 0 if it is usable, else the CPU; {@link #fallbackReason} and one log line then say why. */
+  /**
+   * GPU 0 if it is usable, else the CPU; {@link #fallbackReason} and one log line then say why.
+   *
+   * @throws IllegalArgumentException if GPU 0 is usable, and what properties or the environment
+   *     name for it is wrong, as for {@link #cuda}: a mistake, for which the CPU is no answer
+   */
   public static Backend auto() {
     String reason;
     try {
@@ -124,6 +131,8 @@ public final class Backend implements AutoCloseable {
    * caller's and must outlive the tensor.
    *
    * @throws UnsupportedOperationException if this backend is the CPU
+   * @throws IllegalArgumentException if the memory is on the Java heap, one thread's own or shorter
+   *     than the shape
    */
   public Tensor pin(MemorySegment memory, DType dtype, TensorShape shape) {
     return Tensor.over(engine().pin(pinnable(memory, dtype, shape)), dtype, shape);
@@ -140,6 +149,7 @@ public final class Backend implements AutoCloseable {
    * the tensor.
    *
    * @throws UnsupportedOperationException if this backend is the CPU
+   * @throws IllegalArgumentException if CUDA knows the address as no memory of this GPU
    */
   public Tensor wrapDeviceMemory(long address, DType dtype, TensorShape shape) {
     long bytes = Tensor.bytesOf(dtype, shape);

@@ -19,6 +19,8 @@ public interface Stream extends AutoCloseable {
    * Queues a copy of all elements. Between host and device the host side is {@link
    * MemoryKind#PINNED}; both tensors have no gaps, the same shape and the same type, and stay open
    * until the copy is done.
+   *
+   * @throws IllegalArgumentException if they differ, have gaps, overlap or are out of reach
    */
   void copy(Tensor source, Tensor target);
 
@@ -26,6 +28,10 @@ public interface Stream extends AutoCloseable {
    * Notes what {@code work} queues here instead of doing it. Calls that wait, and copies of memory
    * that is not pinned, fail inside; meanwhile so do those of other threads that wait for the whole
    * device, as freeing its memory and copies to and from arrays do.
+   *
+   * <p>A graph repeats what was queued, with the numbers of that time. That of a call that moves a
+   * state on, as {@link LinearAttention#decodeInto} does, is right once, unless every a is 0: each
+   * further launch moves S, z and u, but counts the tokens before it as the first did.
    *
    * @throws UnsupportedOperationException if this is a stream of the CPU
    */

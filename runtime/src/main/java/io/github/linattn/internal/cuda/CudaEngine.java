@@ -356,7 +356,7 @@ public final class CudaEngine implements Engine {
   }
 
   private void runChunked(ForwardCall call, ForwardPlan plan) {
-    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
+    CudaQueue queue = CudaQueue.open(call.stream());
     synchronized (queue) {
       try {
         device.enter();
@@ -425,7 +425,7 @@ public final class CudaEngine implements Engine {
   }
 
   private void runChunked(BackwardCall call, GradientPlan plan) {
-    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
+    CudaQueue queue = CudaQueue.open(call.stream());
     synchronized (queue) {
       try {
         device.enter();
@@ -442,7 +442,7 @@ public final class CudaEngine implements Engine {
       AttentionInput input,
       Stream stream,
       Consumer<PaperPass> launches) {
-    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
+    CudaQueue queue = CudaQueue.open(stream);
     synchronized (queue) {
       try (PaperPass pass = new PaperPass(kernels, queue, operator, input)) {
         launches.accept(pass);

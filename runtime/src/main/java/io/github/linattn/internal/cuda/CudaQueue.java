@@ -39,7 +39,7 @@ final class CudaQueue implements Stream {
   private @Nullable TensorMapWriter tensorMaps;
   private boolean graphs;
   private boolean capturing;
-  private boolean closed;
+  private @Nullable Throwable closedAt;
 
   CudaQueue(Device device, Leaks leaks) {
     this.device = device;
@@ -160,7 +160,23 @@ final class CudaQueue implements Stream {
 
   /** Whether it can take work. */
   boolean isOpen() {
-    return !closed;
+    return closedAt == null;
+  }
+
+  /**
+   * One of the engine's own: the API has asked {@code owns()}.
+   *
+   * @throws IllegalStateException if it is closed, with where
+   */
+  static CudaQueue open(Stream stream) {
+    CudaQueue queue = (CudaQueue) stream;
+    synchronized (queue) {
+      if (queue.closedAt != null) {
+        throw new IllegalStateException(
+            "the stream is closed; see the cause for where", queue.closedAt);
+      }
+    }
+    return queue;
   }
 
   /** Whether a graph may hold addresses of this queue's memory. */
@@ -230,7 +246,7 @@ final class CudaQueue implements Stream {
         }
         try {
           device.enter();
-          if (!closed) {
+          if (closedAt == null) {
             synchronize();
           }
         } finally {
@@ -317,10 +333,10 @@ final class CudaQueue implements Stream {
   @Override
   public void close() {
     synchronized (this) {
-      if (closed) {
+      if (closedAt != null) {
         return;
       }
-      closed = true;
+      closedAt = new Throwable("closed here");
     }
     try {
       synchronize();

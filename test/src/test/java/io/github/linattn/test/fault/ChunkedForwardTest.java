@@ -176,6 +176,36 @@ final class ChunkedForwardTest extends OnFakeKernels {
   }
 
   @Test
+  void aClosedStreamIsToldWithWhere() {
+    try (Fixture f = new Fixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
+      Stream stream = f.gpu.newStream();
+      LinearAttention attention = LinearAttention.builder().on(f.gpu, stream);
+      stream.close();
+      long launches = cudart.launches();
+      assertThatThrownBy(() -> attention.forwardInto(f.q, f.k, f.v, f.o, f.g))
+          .isInstanceOf(IllegalStateException.class)
+          .hasMessageContaining("the stream is closed")
+          .cause()
+          .hasMessage("closed here");
+      assertThat(cudart.launches()).isEqualTo(launches);
+    }
+  }
+
+  /** Breaks when the same tensors, known from a forward of many tokens, pass for a step. */
+  @Test
+  void aStepOfDecodingTakesOneTokenWhateverWasCalledBefore() {
+    try (Fixture f = new Fixture(AttentionShape.of(1, 2, 100, D), DType.BF16);
+        AttentionState state = f.gpu.newState(f.input().shape(), 1)) {
+      LinearAttention attention = LinearAttention.builder().on(f.gpu);
+      attention.forwardInto(f.input().from(state), f.o, f.g, state);
+      assertThatThrownBy(() -> attention.decodeInto(f.q, f.k, f.v, state, f.o, f.g))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("a decode step takes one token, got 100");
+      assertThat(state.count(0)).isEqualTo(100);
+    }
+  }
+
+  @Test
   void blocksTakeTurnsAndSumsHaveItemsOfTheirOwn() {
     try (Fixture f = new Fixture(AttentionShape.of(1, 32, 1000, 64), DType.BF16)) {
       System.setProperty("linattn.plan", "wgmma*2");
