@@ -26,6 +26,7 @@ final class ModuleDirectionTest {
   private static final String KERNELGEN = "io.github.linattn.kernelgen..";
   private static final String KERNELS = "io.github.linattn.kernels..";
   private static final String CLI = "io.github.linattn.cli..";
+  private static final String FILES = "io.github.linattn.io";
   private static final String POINTS = "io.github.linattn.cli.points..";
   private static final String FIGURES = "io.github.linattn.cli.figures..";
   private static final String[] RUNTIME = {
@@ -144,7 +145,7 @@ final class ModuleDirectionTest {
 
   @Test
   void pointsAndFiguresKnowNothingOfMeasuring() {
-    mayUse(new String[] {POINTS});
+    mayUse(new String[] {POINTS}, FILES);
     mayUse(new String[] {FIGURES}, POINTS);
   }
 
