@@ -278,7 +278,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public boolean owns(Stream stream) {
-    return stream instanceof CudaQueue queue && queue.isOf(leaks);
+    return stream instanceof CudaQueue queue && queue.device() == device; // one for each engine
   }
 
   @Override

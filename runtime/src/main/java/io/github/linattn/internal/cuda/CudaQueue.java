@@ -59,11 +59,6 @@ final class CudaQueue implements Stream {
     return device;
   }
 
-  /** Whether it is a stream of the engine that has these leaks. */
-  boolean isOf(Leaks engine) {
-    return leaks == engine;
-  }
-
   CudaStream stream() {
     return stream;
   }

@@ -176,6 +176,19 @@ final class ChunkedForwardTest extends OnFakeKernels {
   }
 
   @Test
+  void aStreamOfAnotherBackendOfTheSameGpuIsRefused() {
+    try (Backend gpu = Backend.cuda(0);
+        Backend other = Backend.cuda(0);
+        Stream own = gpu.newStream();
+        Stream foreign = other.newStream()) {
+      LinearAttention.builder().on(gpu, own);
+      assertThatThrownBy(() -> LinearAttention.builder().on(gpu, foreign))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("the stream belongs to another backend than cuda:0");
+    }
+  }
+
+  @Test
   void aClosedStreamIsToldWithWhere() {
     try (Fixture f = new Fixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
       Stream stream = f.gpu.newStream();
