@@ -67,12 +67,18 @@ public final class KernelCache {
    * says, else {@code linattn} in XDG_CACHE_HOME or in {@code ~/.cache}.
    */
   public static KernelCache ofUser() {
-    return new KernelCache(
-        Stream.of(System.getProperty(PROPERTY, ""), environment(VARIABLE))
-            .filter(named -> !named.isBlank())
-            .map(Path::of)
-            .findFirst()
-            .orElseGet(KernelCache::usualFolder));
+    return new KernelCache(named().map(Path::of).orElseGet(KernelCache::usualFolder));
+  }
+
+  /** Whether the property or the variable names the folder of the user. */
+  public static boolean isNamed() {
+    return named().isPresent();
+  }
+
+  private static Optional<String> named() {
+    return Stream.of(System.getProperty(PROPERTY, ""), environment(VARIABLE))
+        .filter(each -> !each.isBlank())
+        .findFirst();
   }
 
   private static Path usualFolder() {
@@ -112,7 +118,7 @@ public final class KernelCache {
   }
 
   private List<Path> files() throws IOException {
-    if (!Files.isDirectory(folder)) {
+    if (Files.notExists(folder)) {
       return List.of();
     }
     record Dated(Path file, long millis) {}

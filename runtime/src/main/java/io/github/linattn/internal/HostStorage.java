@@ -51,4 +51,9 @@ public final class HostStorage extends Storage {
       owned.close();
     }
   }
+
+  @Override
+  protected boolean isFreed() {
+    return owned != null && !owned.scope().isAlive();
+  }
 }

@@ -52,8 +52,11 @@ public abstract class Storage implements AutoCloseable {
   /** Copies bytes into this memory and returns when they have arrived. */
   public abstract void write(long offset, MemorySegment source);
 
-  /** Frees the memory; called again only after it has thrown. */
+  /** Frees the memory; may have done so where it throws. */
   protected abstract void free();
+
+  /** Whether nothing is left for {@link #free} to do. */
+  protected abstract boolean isFreed();
 
   /** Whether it is open and the memory alive, which may be the caller's. */
   public final synchronized boolean isAlive() {
@@ -87,8 +90,12 @@ public abstract class Storage implements AutoCloseable {
       free();
       claim.end();
     } catch (RuntimeException | Error e) {
-      synchronized (this) {
-        closedAt = null; // somebody may still hold the memory: closing can be tried again
+      if (!isFreed()) {
+        synchronized (this) {
+          closedAt = null; // somebody holds the memory: closing can be tried again
+        }
+      } else {
+        claim.end();
       }
       throw e;
     }

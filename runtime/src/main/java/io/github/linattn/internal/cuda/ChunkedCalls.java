@@ -6,8 +6,8 @@ import io.github.linattn.Gradients;
 import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
-import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.DeviceMemory;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
@@ -31,11 +31,12 @@ final class ChunkedCalls {
   private final List<ChunkedCall> forwards = new ArrayList<>();
   private final List<GradientCall> backwards = new ArrayList<>();
 
-  /** Of memory that stays until the end, because graphs may use it: old workspaces and tickets. */
-  private final List<Arena> kept = new ArrayList<>();
+  /** Of memory that has become too small and that open graphs may use. */
+  private final List<Arena> retired = new ArrayList<>();
 
   private Arena workspaceOwner = Arena.ofShared();
   private @Nullable DeviceMemory workspace;
+  private Arena ticketsOwner = Arena.ofShared();
   private @Nullable DeviceMemory tickets;
 
   ChunkedCalls(CudaQueue queue, Arena owner) {
@@ -136,21 +137,39 @@ final class ChunkedCalls {
     if (workspace != null && workspace.byteSize() >= bytes) {
       return workspace.address();
     }
-    Cuda cuda = queue.device().enter();
     clear();
-    if (workspace != null) {
-      DeviceMemory small = workspace;
-      workspace = null;
-      if (queue.hasGraphs()) {
-        kept.add(workspaceOwner);
-      } else {
-        cuda.synchronize(queue.stream());
-        workspaceOwner.close();
-      }
-      workspaceOwner = Arena.ofShared();
-      return grow(cuda, Math.max(bytes, Math.min(2 * small.byteSize(), 2 * bytes)));
+    DeviceMemory small = workspace;
+    if (small == null) {
+      return grow(bytes);
     }
-    return grow(cuda, bytes);
+    Arena owner = workspaceOwner;
+    workspace = null;
+    workspaceOwner = Arena.ofShared();
+    retire(owner);
+    long ahead = Math.max(bytes, Math.min(2 * small.byteSize(), 2 * bytes));
+    try {
+      return grow(ahead);
+    } catch (CudaOutOfMemoryException e) {
+      if (ahead == bytes) {
+        throw e;
+      }
+      return grow(bytes);
+    }
+  }
+
+  /** Frees memory that no later call uses: now, or with what else graphs hold once they close. */
+  private void retire(Arena owner) {
+    retired.add(owner);
+    if (!queue.hasGraphs()) {
+      queue.device().enter().synchronize(queue.stream());
+      freeRetired();
+    }
+  }
+
+  private void freeRetired() {
+    while (!retired.isEmpty()) {
+      retired.removeLast().close();
+    }
   }
 
   /** Enough for the blocks of a step of decoding; 0 for other plans. */
@@ -160,17 +179,22 @@ final class ChunkedCalls {
     }
     long bytes = (long) plan.steps().getFirst().blocks() * TICKET_BYTES;
     if (tickets == null || tickets.byteSize() < bytes) {
-      Arena owner = Arena.ofShared();
-      kept.add(owner);
-      DeviceMemory fresh = queue.device().enter().allocate(owner, bytes);
+      if (tickets != null) {
+        Arena owner = ticketsOwner;
+        clear();
+        tickets = null;
+        ticketsOwner = Arena.ofShared();
+        retire(owner);
+      }
+      DeviceMemory fresh = queue.device().enter().allocate(ticketsOwner, bytes);
       queue.constants().clear(fresh); // now, also where this call is only captured
       tickets = fresh;
     }
     return tickets.address();
   }
 
-  private long grow(Cuda cuda, long bytes) {
-    DeviceMemory fresh = cuda.allocate(workspaceOwner, bytes);
+  private long grow(long bytes) {
+    DeviceMemory fresh = queue.device().enter().allocate(workspaceOwner, bytes);
     workspace = fresh;
     return fresh.address();
   }
@@ -183,7 +207,8 @@ final class ChunkedCalls {
   /** Frees the workspace; the stream has done its work. */
   void close() {
     clear();
-    kept.forEach(Arena::close);
+    freeRetired();
     workspaceOwner.close();
+    ticketsOwner.close();
   }
 }

@@ -26,7 +26,6 @@ import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.Storage;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.kernelgen.Family;
-import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernels.BuiltKernels;
 import io.github.linattn.kernels.KernelCache;
@@ -45,6 +44,8 @@ import org.jspecify.annotations.Nullable;
 
 /** Linear attention on one GPU with the kernels that were built. */
 public final class CudaEngine implements Engine {
+  private static final System.Logger LOG = System.getLogger(CudaEngine.class.getName());
+
   /** Folders of generated kernels, searched before those shipped; separated as a class path. */
   public static final String KERNEL_FOLDERS_VARIABLE = "LINATTN_KERNELS";
 
@@ -166,16 +167,31 @@ public final class CudaEngine implements Engine {
     } catch (IOException e) {
       throw new IllegalStateException("the kernels module is damaged: " + e.getMessage(), e);
     }
+    sources.addAll(cachedKernels());
+    return List.copyOf(sources);
+  }
+
+  /** A folder that nobody named is no reason to do without a GPU. */
+  private static List<BuiltKernels> cachedKernels() {
     KernelCache cache = KernelCache.ofUser();
     try {
-      sources.addAll(cache.kernels());
+      return cache.kernels();
     } catch (IOException e) {
-      throw new IllegalArgumentException(
-          "can't read the kernel cache %s, which %s names otherwise: %s"
-              .formatted(cache.folder(), KernelCache.VARIABLE, e.getMessage()),
-          e);
+      if (KernelCache.isNamed()) {
+        throw new IllegalArgumentException(
+            "can't read the kernel cache %s, which %s or %s names: %s"
+                .formatted(cache.folder(), KernelCache.VARIABLE, KernelCache.PROPERTY, e),
+            e);
+      }
+      LOG.log(
+          System.Logger.Level.WARNING,
+          "kernels that were compiled on demand are not used, since {0} can''t be read: {1}; {2}"
+              + " names another folder",
+          cache.folder(),
+          e,
+          KernelCache.VARIABLE);
+      return List.of();
     }
-    return List.copyOf(sources);
   }
 
   private static BuiltKernels kernelsOf(String folder) {
@@ -183,8 +199,8 @@ public final class CudaEngine implements Engine {
       return BuiltKernels.load(Path.of(folder));
     } catch (IOException | IllegalArgumentException e) {
       throw new IllegalArgumentException(
-          "%s names %s, which holds no kernels that 'linattn generate' wrote: %s"
-              .formatted(KERNEL_FOLDERS_VARIABLE, folder, e.getMessage()),
+          "%s or %s names %s, which holds no kernels that 'linattn generate' wrote: %s"
+              .formatted(KERNEL_FOLDERS_VARIABLE, KERNEL_FOLDERS_PROPERTY, folder, e.getMessage()),
           e);
     }
   }
@@ -309,8 +325,10 @@ public final class CudaEngine implements Engine {
    * @param operation of a kernel that the pass needs in either family
    */
   private void requirePaper(Question question, Operation operation, Runnable support) {
+    boolean suitsPaper = false;
     try {
       support.run();
+      suitsPaper = true;
       kernels.entry(operation, question.shape().keyDim());
     } catch (UnsupportedOperationException refused) {
       SortedSet<Integer> built = kernels.chunkedHeadDims(operation, question.element());
@@ -321,10 +339,9 @@ public final class CudaEngine implements Engine {
       boolean backward = operation == Operation.QUERY_GRADIENT;
       int headDim = backward && !built.contains(valueDim) ? valueDim : question.shape().keyDim();
       String cure =
-          headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM
-              ? "The cuda backend reaches head dimension %d; the cpu backend does it"
-                  .formatted(KernelSpec.MAX_CHUNKED_HEAD_DIM)
-              : "'linattn generate --head-dim %d' builds it".formatted(headDim);
+          kernels.canBeBuilt(operation, headDim, question.element(), suitsPaper)
+              ? "'linattn generate --head-dim %d' builds it".formatted(headDim)
+              : "None is made for %s; the cpu backend does it".formatted(device.architecture());
       throw new UnsupportedOperationException(
           "no CUDA kernel for a %s of %s with head dimension %d; built: %s. %s"
               .formatted(backward ? "backward" : "forward", question.dtype(), headDim, built, cure),

@@ -37,7 +37,7 @@ final class CudaQueue implements Stream {
   private @Nullable DeviceConstants constants;
   private @Nullable DeviceLists lists;
   private @Nullable TensorMapWriter tensorMaps;
-  private boolean graphs;
+  private int graphs;
   private boolean capturing;
   private @Nullable Throwable closedAt;
 
@@ -174,9 +174,9 @@ final class CudaQueue implements Stream {
     return queue;
   }
 
-  /** Whether a graph may hold addresses of this queue's memory. */
+  /** Whether a graph that is open may hold addresses of this queue's memory. */
   boolean hasGraphs() {
-    return graphs;
+    return graphs > 0;
   }
 
   @Override
@@ -188,7 +188,7 @@ final class CudaQueue implements Stream {
       Cuda cuda = device.enter();
       cuda.beginCapture(stream);
       capturing = true;
-      graphs = true;
+      graphs++;
       Arena owner = Arena.ofShared();
       try {
         try {
@@ -201,6 +201,7 @@ final class CudaQueue implements Stream {
         }
         return new Captured(owner, device.enter().endCapture(owner, stream));
       } catch (RuntimeException | Error e) {
+        graphs--;
         owner.close();
         throw e;
       }
@@ -245,6 +246,7 @@ final class CudaQueue implements Stream {
             synchronize();
           }
         } finally {
+          graphs--;
           owner.close();
           claim.end();
         }

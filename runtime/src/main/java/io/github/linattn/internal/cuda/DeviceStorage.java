@@ -93,4 +93,9 @@ final class DeviceStorage extends Storage {
   protected void free() {
     device.endAfterWork(arena);
   }
+
+  @Override
+  protected boolean isFreed() {
+    return !arena.scope().isAlive();
+  }
 }

@@ -4,6 +4,7 @@ import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.CudaKernel;
 import io.github.linattn.bindings.CudaModule;
 import io.github.linattn.bindings.DeviceAttribute;
+import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelEntry;
@@ -20,6 +21,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.SortedSet;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
@@ -112,6 +114,24 @@ final class Kernels {
    */
   KernelEntry entry(Operation operation, int headDim) {
     return find(new Key(operation, headDim)).entry();
+  }
+
+  /**
+   * Whether 'linattn generate' makes such a kernel for this GPU.
+   *
+   * @param paper whether one of the family {@code paper} would do
+   */
+  boolean canBeBuilt(Operation operation, int headDim, ElementType element, boolean paper) {
+    try {
+      return Catalogue.forHeadDim(headDim, OptionalInt.empty(), Catalogue.allArchitectures())
+          .stream()
+          .filter(spec -> spec.operation() == operation && spec.elementType() == element)
+          .filter(spec -> spec.family() == Family.CHUNKED || paper)
+          .flatMap(spec -> spec.architectures().stream())
+          .anyMatch(architecture -> architecture.runsOn(capability));
+    } catch (IllegalArgumentException e) {
+      return false; // no width of rows that a kernel has
+    }
   }
 
   private record Found(BuiltKernels source, KernelEntry entry) {}

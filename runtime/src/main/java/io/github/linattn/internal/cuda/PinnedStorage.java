@@ -78,4 +78,9 @@ final class PinnedStorage extends Storage {
   protected void free() {
     device.endAfterWork(arena);
   }
+
+  @Override
+  protected boolean isFreed() {
+    return !arena.scope().isAlive();
+  }
 }

@@ -609,6 +609,11 @@ final class ChunkedBackwardTest extends OnFakeKernels {
           .hasMessageContaining("built: [32, 64, 96, 128, 192, 256]")
           .hasMessageContaining("linattn generate --head-dim 48");
     }
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 64, 320), DType.BF16)) {
+      assertThatThrownBy(() -> f.backward(linear()))
+          .isInstanceOf(UnsupportedOperationException.class)
+          .hasMessageContaining("None is made for sm_90; the cpu backend does it");
+    }
     assertThat(cudart.launches()).isZero();
   }
 }

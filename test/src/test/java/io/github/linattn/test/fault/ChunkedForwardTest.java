@@ -33,6 +33,7 @@ import org.junit.jupiter.api.Test;
  */
 final class ChunkedForwardTest extends OnFakeKernels {
   private static final int ILLEGAL_ADDRESS = 700;
+  private static final int OUT_OF_MEMORY = 2;
   private static final Pattern RELEASE = Pattern.compile("Free|Destroy|Unload|Unregister");
   private static final int D = FakeKernels.HEAD_DIM;
   private static final StructLayout CHUNKED = ChunkedStructs.CHUNKED;
@@ -285,6 +286,73 @@ final class ChunkedForwardTest extends OnFakeKernels {
       }
       assertThat(cudart.launches()).isEqualTo(80 * 2 * 2);
       tensors.forEach(Tensor::close);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  /** Forwards of one stream in segments of 1024 tokens, each of which needs memory for a state. */
+  private static final class Growing implements AutoCloseable {
+    private final Fixture f = new Fixture(AttentionShape.of(1, 1, 1 << 16, D), DType.BF16);
+    final Stream stream = f.gpu.newStream();
+    private final LinearAttention attention = LinearAttention.builder().on(f.gpu, stream);
+
+    Growing() {
+      System.setProperty("linattn.plan", "wgmma:1024");
+    }
+
+    void run(int segments) {
+      int tokens = 1024 * segments;
+      attention.forwardInto(
+          f.q.sliced(2, 0, tokens),
+          f.k.sliced(2, 0, tokens),
+          f.v.sliced(2, 0, tokens),
+          f.o.sliced(2, 0, tokens),
+          f.g.sliced(2, 0, tokens));
+    }
+
+    @Override
+    public void close() {
+      System.clearProperty("linattn.plan");
+      stream.close();
+      f.close();
+    }
+  }
+
+  @Test
+  void aWorkspaceThatOnlyAClosedGraphHeldIsFreed() {
+    try (Growing growing = new Growing()) {
+      Graph graph = growing.stream.capture(() -> growing.run(8));
+      long ofSmall = cudart.live();
+      growing.run(12);
+      assertThat(cudart.live()).as("the graph holds the first").isEqualTo(ofSmall + 1);
+      graph.close();
+      long withoutGraph = cudart.live();
+      growing.run(64);
+      assertThat(cudart.live()).as("one for two").isEqualTo(withoutGraph - 1);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void aWorkspaceThatFitsOnlyJustIsTaken() {
+    long allocation;
+    try (Growing growing = new Growing()) {
+      growing.run(8);
+      long before = cudart.calls();
+      growing.run(12);
+      allocation = before;
+      while (!cudart.call(allocation).equals("cudaMalloc")) {
+        allocation++;
+      }
+      allocation += 1 - before;
+    }
+    reset();
+    try (Growing growing = new Growing()) {
+      growing.run(8);
+      long bytes = cudart.deviceBytes();
+      cudart.failAt(allocation, OUT_OF_MEMORY);
+      growing.run(12);
+      assertThat(cudart.deviceBytes()).isGreaterThan(bytes);
     }
     assertThat(cudart.live()).isZero();
   }

@@ -1,6 +1,7 @@
 package io.github.linattn.test.fault;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.catchThrowable;
 
 import io.github.linattn.AttentionInput;
@@ -72,6 +73,26 @@ final class FaultInjectionTest {
         next.state().orElseThrow().s().toFloats();
       }
     }
+  }
+
+  @Test
+  void aTensorThatWasFreedThoughWaitingFailedIsClosed() {
+    cudart.reset();
+    try (Backend gpu = Backend.cuda(0)) {
+      Tensor tensor = gpu.allocate(DType.F32, SHAPE.q());
+      long before = cudart.calls();
+      cudart.failAt(2, ILLEGAL_ADDRESS); // behind cudaSetDevice
+      assertThatThrownBy(tensor::close).isInstanceOf(CudaException.class);
+      assertThat(cudart.call(before + 1)).isEqualTo("cudaDeviceSynchronize");
+      cudart.failAt(0, 0);
+      assertThatThrownBy(tensor::toFloats)
+          .isInstanceOf(IllegalStateException.class)
+          .hasMessageContaining("is closed");
+      long calls = cudart.calls();
+      tensor.close();
+      assertThat(cudart.calls()).isEqualTo(calls);
+    }
+    assertThat(cudart.live()).isZero();
   }
 
   @Test
