@@ -7,7 +7,9 @@ import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.Mode;
 import io.github.linattn.Tensor;
+import io.github.linattn.reference.ErrorBudget;
 import io.github.linattn.reference.Reference;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.Results;
@@ -24,6 +26,7 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.TestInstance;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -433,19 +436,17 @@ abstract class PropertyContract {
   @ParameterizedTest
   @MethodSource("subjects")
   void gradientsAndStatesSatisfyTheIdentitiesOfScaling(Subject subject) {
-    List<Case> problems =
+    List<Case.Builder> builders =
         List.of(
-            Case.of("scaling", AttentionShape.of(1, 1, 333, D)).build(),
+            Case.of("scaling", AttentionShape.of(1, 1, 333, D)),
             Case.of("scaling through states", AttentionShape.of(1, 1, 333, D))
                 .coefficients(0.75f, 0.5f)
                 .afterTokens(50)
-                .throughStates()
-                .build(),
+                .throughStates(),
             Case.of("scaling of a group", new AttentionShape(1, 3, 1, 200, D, 48))
                 .afterTokens(9)
-                .throughStates()
-                .build());
-    for (Case problem : problems) {
+                .throughStates());
+    for (Case problem : builders.stream().flatMap(PropertyContract::inEveryMode).toList()) {
       if (!subject.does(problem)) {
         Refusals.assertRefused(problem, subject);
         continue;
@@ -477,10 +478,18 @@ abstract class PropertyContract {
           addAlong(values, start.u(), first.du(), 1);
         }
       }
-      assertSame(problem + ": Σ q·dq, b db", queries, slope);
-      assertSame(problem + ": Σ q·dq, Σ k·dk", queries, keys);
-      assertSame(problem + ": Σ o·dO, Σ v·dv", along(problem.dO, results.o()), values);
+      assertSame(problem, "Σ q·dq, b db", queries, slope);
+      assertSame(problem, "Σ q·dq, Σ k·dk", queries, keys);
+      assertSame(problem, "Σ o·dO, Σ v·dv", along(problem.dO, results.o()), values);
     }
+  }
+
+  private static Stream<Case> inEveryMode(Case.Builder builder) {
+    return Arrays.stream(DType.values())
+        .flatMap(
+            dtype ->
+                Arrays.stream(dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT})
+                    .map(mode -> builder.dtype(dtype).mode(mode).build()));
   }
 
   private static double[] along(float[] x, float[] y) {
@@ -500,10 +509,13 @@ abstract class PropertyContract {
     sum[1] += Math.abs(term);
   }
 
-  /** Equal but for fp32 errors of the terms. */
-  private static void assertSame(String what, double[] x, double[] y) {
-    assertThat(Math.abs(x[0] - y[0]) <= Tolerance.computed(1) * (x[1] + y[1]))
-        .as("%s: %.9g and %.9g, terms of %.3g%s", what, x[0], y[0], x[1] + y[1], Seeds.replay())
+  /** Equal but for the errors that the terms may have. */
+  private static void assertSame(Case problem, String what, double[] x, double[] y) {
+    double bound = ErrorBudget.ofGradients(problem.dtype, problem.mode) * (x[1] + y[1]);
+    assertThat(Math.abs(x[0] - y[0]) <= bound)
+        .as(
+            "%s in %s, %s: %s is %.9g and %.9g, terms of %.3g%s",
+            problem, problem.dtype, problem.mode, what, x[0], y[0], x[1] + y[1], Seeds.replay())
         .isTrue();
   }
 

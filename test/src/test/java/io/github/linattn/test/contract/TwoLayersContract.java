@@ -41,7 +41,9 @@ abstract class TwoLayersContract {
   private static final TensorShape VECTOR = TensorShape.of(1, 2, 1, 32);
   private static final long BEFORE = 10;
 
-  private static final List<String> NAMES = List.of("q", "k", "v", "S", "z", "u");
+  /** The coefficients are those of the first layer. */
+  private static final List<String> NAMES = List.of("q", "k", "v", "S", "z", "u", "a", "b");
+
   private static final List<TensorShape> EXTENTS =
       List.of(ROWS, ROWS, ROWS, MATRIX, VECTOR, VECTOR);
   private static final double[] DEVIATIONS = {0.3, 0.3, 1, 1, 0.5, 2};
@@ -61,6 +63,8 @@ abstract class TwoLayersContract {
     for (int i = 0; i < EXTENTS.size(); i++) {
       inputs.add(gaussian(random, EXTENTS.get(i), DEVIATIONS[i]));
     }
+    inputs.add(new float[] {1, 1.25f});
+    inputs.add(new float[] {0.5f, 0.75f});
     float[] w = gaussian(random, ROWS, 1);
     float[] m = gaussian(random, MATRIX, 0.3);
     List<float[]> gradients;
@@ -138,8 +142,9 @@ abstract class TwoLayersContract {
     Network(Backend backend, List<float[]> inputs) {
       this.backend = backend;
       LinearAttention.Builder operator = LinearAttention.builder().mode(Mode.ACCURATE);
-      this.first = operator.coefficients(1, 0.5f).on(backend);
-      this.second = operator.normalizeQueriesAndKeys(true).keepState(true).on(backend);
+      this.first = operator.coefficients(inputs.get(6), inputs.get(7)).on(backend);
+      this.second =
+          operator.coefficients(1, 0.5f).normalizeQueriesAndKeys(true).keepState(true).on(backend);
       AttentionState state =
           AttentionState.over(
               tensor(MATRIX, inputs.get(3)),
@@ -191,7 +196,9 @@ abstract class TwoLayersContract {
           d.dv().toFloats(),
           start.ds().toFloats(),
           start.dz().toFloats(),
-          start.du().toFloats());
+          start.du().toFloats(),
+          d.da().toFloats(),
+          d.db().toFloats());
     }
 
     private static void addTo(float[] sum, float[] more) {
