@@ -152,6 +152,9 @@ public final class LinearAttention {
   /**
    * Decode step: attends one new token per batch row and takes it into {@code state}.
    *
+   * <p>How many tokens came before is part of the call, so that a graph of a step is right for one
+   * launch: {@link Stream#capture}.
+   *
    * @param q [batch, heads, 1, keyDim]
    * @param k [batch, keyValueHeads, 1, keyDim]
    * @param v [batch, keyValueHeads, 1, valueDim]
