@@ -25,7 +25,7 @@ class Method(abc.ABC):
     def causal(self, q, k, v, *further):
         """Each query sees the keys up to its own."""
 
-    def step(self, q, k, v):
+    def step(self, q, k, v, *further):
         """One query that sees all keys."""
         raise Missing("has no step over a cache of keys and values")
 
