@@ -63,7 +63,7 @@ using OwnRows = std::vector<const Tensor*>;
 
 // Whether a mark may be false: the one sweep marks more of an item than its faults reach, and all kernels mark an item
 // with such rows behind its end that are not finite, which are in its last chunk.
-bool may_be_marked(const Problem& p, const OwnRows& own_rows, int head, int kv, int item) {
+bool may_be_marked_falsely(const Problem& p, const OwnRows& own_rows, int head, int kv, int item) {
   const Item& of = p.shape.items[item];
   const int end = std::min(p.tokens, of.start + (of.tokens + Plan::kChunk - 1) / Plan::kChunk * Plan::kChunk);
   bool finite = true;
@@ -78,9 +78,10 @@ bool may_be_marked(const Problem& p, const OwnRows& own_rows, int head, int kv, 
 }
 
 // Rows of `out` by tiles: 64 columns of the chunks of an item that one block writes. A tile is marked if one of its
-// elements is not finite, else it is as expected. Nothing is written to rows of no item.
+// elements is not finite, else it is as expected; a term of a row that is not finite marks the first tile, which has
+// the sums of terms, and others perhaps. Nothing is written to rows of no item.
 void compare_rows(const char* what, const Problem& p, const OwnRows& own_rows, const Rows& expected,
-                  const Tensor& out, const Marks& marks) {
+                  const Tensor& out, const Marks& marks, const Rows* terms = nullptr) {
   const int width = out.width;
   const int heads = out.batches * out.heads;
   Comparison comparison{what};
@@ -99,10 +100,16 @@ void compare_rows(const char* what, const Problem& p, const OwnRows& own_rows, c
     for (int item = 0; item < p.items; ++item) {
       for (int turn = 0; turn < marks.turns; ++turn) {
         for (int box = 0; box < marks.boxes; ++box) {
-          bool finite = true;
-          each_element(head, item, turn, box, [&](size_t i) { finite &= std::isfinite(expected[i]); });
+          bool must = false;
+          bool may = may_be_marked_falsely(p, own_rows, head, kv, item);
+          each_element(head, item, turn, box, [&](size_t i) {
+            must |= !std::isfinite(expected[i]);
+            if (terms != nullptr && !std::isfinite((*terms)[i / width])) {
+              (box == 0 ? must : may) = true;
+            }
+          });
           const uint32_t mark = marks.at(head, item, p.items, turn, box);
-          expect(mark == 0 ? finite : mark == 1 && (!finite || may_be_marked(p, own_rows, head, kv, item)),
+          expect(mark == 0 ? !must : mark == 1 && (must || may),
                  "%s of head %d, item %d, turn %d, box %d has mark %u", what, head, item, turn, box, mark);
           if (mark == 0) {
             each_element(head, item, turn, box, [&](size_t i) { comparison.add(expected[i], out.stored[i]); });
@@ -276,7 +283,7 @@ void run_query_gradient(Problem& p, unsigned seed, int turns) {
     p.delta.assign(delta.begin(), delta.end());
     const QueryGradientSums expected(p);
     const OwnRows own_rows = Plan::kFormsDelta ? OwnRows{&p.dO, &p.o} : OwnRows{&p.dO};
-    compare_rows("dq", p, own_rows, expected.dq, dq, marks);
+    compare_rows("dq", p, own_rows, expected.dq, dq, marks, &expected.da_terms);
     compare_partials("da", p, 0, expected.da, partials);
     compare_partials("db", p, 1, expected.db, partials);
   }
@@ -368,7 +375,7 @@ void run_one_sweep(Problem& p, unsigned seed) {
     p.delta.assign(delta.begin(), delta.end());
     const QueryGradientSums of_query(p);
     const KeyValueGradientSums expected(p);
-    compare_rows("dq", p, {&p.dO, &p.o}, of_query.dq, dq, query_marks);
+    compare_rows("dq", p, {&p.dO, &p.o}, of_query.dq, dq, query_marks, &of_query.da_terms);
     compare_partials("da", p, 0, of_query.da, partials);
     compare_rows("dk", p, {&p.v}, expected.dk, dk, key_marks);
     compare_rows("dv", p, {&p.k}, expected.dv, dv, value_marks);
@@ -408,6 +415,7 @@ Shape packed() {
            {Input::kStateBefore, 0, 4, NAN},
            {Input::kStateAfter, 0, 4, NAN},
            {Input::kOutputGradient, 2, 1, INFINITY},
+           {Input::kValueSumBefore, 2, 1, NAN},
            {Input::kOutput, 2, 4, NAN},
            {Input::kQuery, 3, 4, NAN}}};
 }
@@ -422,7 +430,7 @@ Shape batch_rows() {
           128,
           false,
           {{0, 70, 0, 0, kBefore}},
-          {{Input::kKey, 1, 0, NAN}, {Input::kOutputGradient, 2, 0, INFINITY}}};
+          {{Input::kKey, 1, 0, NAN}, {Input::kOutputGradient, 2, 0, INFINITY}, {Input::kValueSumBefore, 3, 0, NAN}}};
 }
 
 void run_all(const Shape& shape, int key_dim, int value_dim, int first, int schedules) {

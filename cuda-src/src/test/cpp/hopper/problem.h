@@ -149,7 +149,17 @@ struct States {
   Number u_at(int head, int slot, int j) const { return const_cast<States*>(this)->u_at(head, slot, j); }
 };
 
-enum class Input { kQuery, kKey, kValue, kOutput, kOutputGradient, kNormalizer, kStateBefore, kStateAfter };
+enum class Input {
+  kQuery,
+  kKey,
+  kValue,
+  kOutput,
+  kOutputGradient,
+  kNormalizer,
+  kStateBefore,
+  kValueSumBefore,
+  kStateAfter
+};
 
 // An element of the last row of an item, or of its state, that is not finite.
 struct Fault {
@@ -350,6 +360,7 @@ struct Problem {
       case Input::kOutputGradient: return dO.set(fault.head, token, j, fault.value);
       case Input::kNormalizer: g[static_cast<size_t>(fault.head) * tokens + token] = fault.value; return;
       case Input::kStateBefore: before.s_at(kv_head, item.slot, m, j) = fault.value; return;
+      case Input::kValueSumBefore: before.u_at(kv_head, item.slot, j) = fault.value; return;
       case Input::kStateAfter: after.s_at(kv_head, item.slot, m, j) = fault.value; return;
     }
   }

@@ -52,10 +52,12 @@ struct ForwardSums {
 
 struct QueryGradientSums {
   Rows dq;
-  Rows da, db;  // of [head, item]
+  Rows da_terms;  // of the rows
+  Rows da, db;    // of [head, item]
 
-  QueryGradientSums(const Problem& p)
+  explicit QueryGradientSums(const Problem& p)
       : dq(no_rows(p.heads, p, p.key_dim)),
+        da_terms(no_rows(p.heads, p, 1)),
         da(static_cast<size_t>(p.heads) * p.items),
         db(static_cast<size_t>(p.heads) * p.items) {
     each_row(p.heads, p, [&](int head, int i, size_t row) {
@@ -80,7 +82,8 @@ struct QueryGradientSums {
         }
       }
       const size_t item = static_cast<size_t>(head) * p.items + p.item_of[i];
-      da[item] += weight / p.g_of(head, i);
+      da_terms[row] = weight / p.g_of(head, i);
+      da[item] += da_terms[row];
       for (int m = 0; m < p.key_dim; ++m) {
         db[item] += p.sums_slope ? p.query(head, i, m) * sum[m] / p.g_of(head, i) : 0;
         dq[row * p.key_dim + m] = p.slope(head) * sum[m] / p.g_of(head, i);
