@@ -463,7 +463,7 @@ int main(int count, char** values) {
   } else {
     run_all(two_items(2), D, D, first, schedules);
     // More blocks than D takes, or fewer, the last with a part of its columns.
-    constexpr int kOther = D <= 64 ? 144 : D % 32 == 0 && !Plan::kSplit ? 80 : 48;
+    constexpr int kOther = D > 64 && (Plan::kSplit || D % 32 != 0) ? 48 : 80;
     if constexpr (Plan::kReverse || Plan::kQueryGradient) {
       run_all(packed(), kOther, D, first, schedules);
     }
