@@ -15,17 +15,11 @@ final class CheckCases {
   private static final int SIX_CHUNKS = 330;
   private static final int FOUR_CHUNKS = 202;
 
-  /** One head of so many tokens is cut into segments by every mode, for D = 128 and for 256. */
-  private static final int SEGMENTS_OF_128 = 2314;
-
-  private static final int SEGMENTS_OF_256 = 1034;
-
   private CheckCases() {}
 
   /**
-   * A few problems: one for each head dimension that is shipped, one for each capability, some of
-   * more chunks than a kernel has stages of shared memory, so that stages are used again, and some
-   * that a GPU cuts into segments.
+   * A few problems: one for each head dimension that is shipped, one for each capability, and some
+   * of more chunks than a kernel has stages of shared memory, so that stages are used again.
    */
   static List<CheckCase> quick() {
     List<CheckCase> cases = new ArrayList<>();
@@ -39,9 +33,6 @@ final class CheckCases {
       cases.add(named("normalised", AttentionShape.of(1, 1, tokens, dim)).normalized());
     }
     cases.add(plain(1, 1, FOUR_CHUNKS, 256));
-    cases.add(plain(1, 1, SEGMENTS_OF_128, 128));
-    cases.add(named("normalised", AttentionShape.of(1, 1, SEGMENTS_OF_128, 128)).normalized());
-    cases.add(plain(1, 1, SEGMENTS_OF_256, 256));
     cases.add(named("non-causal", AttentionShape.of(1, 1, NINE_CHUNKS, 128)).nonCausal());
     cases.addAll(features(64, 70));
     cases.add(named("grouped heads", AttentionShape.of(1, 4, 70, 192).withKeyValueHeads(2)));

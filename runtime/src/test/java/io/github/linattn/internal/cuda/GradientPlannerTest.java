@@ -22,7 +22,6 @@ import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 
 /** Breaks when a backward gets launches, items or memory that do not fit one another. */
@@ -82,22 +81,6 @@ class GradientPlannerTest {
 
   private static long stateBytes(int keyDim, int valueDim) {
     return 4L * (keyDim * valueDim + keyDim + valueDim);
-  }
-
-  /** The longest problems of {@code verify --quick}, which sanitizers see. */
-  @ParameterizedTest
-  @CsvSource({"128, 2314, false", "128, 2314, true", "256, 1034, false"})
-  void oneHeadIsCutByEveryMode(int dim, int tokens, boolean normalize) {
-    var planner = new GradientPlanner(MULTIPROCESSORS, SHARED_BYTES, 90, AnyKernel::find);
-    AttentionShape shape = AttentionShape.of(1, 1, tokens, dim);
-    for (DType dtype : DType.values()) {
-      for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
-        Question question = Question.of(shape, dtype, mode, true, normalize);
-        assertThat(planner.plan(question).orElseThrow().kind())
-            .as("%s %s", dtype, mode)
-            .isEqualTo(Kind.SEGMENTED);
-      }
-    }
   }
 
   @Test
