@@ -117,6 +117,7 @@ public final class Backend implements AutoCloseable {
 
   /**
    * A new row-major tensor in page-locked host memory, for asynchronous copies and for the GPU.
+   * Another GPU may use it as well; closing waits for the one of this backend alone.
    *
    * @throws UnsupportedOperationException if this backend is the CPU
    * @throws io.github.linattn.cuda.CudaOutOfMemoryException if the host has no such memory left
@@ -128,7 +129,7 @@ public final class Backend implements AutoCloseable {
 
   /**
    * Page-locks the caller's off-heap memory in place until the tensor closes. The memory stays the
-   * caller's and must outlive the tensor.
+   * caller's and must outlive the tensor. Closing waits for the GPU of this backend alone.
    *
    * @throws UnsupportedOperationException if this backend is the CPU
    * @throws IllegalArgumentException if the memory is on the Java heap, one thread's own or shorter
