@@ -19,7 +19,7 @@
 //   200704  17408  weights 0 and ones [72 x 64], upper and lower halves
 //   218112    512  factors of the outputs [64 x 2]
 //   218624    512  lengths of the rows of q [64]
-//   219136   3072  g and d of rows [64] each, d in parts of 2 boxes
+//   219136   3072  g and d of rows [64] each, d in 2 parts
 //   222208    256  partial sums of the gradients of a and b
 //   222464    392  barriers, scales, the item
 #include "linattn/dependent_launch.cuh"

@@ -301,13 +301,13 @@ struct Block {
   __device__ __forceinline__ uint32_t value(int stage_idx, int box = 0) const {
     return stage(stage_idx) + Plan::kValueOffset + box * Plan::kQueryBox;
   }
-  // o of 64 columns, where rows are split.
+  // o of a part of d.
   __device__ __forceinline__ uint32_t output_rows() const { return base + Plan::kOutputRowsOffset; }
-  // Of which boxes it multiplies o and dO: where the blocks of the cluster are as many as the boxes each takes one.
+  // Which parts of d it forms: where the blocks of the cluster are as many as the parts each takes one.
   __device__ __forceinline__ bool shares_delta() const {
-    return Plan::kBoxes > 1 && ceil_div(chunked().value_dim, Plan::kTileColumns) == Plan::kBoxes;
+    return Plan::kDeltaParts > 1 && ceil_div(chunked().value_dim, Plan::kTileColumns) == Plan::kDeltaParts;
   }
-  __device__ __forceinline__ bool multiplies(int box) const { return !shares_delta() || box == work.tile; }
+  __device__ __forceinline__ bool multiplies(int part) const { return !shares_delta() || part == work.tile; }
   // o, where d is formed of it.
   __device__ __forceinline__ uint32_t output_rows(int stage_idx, int box) const {
     return stage(stage_idx) + Plan::kRowsOffset + box * Plan::kBoxBytes;

@@ -69,7 +69,8 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i),
-                 Plan::kOutputsInQueries ? Plan::kBeside * kWarpgroup : 4 + kStateReaders);
+                 Plan::kOutputsInQueries ? Plan::kBeside * kWarpgroup
+                                         : 4 + kStateReaders + (Plan::kDeltaBeside ? Plan::kDeltaWarps : 0));
     if constexpr (Plan::kOutputsInQueries) {
       barrier_init(block.barrier(Plan::kQueryRead, i), 4 + kStateReaders);
     }
@@ -82,13 +83,13 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.barrier(Plan::kPartialsFull), Plan::kSummingWarps);
   }
   for (int i = 0; Plan::kGradient && i < Plan::kRowPlaces; ++i) {
-    // d comes with its bytes from both blocks of a cluster, else from all that convert.
-    const int others = !Plan::kSplitsDelta ? 0 : block.shares_delta() ? 1 : kWarpgroup;
+    // Parts of d come with their bytes from both blocks of a cluster, else from all that form them.
+    const int others = !Plan::kSendsDelta ? 0 : block.shares_delta() ? 1 : Plan::kDeltaWarps * kWarp;
     barrier_init(block.barrier(Plan::kRowsFull, i), kWarp + others);
   }
-  if constexpr (Plan::kSplitsDelta) {
+  if constexpr (Plan::kSendsDelta) {
     barrier_init(block.barrier(Plan::kOutputRowsFull), 1);
-    barrier_init(block.barrier(Plan::kOutputRowsEmpty), 4);
+    barrier_init(block.barrier(Plan::kOutputRowsEmpty), Plan::kDeltaWarps);
   }
   for (int i = 0; i < Plan::kWeightBuffers; ++i) {
     barrier_init(block.barrier(Plan::kWeightsFull, i), kWarpgroup / 4);

@@ -101,6 +101,8 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
           convert_in_turns(block, warp - 1, lane);
         } else if constexpr (Plan::kReverse && !Plan::kMerged) {
           Weigher<Plan>(block, warp - 1, lane).run();
+        } else if constexpr (Plan::kDeltaBeside) {
+          Delta<Plan>(block, warp - 1, lane).run();
         } else if constexpr (!Plan::kMerged) {
           Auxiliary<Plan>(block, warp - 1, lane).run();
         }

@@ -42,10 +42,14 @@ struct HopperPlan {
   // Whether rows of z come multiplied by b / g, those of all query heads of a group.
   static constexpr bool kWeighsRows = kReverse || kGradientSums;
   static constexpr bool kGradient = kQueryGradient || kWeighsRows;
-  // Whether d = o . dO is formed here: of tiles of o in the stage, of slots, or where rows are split of one box at a
-  // time.
+  // Whether d = o . dO is formed here: of tiles of o in the stage, of slots, where rows are split of one box at a time,
+  // or by the warps beside the producer, which have no other work, of two boxes at a time.
   static constexpr bool kFormsDelta = Spec::kFormsDelta;
   static constexpr bool kSplitsDelta = kFormsDelta && kSplit;
+  static constexpr bool kDeltaBeside = kFormsDelta && Spec::kMerged;
+  static constexpr bool kDeltaInStage = kFormsDelta && !kConverted && !kDeltaBeside;
+  // Whether it comes in parts, which the blocks of a cluster may send to one another.
+  static constexpr bool kSendsDelta = kSplitsDelta || kDeltaBeside;
   // Whether a row has a constant of its own instead of a.
   static constexpr bool kRowConstants = kNormalize || kQueryGradient;
   // Operands of fp16 whose tensors are fp16: what is too large for them can only be scaled as S and W.
@@ -99,7 +103,7 @@ struct HopperPlan {
   static constexpr int kQueryOffset = kBoxes * kKeyBox;
   static constexpr int kValueOffset = kQueryOffset + (kSums ? 0 : kBoxes * kQueryBox);
   static constexpr int kRowsOffset = kValueOffset + kBeside * kQueryBox;
-  static constexpr int kStageBytes = kRowsOffset + (kFormsDelta && !kConverted ? kBoxes * kBoxBytes : 0);
+  static constexpr int kStageBytes = kRowsOffset + (kDeltaInStage ? kBoxes * kBoxBytes : 0);
 
   static constexpr int kSlotBytes = 2 * kBoxBytes;  // 64 x 64 of fp32: two boxes of 32 columns
   // Slots of a chunk in this order: queries, each with outputs of the forward behind it where d is formed; keys; the
@@ -117,18 +121,18 @@ struct HopperPlan {
   static constexpr int kStagesOffset = kSlots * kSlotBytes;
   static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
   static constexpr int kOutputRowsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
-  static constexpr int kWeightsOffset = kOutputRowsOffset + (kSplitsDelta ? kSlotBytes : 0);
+  static constexpr int kWeightsOffset = kOutputRowsOffset + (kSendsDelta ? kSlotBytes : 0);
   static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
   // Of the rows of z, of sums those of y and of z, and the unit of z.
   static constexpr int kFactorsOffset = kLengthsOffset + kStages * kChunk * 4;
   static constexpr int kFactorBytes = kWeighsRows ? (kGradientSums ? 2 : 1) * kChunk * 4 + 16 : 0;
   // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
-  // late. Slots run ahead of the stages. d of split rows comes in parts, one of each box; the other block of the
-  // cluster is at most as far ahead as its stages.
-  static constexpr int kRowPlaces = !kGradient ? 1 : kSplitsDelta ? kStages + 2 : kStages + 3;
+  // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, or of two; the other block
+  // of the cluster is at most as far ahead as its stages.
+  static constexpr int kRowPlaces = !kGradient ? 1 : kSendsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
-  static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : 1;
+  static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : kDeltaBeside ? (kBoxes + 1) / 2 : 1;
   // Behind them where rows are divided: 1 / length of the rows of z, and of x where these are rows of k or of v. Not where
   // rows are divided as they are converted, for dq, nor where there is no room.
   static constexpr bool kKeepsScales = kScalesRows && !(kConverted && !kWeighsRows) && !(kCompact && !kSplit);
@@ -160,8 +164,8 @@ struct HopperPlan {
   static constexpr int kWeightsEmpty = kWeightsFull + kWeightBuffers;
   static constexpr int kPartialsFull = kWeightsEmpty + kWeightBuffers;
   static constexpr int kOutputRowsFull = kPartialsFull + (kQueryGradient ? 1 : 0);
-  static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSplitsDelta ? 1 : 0);
-  static constexpr int kQueryRead = kOutputRowsEmpty + (kSplitsDelta ? 1 : 0);
+  static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSendsDelta ? 1 : 0);
+  static constexpr int kQueryRead = kOutputRowsEmpty + (kSendsDelta ? 1 : 0);
   static constexpr int kNumBarriers = kQueryRead + (kOutputsInQueries ? kStages : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
@@ -175,6 +179,7 @@ struct HopperPlan {
   static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp
   static constexpr int kAuxiliaryWarps = kMerged ? 4 : kCompact ? 1 : 4 * kAuxiliaryGroups - 1;
   static constexpr int kConverters = kCompact ? 3 : 4;  // warps
+  static constexpr int kDeltaWarps = kDeltaBeside ? 3 : 4;  // where d comes in parts
   static constexpr bool kHasRows = kConverted || kNormalize;
   static constexpr int kScoreGroup = kScoresProduce ? 0 : kAuxiliaryGroups;
   static constexpr int kStateGroup = kScoreGroup + (kSums ? 0 : 1);  // sums have no scores

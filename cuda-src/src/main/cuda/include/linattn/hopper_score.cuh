@@ -146,7 +146,7 @@ struct GradientRows {
     for (int i = 0; i < 2; ++i) {  // a lane reads for the four of its row
       const bool reads = (lane & 3) == 0 && row + 8 * i < num_rows;
       normalizer[i] = reads ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
-      if constexpr (!Plan::kFormsDelta || Plan::kConverted) {
+      if constexpr (!Plan::kDeltaInStage) {
         const uint32_t word = block.deltas(place) + (row + 8 * i) * 4;
         delta[i] = reads ? load_float(word) : 0.0f;
 #pragma unroll
@@ -297,7 +297,7 @@ struct Score : Scores<Plan> {
     }
     wait_for_rows();
     GradientRows<Plan> rows(block, rows_at.index(), row, block.rows(chunk));
-    if constexpr (Plan::kFormsDelta && !Plan::kConverted) {
+    if constexpr (Plan::kDeltaInStage) {
       form_delta(rows.delta);
     }
     if constexpr (Plan::kFormsDelta && (Plan::kSplit || !Plan::kConverted)) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "linattn/hopper_block.cuh"
+#include "linattn/hopper_delta.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -52,7 +53,7 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
       }
     }
     arrive_with_words(block.rows_full(place));
-    if (Plan::kSplitsDelta && lane == 0 && block.shares_delta()) {  // the parts of d come from here and there
+    if (Plan::kSendsDelta && lane == 0 && block.shares_delta()) {  // the parts of d come from here and there
       barrier_expect(block.rows_full(place), Plan::kDeltaParts * Plan::kChunk * 4);
     }
   }
@@ -71,14 +72,14 @@ __device__ __forceinline__ void load_chunk(const Block<Plan>& block, int chunk, 
     const bool asks = !Plan::kSums && block.writes(chunk);
     constexpr int kSummedBoxes = Plan::kBoxes + Plan::kBeside;  // of k and v
     barrier_expect(block.query_full(at.index()),
-                   ((asks ? (Plan::kFormsDelta ? 2 : 1) * Plan::kBoxes : 0) + (Plan::kApart ? 0 : kSummedBoxes)) *
+                   ((asks ? (Plan::kDeltaInStage ? 2 : 1) * Plan::kBoxes : 0) + (Plan::kApart ? 0 : kSummedBoxes)) *
                        Plan::kBoxBytes);
     if (asks) {
 #pragma unroll
       for (int box = 0; box < Plan::kBoxes; ++box) {
         load_tile(block.query(at.index(), box), &block.args.query,
                   {box * Plan::kBoxColumns, token, block.query_head(), work.batch}, block.query_full(at.index()));
-        if constexpr (Plan::kFormsDelta) {
+        if constexpr (Plan::kDeltaInStage) {
           load_tile(block.output_rows(at.index(), box), &block.args.output_rows,
                     {box * Plan::kBoxColumns, token, block.query_head(), work.batch}, block.query_full(at.index()));
         }
@@ -153,8 +154,12 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
   const ItemWork& work = block.work;
   if constexpr (!Plan::kConverted) {
     RingPosition<Plan::kStages> at;
+    [[maybe_unused]] RingPosition<1> outputs_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       load_chunk(block, chunk, at, lane);
+      if constexpr (Plan::kDeltaBeside) {
+        load_output_rows(block, chunk, outputs_at, lane);
+      }
       at.advance();
     }
   } else if constexpr (!Plan::kSplit) {

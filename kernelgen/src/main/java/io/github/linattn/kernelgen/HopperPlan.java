@@ -87,8 +87,8 @@ public record HopperPlan(
   /** Of chunks whose rows are asked for before their stage is free. */
   private static final int ROW_PLACES_AHEAD = 3;
 
-  /** The same where d of split rows comes from the other block of the cluster too. */
-  private static final int SPLIT_ROW_PLACES_AHEAD = 2;
+  /** The same where parts of d come from the other block of the cluster too. */
+  private static final int SENT_ROW_PLACES_AHEAD = 2;
 
   /** Sizes to try, the best first. */
   private record Buffers(int stages, int slots, int weights, int outputs) {}
@@ -259,13 +259,24 @@ public record HopperPlan(
         && besideOfReverse(headDim) > 1;
   }
 
-  /** Whether it forms d = o . dO itself, of tiles for which there is room beside the others. */
+  /** Whether it forms d = o . dO itself, of rows for which there is room beside the others. */
   static boolean formsDelta(KernelSpec spec) {
-    return formsDelta(spec.operation(), spec.headDim());
+    return formsDelta(spec.operation(), spec.headDim(), spec.elementType());
   }
 
-  static boolean formsDelta(Operation operation, int headDim) {
-    return isQueryGradient(operation) && headDim <= MAX_WHOLE_HEAD_DIM;
+  static boolean formsDelta(Operation operation, int headDim, ElementType element) {
+    return isQueryGradient(operation)
+        && (headDim <= MAX_WHOLE_HEAD_DIM || isDeltaBeside(operation, headDim, element));
+  }
+
+  /**
+   * Whether the warps beside the producer form it. Where rows are divided their registers go to the
+   * scores.
+   */
+  private static boolean isDeltaBeside(Operation operation, int headDim, ElementType element) {
+    return operation == Operation.QUERY_GRADIENT
+        && headDim > MAX_SINGLE_GRADIENT
+        && element != ElementType.F32;
   }
 
   /** Whether it is a gradient of q, or of k and v, or the sums for these. */
@@ -359,12 +370,17 @@ public record HopperPlan(
       return isGradient(operation) ? new Roles(64, 128, 232, 88) : new Roles(64, 112, 248, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
-      return reverse ? new Roles(24, 88, 200, 0) : new Roles(24, 104, 192, 0);
+      if (reverse) {
+        return new Roles(24, 88, 200, 0);
+      }
+      return isDeltaBeside(operation, headDim, element)
+          ? new Roles(32, 96, 192, 0)
+          : new Roles(24, 104, 192, 0);
     }
     if (reverse && !rows) {
       return reverseRoles(headDim);
     }
-    if (!rows && formsDelta(operation, headDim)) {
+    if (!rows && formsDelta(operation, headDim, element)) {
       return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
@@ -459,8 +475,10 @@ public record HopperPlan(
       Buffers buffers,
       int beside) {
     boolean sums = isSums(operation);
-    boolean delta = formsDelta(operation, headDim);
+    boolean delta = formsDelta(operation, headDim, element);
     boolean splitsDelta = delta && products == 3;
+    boolean deltaBeside = isDeltaBeside(operation, headDim, element);
+    boolean sendsDelta = splitsDelta || deltaBeside;
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
@@ -478,15 +496,16 @@ public record HopperPlan(
       }
       String values = beside > 1 ? " x " + beside : "";
       add(map, prefix + "values [64 x 64]" + values + pair, beside * plainBox);
-      if (delta && element != ElementType.F32) {
+      if (delta && element != ElementType.F32 && !deltaBeside) {
         add(map, prefix + "outputs of the forward [64 x 64] x " + boxes, boxes * BOX_BYTES);
       }
     }
     for (int i = 0; i < beside * buffers.outputs; i++) {
       add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
     }
-    if (splitsDelta) {
-      add(map, "outputs of the forward: fp32 box [64 x 64]", SLOT_BYTES);
+    if (sendsDelta) {
+      String ofForward = splitsDelta ? "fp32 box [64 x 64]" : "[64 x 64] x 2";
+      add(map, "outputs of the forward: " + ofForward, SLOT_BYTES);
     }
     for (int i = 0; i < buffers.weights; i++) {
       add(map, "weights " + i + " and ones [72 x 64]" + pair, keyBox);
@@ -505,16 +524,16 @@ public record HopperPlan(
     }
     int slots = (sums ? 1 : 2) * boxes + beside;
     int barriers = barriers(element, products, slots, buffers);
-    int ahead = splitsDelta ? SPLIT_ROW_PLACES_AHEAD : ROW_PLACES_AHEAD;
+    int ahead = sendsDelta ? SENT_ROW_PLACES_AHEAD : ROW_PLACES_AHEAD;
     int places = isGradient(operation) ? buffers.stages + ahead : 0;
     if (places > 0) {
-      int parts = splitsDelta ? boxes : 1;
-      String ofBoxes = parts > 1 ? ", d in parts of " + parts + " boxes" : "";
+      int parts = splitsDelta ? boxes : deltaBeside ? Math.ceilDiv(boxes, 2) : 1;
+      String inParts = parts > 1 ? ", d in " + parts + " parts" : "";
       int scales = scaleParts(operation, headDim, element, products);
       String lengths = scales > 0 ? ", and 1 / lengths of " + (scales > 1 ? "z and x" : "z") : "";
       add(
           map,
-          "g and d of rows [64] each" + ofBoxes + lengths,
+          "g and d of rows [64] each" + inParts + lengths,
           places * (1 + parts + scales) * CHUNK * Float.BYTES);
     }
     boolean query = isQueryGradient(operation);
@@ -528,7 +547,7 @@ public record HopperPlan(
           CONVERTING_WARPS * (boxes + 1) * KernelSpec.BOX_COLUMNS * Float.BYTES);
     }
     int read = !sums && buffers.outputs == 0 ? buffers.stages : 0;
-    int others = places + (query ? 1 : 0) + (splitsDelta ? 2 : 0) + read;
+    int others = places + (query ? 1 : 0) + (sendsDelta ? 2 : 0) + read;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
