@@ -191,6 +191,7 @@ struct Spec {
   static constexpr bool kKeyValueGradient = true;
   static constexpr bool kGradientSums = false;
   static constexpr bool kFormsDelta = false;
+  static constexpr bool kMerged = false;
   static constexpr int kBeside = 2;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;
