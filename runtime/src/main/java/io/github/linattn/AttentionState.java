@@ -16,6 +16,7 @@ public final class AttentionState implements AutoCloseable {
   private final Tensor u;
   private final long[] counts;
   private final boolean owner;
+  private long writes;
 
   private AttentionState(Tensor s, Tensor z, Tensor u, long[] counts, boolean owner) {
     this.s = s;
@@ -84,6 +85,15 @@ public final class AttentionState implements AutoCloseable {
 
   void setCount(int i, long count) {
     counts[i] = count;
+  }
+
+  /** How often a forward has written it. */
+  long writes() {
+    return writes;
+  }
+
+  void countWrite() {
+    writes++;
   }
 
   boolean isOpen() {

@@ -1,6 +1,9 @@
 package io.github.linattn;
 
+import io.github.linattn.internal.Checkpoints;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
@@ -14,24 +17,34 @@ public final class Forward implements AutoCloseable {
   private final Tensor output;
   private final Tensor normalizer;
   private final @Nullable AttentionState state;
+  private final @Nullable Checkpoints checkpoints;
   private final boolean owner;
+
+  /** Of the state when the checkpoints were written with it; -1 before. */
+  private long keptWrite = -1;
 
   private Forward(
       AttentionInput input,
       Tensor output,
       Tensor normalizer,
       @Nullable AttentionState state,
+      @Nullable Checkpoints checkpoints,
       boolean owner) {
     this.input = Checks.present("input", input);
     this.output = Checks.present("o", output);
     this.normalizer = Checks.present("g", normalizer);
     this.state = state;
+    this.checkpoints = checkpoints;
     this.owner = owner;
   }
 
   static Forward owning(
-      AttentionInput input, Tensor output, Tensor normalizer, @Nullable AttentionState state) {
-    return new Forward(input, output, normalizer, state, true);
+      AttentionInput input,
+      Tensor output,
+      Tensor normalizer,
+      @Nullable AttentionState state,
+      @Nullable Checkpoints checkpoints) {
+    return new Forward(input, output, normalizer, state, checkpoints, true);
   }
 
   /**
@@ -44,7 +57,7 @@ public final class Forward implements AutoCloseable {
    */
   public static Forward over(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState state) {
-    return new Forward(input, o, g, state, false);
+    return new Forward(input, o, g, state, null, false);
   }
 
   /** What the pass read. */
@@ -90,15 +103,34 @@ public final class Forward implements AutoCloseable {
     return state != null && state.isOpen() && state.isAfter(input) ? state : null;
   }
 
+  /** Memory for the states before segments, if there is any. */
+  @Nullable Checkpoints checkpoints() {
+    return checkpoints;
+  }
+
+  /** Tells whether the last forward into this has written the checkpoints. */
+  void setKept(boolean written) {
+    keptWrite = written && state != null ? state.writes() : -1;
+  }
+
+  /** The checkpoints if they are of the forward that {@link #lastState} is of, else null. */
+  @Nullable Checkpoints keptCheckpoints() {
+    AttentionState last = lastState();
+    return last != null && last.writes() == keptWrite ? checkpoints : null;
+  }
+
   @Override
   public void close() {
     if (!owner) {
       return;
     }
-    if (state == null) {
-      TensorGroup.closeAll(output, normalizer);
-    } else {
-      TensorGroup.closeAll(output, normalizer, state);
+    List<AutoCloseable> owned = new ArrayList<>(List.of(output, normalizer));
+    if (state != null) {
+      owned.add(state);
     }
+    if (checkpoints != null) {
+      owned.add(checkpoints.memory());
+    }
+    TensorGroup.closeAll(owned.toArray(AutoCloseable[]::new));
   }
 }

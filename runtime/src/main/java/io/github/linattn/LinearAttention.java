@@ -1,6 +1,7 @@
 package io.github.linattn;
 
 import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
 import java.util.ArrayList;
@@ -67,20 +68,51 @@ public final class LinearAttention {
       Tensor o = results.add(backend.allocate(input.q().dtype(), shape.output()));
       Tensor g = results.add(backend.allocate(DType.F32, shape.normalizer()));
       AttentionState state = null;
+      Checkpoints checkpoints = null;
       if (keepState) {
         state = results.add(backend.unsetState(shape, input.sequences().count()));
+        checkpoints = newCheckpoints(new ForwardCall(operator, input, o, g, state, null, stream));
+        if (checkpoints != null) {
+          results.add(checkpoints.memory());
+        }
       }
-      forwardInto(input, o, g, state);
-      return Forward.owning(input, o, g, state);
+      Forward y = Forward.owning(input, o, g, state, checkpoints);
+      forwardInto(y);
+      return y;
     } catch (RuntimeException | Error e) {
       results.closeAfter(e);
       throw e;
     }
   }
 
+  private @Nullable Checkpoints newCheckpoints(ForwardCall call) {
+    int segment = backend.engine().segmentToKeep(call);
+    if (segment == 0) {
+      return null;
+    }
+    TensorShape elements = TensorShape.of(Checkpoints.elements(call.input().shape(), segment));
+    return new Checkpoints(backend.allocate(DType.F32, elements), segment);
+  }
+
+  /**
+   * Computes a forward once more into its tensors, as after its input has changed, with all that it
+   * keeps for a backward.
+   *
+   * @param y from {@link #forward} of this operator, or {@link Forward#over}
+   * @throws IllegalArgumentException if a tensor is closed or does not fit; nothing is written
+   * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
+   */
+  public void forwardInto(Forward y) {
+    Checks.present("y", y);
+    AttentionState state = y.state().orElse(null);
+    boolean kept = forwardInto(y.input(), y.output(), y.normalizer(), state, y.checkpoints());
+    y.setKept(kept);
+  }
+
   /** {@link #forwardInto(AttentionInput, Tensor, Tensor, AttentionState)} without state. */
   public void forwardInto(Tensor q, Tensor k, Tensor v, Tensor o, Tensor g) {
-    if (repeated(q, k, v, null, null, o, g, null)) {
+    if (repeated(q, k, v, null, null, o, g, null, null)) {
       return;
     }
     forwardInto(AttentionInput.of(q, k, v), o, g, null);
@@ -100,10 +132,28 @@ public final class LinearAttention {
    */
   public void forwardInto(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState finalState) {
+    forwardInto(input, o, g, finalState, null);
+  }
+
+  /** Returns whether it has written the checkpoints. */
+  private boolean forwardInto(
+      AttentionInput input,
+      Tensor o,
+      Tensor g,
+      @Nullable AttentionState finalState,
+      @Nullable Checkpoints checkpoints) {
     Checks.present("input", input);
     if (repeated(
-        input.q(), input.k(), input.v(), input.packing(), input.initial(), o, g, finalState)) {
-      return;
+        input.q(),
+        input.k(),
+        input.v(),
+        input.packing(),
+        input.initial(),
+        o,
+        g,
+        finalState,
+        checkpoints)) {
+      return checkpoints != null;
     }
     Checks.input(operator, input, backend);
     AttentionShape shape = input.shape();
@@ -113,10 +163,16 @@ public final class LinearAttention {
     if (finalState != null) {
       Checks.finalState(operator, finalState, input, o, g, backend);
     }
-    backend.engine().forward(new ForwardCall(operator, input, o, g, finalState, stream));
+    var call = new ForwardCall(operator, input, o, g, finalState, null, stream);
+    Checkpoints kept =
+        checkpoints != null && checkpoints.segment() == backend.engine().segmentToKeep(call)
+            ? checkpoints
+            : null;
+    backend.engine().forward(call.keeping(kept));
     if (finalState != null) {
       advanceCounts(shape.tokens(), input.packing(), input.initial(), finalState);
     }
+    return kept != null;
   }
 
   /** Runs a call once more whose objects were all checked the last time; allocates nothing. */
@@ -128,8 +184,11 @@ public final class LinearAttention {
       @Nullable AttentionState initial,
       Tensor o,
       Tensor g,
-      @Nullable AttentionState finalState) {
-    if (!backend.engine().repeat(operator, q, k, v, packing, initial, o, g, finalState, stream)) {
+      @Nullable AttentionState finalState,
+      @Nullable Checkpoints checkpoints) {
+    if (!backend
+        .engine()
+        .repeat(operator, q, k, v, packing, initial, o, g, finalState, checkpoints, stream)) {
       return false;
     }
     if (finalState != null) {
@@ -143,6 +202,7 @@ public final class LinearAttention {
       @Nullable Sequences packing,
       @Nullable AttentionState initial,
       AttentionState finalState) {
+    finalState.countWrite();
     for (int i = 0; i < finalState.sequences(); i++) {
       long before = initial == null ? 0 : initial.count(i);
       finalState.setCount(i, before + (packing == null ? tokens : packing.length(i)));
@@ -171,7 +231,7 @@ public final class LinearAttention {
     if (shape.rank() == 4 && shape.extent(2) != 1) {
       throw new IllegalArgumentException("a decode step takes one token, got " + shape.extent(2));
     }
-    if (repeated(q, k, v, null, state, o, g, state)) {
+    if (repeated(q, k, v, null, state, o, g, state, null)) {
       return;
     }
     AttentionInput input = AttentionInput.of(q, k, v).from(Checks.present("state", state));
@@ -245,13 +305,21 @@ public final class LinearAttention {
   public void backwardInto(
       Forward y, Tensor dO, @Nullable StateGradient finalState, Gradients gradients) {
     Checks.present("y", y);
-    backwardInto(y.input(), y.output(), y.normalizer(), dO, y.lastState(), finalState, gradients);
+    backwardInto(
+        y.input(),
+        y.output(),
+        y.normalizer(),
+        dO,
+        y.lastState(),
+        y.keptCheckpoints(),
+        finalState,
+        gradients);
   }
 
   /** The backward into the caller's tensors of a loss that does not see the final state. */
   public void backwardInto(
       AttentionInput input, Tensor o, Tensor g, Tensor dO, Gradients gradients) {
-    backwardInto(input, o, g, dO, null, null, gradients);
+    backwardInto(input, o, g, dO, null, null, null, gradients);
   }
 
   /**
@@ -274,7 +342,7 @@ public final class LinearAttention {
       Tensor dO,
       @Nullable StateGradient finalState,
       Gradients gradients) {
-    backwardInto(input, o, g, dO, null, finalState, gradients);
+    backwardInto(input, o, g, dO, null, null, finalState, gradients);
   }
 
   private void backwardInto(
@@ -283,13 +351,15 @@ public final class LinearAttention {
       Tensor g,
       Tensor dO,
       @Nullable AttentionState lastState,
+      @Nullable Checkpoints checkpoints,
       @Nullable StateGradient finalState,
       Gradients gradients) {
     Checks.present("input", input);
     Checks.present("gradients", gradients);
     if (backend
         .engine()
-        .repeatBackward(operator, input, o, g, dO, lastState, finalState, gradients, stream)) {
+        .repeatBackward(
+            operator, input, o, g, dO, lastState, checkpoints, finalState, gradients, stream)) {
       return;
     }
     Checks.input(operator, input, backend);
@@ -319,7 +389,8 @@ public final class LinearAttention {
     backend
         .engine()
         .backward(
-            new BackwardCall(operator, input, o, g, dO, lastState, finalState, gradients, stream));
+            new BackwardCall(
+                operator, input, o, g, dO, lastState, checkpoints, finalState, gradients, stream));
   }
 
   /**

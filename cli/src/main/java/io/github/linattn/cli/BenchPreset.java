@@ -51,9 +51,11 @@ enum BenchPreset {
         .toList();
   }
 
-  /** The first target also from the state, with which it is one sweep. */
+  /** Also from what a forward keeps, where that is for: one sweep, or segments. */
   private Stream<BenchCase> withKeptState(BenchCase each) {
-    return this == TARGETS && each.shape().equals(USUAL) && each.precision().equals(BF16)
+    boolean isFewHeads = each.shape().batch() == 1;
+    boolean isUsual = each.shape().equals(USUAL) && each.precision().equals(BF16);
+    return this == TARGETS && (isUsual || isFewHeads)
         ? Stream.of(each, each.keepingState())
         : Stream.of(each);
   }

@@ -108,7 +108,7 @@ final class BenchRun {
           estimate,
           count,
           count * problem.footprint() >= BEYOND_CACHE,
-          problem.memoryBytes(workspace),
+          problem.memoryBytes(workspace + checkpointBytes(problem)),
           times,
           floor,
           errors,
@@ -126,6 +126,15 @@ final class BenchRun {
       throw new UnsupportedOperationException(pass.reason());
     }
     return pass;
+  }
+
+  /** Of the states before segments that a forward keeps for the backward. */
+  private long checkpointBytes(BenchCase problem) {
+    if (!problem.keepsState()) {
+      return 0;
+    }
+    BenchCase forward = problem.with(BenchPass.FORWARD);
+    return plan(forward).resultBytes() - forward.memoryBytes(0);
   }
 
   private static LinearAttention.Builder operator(BenchCase problem) {
@@ -204,10 +213,9 @@ final class BenchRun {
     /** Poisons the outputs, then times. */
     DeviceTimes time() {
       try (Stream stream = gpu.newStream()) {
-        sets.forEach(set -> set.poison(stream));
-        stream.synchronize();
         LinearAttention attention = operator(problem).on(gpu, stream);
         sets.forEach(set -> set.prepare(attention));
+        sets.forEach(set -> set.poison(stream));
         stream.synchronize();
         return new DeviceTimer(stream, sets.size()).time(set -> sets.get(set).run(attention));
       }

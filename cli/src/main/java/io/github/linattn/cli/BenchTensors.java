@@ -14,6 +14,7 @@ import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import java.util.EnumMap;
 import java.util.Map;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /** What one call reads and writes in one piece of memory, which a copy can use instead. */
@@ -26,35 +27,37 @@ final class BenchTensors implements AutoCloseable {
   private final Tensor memory;
   private long used;
   private final AttentionInput input;
-  private final Tensor o;
-  private final Tensor g;
   private final @Nullable AttentionState state;
-  private final @Nullable AttentionState kept;
   private final @Nullable Derivatives derivatives;
   private final Tensor copySource;
   private final Tensor copyTarget;
+
+  /** Null until {@link #prepare}, where it keeps its state. */
+  private @Nullable Forward y;
 
   BenchTensors(Backend gpu, BenchCase problem) {
     this.problem = problem;
     this.gpu = gpu;
     this.memory =
-        owned.add(gpu.allocate(DType.BF16, TensorShape.of(bytes(problem) / DType.BF16.bytes())));
+        owned.add(
+            gpu.allocate(DType.BF16, TensorShape.of(sharedBytes(problem) / DType.BF16.bytes())));
     try {
       AttentionShape shape = problem.shape();
       DType dtype = problem.precision().dtype();
       Tensor q = next(dtype, shape.q());
       Tensor k = next(dtype, shape.k());
       Tensor v = next(dtype, shape.v());
-      this.o = next(dtype, shape.output());
-      this.g = next(DType.F32, shape.normalizer());
       this.state = problem.decode() ? nextState(shape) : null;
-      this.kept = problem.keepsState() ? nextState(shape) : null;
       AttentionInput plain = AttentionInput.of(q, k, v);
       this.input = state == null ? plain : plain.from(state);
+      this.y =
+          problem.keepsState()
+              ? null
+              : Forward.over(
+                  input, next(dtype, shape.output()), next(DType.F32, shape.normalizer()), null);
       this.derivatives =
           problem.pass().hasBackward()
               ? new Derivatives(
-                  Forward.over(input, o, g, kept),
                   next(dtype, shape.output()),
                   Gradients.over(
                       next(dtype, shape.q()),
@@ -73,10 +76,19 @@ final class BenchTensors implements AutoCloseable {
   }
 
   /** What a backward reads and writes besides. */
-  private record Derivatives(Forward y, Tensor dO, Gradients gradients) {}
+  private record Derivatives(Tensor dO, Gradients gradients) {}
 
-  /** Device memory of one set. */
+  /** Device memory of one set, at most. */
   static long bytes(BenchCase problem) {
+    AttentionShape shape = problem.shape();
+    long rows = shape.q().elements() + shape.k().elements() + shape.v().elements();
+    long checkpoints = rows * problem.precision().dtype().bytes() / 10;
+    return sharedBytes(problem)
+        + (problem.keepsState() ? problem.with(BenchPass.FORWARD).memoryBytes(checkpoints) : 0);
+  }
+
+  /** Of the memory that tensors, or the two of a copy, share. */
+  private static long sharedBytes(BenchCase problem) {
     AttentionShape shape = problem.shape();
     int size = problem.precision().dtype().bytes();
     long rows =
@@ -152,29 +164,41 @@ final class BenchTensors implements AutoCloseable {
     outputs().values().forEach(tensor -> BenchData.poison(stream, tensor));
   }
 
-  /** Queues what a call needs to be done before it: the forward of a backward. */
+  /**
+   * Queues what a call needs to be done before it: the forward of a backward. Inputs are filled.
+   */
   void prepare(LinearAttention attention) {
-    if (!problem.pass().hasForward()) {
-      attention.forwardInto(input, o, g, kept);
+    if (y == null) {
+      y = owned.add(attention.forward(input));
+    } else if (!problem.pass().hasForward()) {
+      attention.forwardInto(y);
     }
   }
 
   /** Queues one call. */
   void run(LinearAttention attention) {
     if (problem.pass().hasForward()) {
-      attention.forwardInto(input, o, g, state == null ? kept : state);
+      if (state == null) {
+        attention.forwardInto(forward());
+      } else {
+        attention.forwardInto(input, forward().output(), forward().normalizer(), state);
+      }
     }
     if (derivatives != null) {
-      attention.backwardInto(derivatives.y, derivatives.dO, null, derivatives.gradients);
+      attention.backwardInto(forward(), derivatives.dO, null, derivatives.gradients);
     }
+  }
+
+  private Forward forward() {
+    return Objects.requireNonNull(y, "prepared");
   }
 
   /** What a call writes, but for a state. */
   Map<Quantity, Tensor> outputs() {
     Map<Quantity, Tensor> outputs = new EnumMap<>(Quantity.class);
     if (problem.pass().hasForward()) {
-      outputs.put(Quantity.O, o);
-      outputs.put(Quantity.G, g);
+      outputs.put(Quantity.O, forward().output());
+      outputs.put(Quantity.G, forward().normalizer());
     }
     if (derivatives != null) {
       Gradients gradients = derivatives.gradients;

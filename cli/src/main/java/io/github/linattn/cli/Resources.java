@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionState;
+import io.github.linattn.Forward;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import java.util.ArrayDeque;
@@ -18,6 +19,11 @@ final class Resources implements AutoCloseable {
   StateGradient add(StateGradient gradient) {
     closers.push(gradient::close);
     return gradient;
+  }
+
+  Forward add(Forward forward) {
+    closers.push(forward::close);
+    return forward;
   }
 
   AttentionState add(AttentionState state) {

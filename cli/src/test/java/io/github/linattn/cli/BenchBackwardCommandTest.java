@@ -58,7 +58,9 @@ class BenchBackwardCommandTest {
             "B=4 H=16 N=10000 D=64 bf16 default",
             "B=4 H=16 N=10000 D=256 bf16 default",
             "B=1 H=8 N=131072 D=128 bf16 default",
-            "B=1 H=1 N=1048576 D=128 bf16 default");
+            "B=1 H=8 N=131072 D=128 from state bf16 default",
+            "B=1 H=1 N=1048576 D=128 bf16 default",
+            "B=1 H=1 N=1048576 D=128 from state bf16 default");
   }
 
   @Test

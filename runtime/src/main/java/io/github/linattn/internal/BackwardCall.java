@@ -16,6 +16,7 @@ import org.jspecify.annotations.Nullable;
  *
  * @param lastState the state after the last token, as the forward left it, or null where it is not
  *     at hand; read. An engine may do without.
+ * @param checkpoints of that forward, or null; read, likewise
  * @param finalStateGradient gradient of the loss with respect to the state after the last token,
  *     null for zeros; causal only. It overlaps nothing that is written.
  * @param gradients with those of the initial state where they are wanted; causal only
@@ -27,6 +28,7 @@ public record BackwardCall(
     Tensor normalizer,
     Tensor outputGradient,
     @Nullable AttentionState lastState,
+    @Nullable Checkpoints checkpoints,
     @Nullable StateGradient finalStateGradient,
     Gradients gradients,
     Stream stream) {
@@ -42,6 +44,9 @@ public record BackwardCall(
         .ifPresent(state -> Collections.addAll(tensors, state.s(), state.z(), state.u()));
     if (lastState != null) {
       Collections.addAll(tensors, lastState.s(), lastState.z());
+    }
+    if (checkpoints != null) {
+      tensors.add(checkpoints.memory());
     }
     addTo(tensors, finalStateGradient);
     addTo(tensors, gradients.initialState().orElse(null));

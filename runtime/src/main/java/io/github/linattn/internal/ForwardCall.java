@@ -9,6 +9,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * A checked forward call. {@code finalState} may be the input's initial state. Its counts are not
  * the engine's business.
+ *
+ * @param checkpoints written too if not null; as {@link Engine#segmentToKeep} asks for
  */
 public record ForwardCall(
     Operator operator,
@@ -16,4 +18,11 @@ public record ForwardCall(
     Tensor output,
     Tensor normalizer,
     @Nullable AttentionState finalState,
-    Stream stream) {}
+    @Nullable Checkpoints checkpoints,
+    Stream stream) {
+
+  /** The same with this memory for checkpoints. */
+  public ForwardCall keeping(@Nullable Checkpoints memory) {
+    return new ForwardCall(operator, input, output, normalizer, finalState, memory, stream);
+  }
+}

@@ -11,6 +11,7 @@ import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
@@ -85,7 +86,8 @@ final class ChunkedCall {
       @Nullable AttentionState initial,
       Tensor o,
       Tensor g,
-      @Nullable AttentionState finalState) {
+      @Nullable AttentionState finalState,
+      @Nullable Checkpoints checkpoints) {
     ForwardCall filled = call;
     if (filled == null) {
       return false;
@@ -100,6 +102,7 @@ final class ChunkedCall {
         && this.packing == packing
         && this.initial == initial
         && filled.finalState() == finalState
+        && filled.checkpoints() == checkpoints
         && q.isOpen()
         && k.isOpen()
         && v.isOpen()
@@ -107,6 +110,7 @@ final class ChunkedCall {
         && g.isOpen()
         && isOpen(initial)
         && isOpen(finalState)
+        && (checkpoints == null || checkpoints.memory().isOpen())
         && (!listed || hasCounts(initial));
   }
 
@@ -157,8 +161,9 @@ final class ChunkedCall {
     for (int i = 0; i < counts.length; i++) {
       counts[i] = initial == null ? 0 : initial.count(i);
     }
-    long states = workspace;
-    long marks = states + plan.stateBytes();
+    Checkpoints kept = forward.checkpoints();
+    long states = kept == null ? workspace : address(kept.memory());
+    long marks = workspace + plan.stateBytes();
     long copy = marks + alignedBytes(plan.markBytes());
     fillCommon(main, forward);
     main.set("turns", plan.turns()).set("slot_step", plan.slotStep()).set("tickets", tickets);

@@ -9,6 +9,7 @@ import io.github.linattn.Tensor;
 import io.github.linattn.bindings.DeviceMemory;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
 import java.lang.foreign.Arena;
@@ -54,10 +55,11 @@ final class ChunkedCalls {
       @Nullable AttentionState initial,
       Tensor o,
       Tensor g,
-      @Nullable AttentionState finalState) {
+      @Nullable AttentionState finalState,
+      @Nullable Checkpoints checkpoints) {
     for (int i = 0; i < forwards.size(); i++) {
       ChunkedCall known = forwards.get(i);
-      if (known.isFor(operator, q, k, v, packing, initial, o, g, finalState)) {
+      if (known.isFor(operator, q, k, v, packing, initial, o, g, finalState, checkpoints)) {
         known.run();
         return true;
       }
@@ -89,6 +91,7 @@ final class ChunkedCalls {
       Tensor normalizer,
       Tensor outputGradient,
       @Nullable AttentionState lastState,
+      @Nullable Checkpoints checkpoints,
       @Nullable StateGradient finalStateGradient,
       Gradients gradients) {
     for (int i = 0; i < backwards.size(); i++) {
@@ -100,6 +103,7 @@ final class ChunkedCalls {
           normalizer,
           outputGradient,
           lastState,
+          checkpoints,
           finalStateGradient,
           gradients)) {
         known.run();

@@ -18,6 +18,7 @@ import io.github.linattn.bindings.MemoryInfo;
 import io.github.linattn.bindings.PointerInfo;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.Engine;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.HostStorage;
@@ -311,6 +312,12 @@ public final class CudaEngine implements Engine {
     }
   }
 
+  @Override
+  public int segmentToKeep(ForwardCall call) {
+    Question question = Plans.question(call);
+    return plan(question).map(plan -> plan.segmentToKeep(question)).orElse(0);
+  }
+
   private Optional<ForwardPlan> plan(Question question) {
     return paperOnly ? Optional.empty() : plans.forward(question);
   }
@@ -360,12 +367,15 @@ public final class CudaEngine implements Engine {
       Tensor o,
       Tensor g,
       @Nullable AttentionState finalState,
+      @Nullable Checkpoints checkpoints,
       Stream stream) {
     CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
     synchronized (queue) {
       try {
         return queue.isOpen()
-            && queue.calls().repeat(operator, q, k, v, packing, initial, o, g, finalState);
+            && queue
+                .calls()
+                .repeat(operator, q, k, v, packing, initial, o, g, finalState, checkpoints);
       } catch (CudaException e) {
         throw e.withContext("forward of " + AttentionInput.of(q, k, v).shape());
       }
@@ -417,6 +427,7 @@ public final class CudaEngine implements Engine {
       Tensor normalizer,
       Tensor outputGradient,
       @Nullable AttentionState lastState,
+      @Nullable Checkpoints checkpoints,
       @Nullable StateGradient finalStateGradient,
       Gradients gradients,
       Stream stream) {
@@ -433,6 +444,7 @@ public final class CudaEngine implements Engine {
                     normalizer,
                     outputGradient,
                     lastState,
+                    checkpoints,
                     finalStateGradient,
                     gradients);
       } catch (CudaException e) {
@@ -479,15 +491,23 @@ public final class CudaEngine implements Engine {
     Optional<ForwardPlan> plan = plan(question);
     if (plan.isPresent()) {
       ForwardPlan chosen = plan.get();
+      long checkpoints = Checkpoints.elements(shape, chosen.segmentToKeep(question)) * Float.BYTES;
       return new Plan.Pass(
           chosen.steps().stream().map(ForwardPlan.Step::toString).toList(),
-          results,
+          results + checkpoints,
           chosen.workspaceBytes(),
           chosen.micros(),
           chosen.reason());
     }
     requirePaper(question, Operation.FORWARD, () -> PaperSupport.require(operator, shape, dtype));
     return paperPlans.forward(operator, shape, results);
+  }
+
+  private int segmentToKeep(Operator operator, AttentionShape shape, DType dtype) {
+    Question question =
+        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
+            .keeping(true);
+    return plan(question).map(plan -> plan.segmentToKeep(question)).orElse(0);
   }
 
   @Override
@@ -497,7 +517,10 @@ public final class CudaEngine implements Engine {
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
     Question question =
         Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
-            .ofBackward(operator.sumsSlope(), lastState);
+            .ofBackward(
+                operator.sumsSlope(),
+                lastState,
+                lastState ? segmentToKeep(operator, shape, dtype) : 0);
     Optional<GradientPlan> plan = gradientPlan(question);
     if (plan.isPresent()) {
       GradientPlan chosen = plan.get();

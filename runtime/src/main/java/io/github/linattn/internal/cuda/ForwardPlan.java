@@ -32,6 +32,8 @@ record ForwardPlan(
     long copyBytes,
     double micros,
     String reason) {
+  /** Bytes of q, k and v for each of states that are kept. */
+  private static final double LEAST_ROWS_FOR_STATES = 10;
 
   ForwardPlan {
     steps = List.copyOf(steps);
@@ -85,6 +87,19 @@ record ForwardPlan(
   /** States of items of a key/value head: before each whose sums are wanted, and one after. */
   int slots() {
     return Math.min(summed + 1, cut.items());
+  }
+
+  /**
+   * Tokens of the segments before which a state is worth keeping for a backward; 0 where there are
+   * none, or where they would take more than a tenth of q, k and v.
+   */
+  int segmentToKeep(Question question) {
+    boolean hasAll = kind == Kind.SEGMENTED && cut.isRegular() && slots() == cut.items();
+    if (!question.finalState() || question.inPlace() || !hasAll) {
+      return 0;
+    }
+    double rows = question.keyValueBytes() + question.queryRowBytes();
+    return LEAST_ROWS_FOR_STATES * stateBytes <= rows ? cut.itemTokens() : 0;
   }
 
   long workspaceBytes() {

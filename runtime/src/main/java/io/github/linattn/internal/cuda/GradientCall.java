@@ -9,6 +9,7 @@ import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
@@ -57,6 +58,7 @@ final class GradientCall {
       Tensor normalizer,
       Tensor outputGradient,
       @Nullable AttentionState lastState,
+      @Nullable Checkpoints checkpoints,
       @Nullable StateGradient finalStateGradient,
       Gradients gradients) {
     BackwardCall filled = call;
@@ -66,6 +68,7 @@ final class GradientCall {
         && filled.normalizer() == normalizer
         && filled.outputGradient() == outputGradient
         && filled.lastState() == lastState
+        && filled.checkpoints() == checkpoints
         && filled.finalStateGradient() == finalStateGradient
         && filled.gradients() == gradients
         && filled.input().equals(input)

@@ -6,6 +6,7 @@ import io.github.linattn.AttentionState;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
@@ -14,6 +15,7 @@ import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Technique;
 import java.lang.foreign.MemorySegment;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /** The arguments of the launches of one backward, filled in one after the other. */
@@ -194,6 +196,9 @@ final class GradientFill {
             query, QUERY_TASK, call.outputGradient(), input.v(), input.k(), call.gradients().dq());
     setSweepItems(chunked);
     setMarks(chunked, plan.memory().queryMarksAt());
+    if (plan.keptStep() > 0) {
+      chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
+    }
     StateArrays before = before();
     if (before != null) {
       chunked
@@ -211,9 +216,21 @@ final class GradientFill {
   private @Nullable StateArrays before() {
     return switch (plan.kind()) {
       case SWEEPS, ONE_SWEEP -> initial == null ? null : StateArrays.of(initial);
-      case SEGMENTED -> items;
+      case SEGMENTED -> plan.keptStep() > 0 ? kept() : items;
       case NON_CAUSAL -> totals;
     };
+  }
+
+  private int keptSegments() {
+    return Checkpoints.segments(shape, checkpoints().segment());
+  }
+
+  private StateArrays kept() {
+    return StateArrays.at(checkpoints().memory().segment().address(), shape, keptSegments());
+  }
+
+  private Checkpoints checkpoints() {
+    return Objects.requireNonNull(call.checkpoints(), "a plan from kept states");
   }
 
   /** The gradients that dk and dv start from. */

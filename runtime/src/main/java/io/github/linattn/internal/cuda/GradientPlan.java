@@ -11,6 +11,8 @@ import java.util.List;
  * @param cut items of sweeps and of sums
  * @param outputs items of {@link Kind#NON_CAUSAL} outputs, else {@code cut}
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
+ * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
+ *     the sweeps do not start from these
  * @param tiles of 64 columns of dq
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
  *     partial sums of da and db
@@ -24,6 +26,7 @@ record GradientPlan(
     Cut cut,
     Cut outputs,
     int summed,
+    int keptStep,
     int tiles,
     int turns,
     Memory memory,
@@ -165,7 +168,12 @@ record GradientPlan(
   /** The same plan with this reason. */
   GradientPlan because(String why) {
     return new GradientPlan(
-        kind, launches, cut, outputs, summed, tiles, turns, memory, micros, why);
+        kind, launches, cut, outputs, summed, keptStep, tiles, turns, memory, micros, why);
+  }
+
+  /** Whether it needs states that a forward kept. */
+  boolean startsFromKept() {
+    return kind == Kind.ONE_SWEEP || keptStep > 0;
   }
 
   boolean has(Role role) {

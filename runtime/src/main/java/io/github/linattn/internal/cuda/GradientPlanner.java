@@ -90,7 +90,7 @@ final class GradientPlanner {
             kernels ->
                 choice.segment() == 0
                     ? whole(question, kernels, cut)
-                    : segmented(question, kernels, cut))
+                    : segmented(question, kernels, cut, 0))
         .map(plan -> explained(plan, List.of()));
   }
 
@@ -165,11 +165,16 @@ final class GradientPlanner {
         parts++) {
       int segment = Math.ceilDiv(Math.ceilDiv(longest, parts), Planner.CHUNK) * Planner.CHUNK;
       Cut cut = new Cut(shape.tokens(), question.packing(), segment);
-      Optional<GradientPlan> plan = segmented(question, kernels, cut);
+      Optional<GradientPlan> plan = segmented(question, kernels, cut, 0);
       plan.ifPresent(candidates::add);
       if (plan.isEmpty() || blocks * parts > 8L * model.multiprocessors()) {
         break; // more parts only add states
       }
+    }
+    int kept = question.keptSegment();
+    for (int step = 1; kept > 0 && kept * step <= Math.min(limit, longest); step *= 2) {
+      Cut cut = new Cut(shape.tokens(), null, kept * step);
+      segmented(question, kernels, cut, step).ifPresent(candidates::add);
     }
     Optional<GradientPlan> one = oneSweep(question);
     boolean hasStates = hasStates(question, whole);
@@ -223,7 +228,7 @@ final class GradientPlanner {
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     addNormalized(steps, question);
     Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
-    return plan(Kind.SWEEPS, steps, cut, cut, 0, tiles(question), turns, memory);
+    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, memory);
   }
 
   /**
@@ -265,7 +270,7 @@ final class GradientPlanner {
         step -> micros(step, question.shape().keyDim(), cut, cut.items(), 1, bytes));
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1));
-    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, tiles(question), 1, memory);
+    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, 0, tiles(question), 1, memory);
   }
 
   /** A sequence of one chunk needs the state before it alone. */
@@ -273,15 +278,23 @@ final class GradientPlanner {
     return question.lastState() || cut.longest() <= Planner.CHUNK;
   }
 
-  /** Sums of segments and a scan before each sweep. */
-  private Optional<GradientPlan> segmented(Question question, Sweeps kernels, Cut cut) {
+  /**
+   * Sums of segments and a scan before each sweep; but for dq, where a forward kept the states.
+   *
+   * @param keptStep segments of these for each item; 0 where they are summed
+   */
+  private Optional<GradientPlan> segmented(
+      Question question, Sweeps kernels, Cut cut, int keptStep) {
     Collected steps = new Collected();
     AttentionShape shape = question.shape();
     addRows(steps, question, kernels.query());
-    // nobody reads the state after the last item of the only sequence
-    int summed = question.packing() != null ? cut.items() : Math.max(1, cut.items() - 1);
-    addSums(steps, question, cut, summed);
-    addScan(steps, Role.STATE_SCAN, question, cut);
+    int summed = 0;
+    if (keptStep == 0) {
+      // nobody reads the state after the last item of the only sequence
+      summed = question.packing() != null ? cut.items() : Math.max(1, cut.items() - 1);
+      addSums(steps, question, cut, summed);
+      addScan(steps, Role.STATE_SCAN, question, cut);
+    }
     addQuery(steps, question, kernels, cut);
     // dq is repaired of the states that the next scan replaces
     addRepair(steps, Role.QUERY_REPAIR, question, cut);
@@ -293,7 +306,7 @@ final class GradientPlanner {
     addNormalized(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
     Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
-    return plan(Kind.SEGMENTED, steps, cut, cut, summed, tiles(question), turns, memory);
+    return plan(Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -351,7 +364,7 @@ final class GradientPlanner {
             outputs,
             1,
             Marks.NONE);
-    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), tiles(question), 1, memory)
+    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), 0, tiles(question), 1, memory)
         .map(
             plan ->
                 plan.because(
@@ -364,13 +377,24 @@ final class GradientPlanner {
       Cut cut,
       Cut outputs,
       int summed,
+      int keptStep,
       int tiles,
       int turns,
       Memory memory) {
     return steps.complete
         ? Optional.of(
             new GradientPlan(
-                kind, steps.launches, cut, outputs, summed, tiles, turns, memory, steps.micros, ""))
+                kind,
+                steps.launches,
+                cut,
+                outputs,
+                summed,
+                keptStep,
+                tiles,
+                turns,
+                memory,
+                steps.micros,
+                ""))
         : Optional.empty();
   }
 
@@ -610,11 +634,18 @@ final class GradientPlanner {
             "%s: %s%s, %s by %s, on %d multiprocessors%s",
             name(best.kind()),
             best.cut(),
-            best.kind() == Kind.SEGMENTED ? " with a scan before each sweep" : "",
+            scans(best),
             one ? "dq, dk and dv" : "dq",
             best.step(one ? Role.ONE_SWEEP : Role.QUERY).kernel().technique().id(),
             model.multiprocessors(),
             against));
+  }
+
+  private static String scans(GradientPlan plan) {
+    if (plan.keptStep() > 0) {
+      return " from the states that the forward kept, with a scan before the second sweep";
+    }
+    return plan.kind() == Kind.SEGMENTED ? " with a scan before each sweep" : "";
   }
 
   private static String name(Kind kind) {

@@ -67,7 +67,8 @@ final class Plans {
         false,
         ChunkedSupport.suitsTensorMaps(call),
         call.operator().sumsSlope(),
-        call.lastState() != null);
+        call.lastState() != null,
+        call.checkpoints() == null ? 0 : call.checkpoints().segment());
   }
 
   /** Empty where kernels are missing. */
@@ -96,11 +97,11 @@ final class Plans {
         .or(() -> planner.plan(question));
   }
 
-  /** As tuned, but for one sweep: plans are tuned without the state that it starts from. */
+  /** As tuned, but from what a forward kept: plans are tuned without. */
   private Optional<GradientPlan> chosenGradient(Question question) {
-    Optional<GradientPlan> one =
-        gradientPlanner.plan(question).filter(plan -> plan.kind() == GradientPlan.Kind.ONE_SWEEP);
-    return one.isPresent() ? one : tunedGradient(question);
+    Optional<GradientPlan> kept =
+        gradientPlanner.plan(question).filter(GradientPlan::startsFromKept);
+    return kept.isPresent() ? kept : tunedGradient(question);
   }
 
   private Optional<GradientPlan> tunedGradient(Question question) {

@@ -16,6 +16,7 @@ import org.jspecify.annotations.Nullable;
  * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
  * @param sumsSlope of a backward: whether db does not follow from da
  * @param lastState of a backward: whether the state after the last token is at hand
+ * @param keptSegment of a backward: tokens of the segments before which states are at hand, or 0
  */
 record Question(
     AttentionShape shape,
@@ -29,7 +30,8 @@ record Question(
     boolean inPlace,
     boolean tensorMaps,
     boolean sumsSlope,
-    boolean lastState) {
+    boolean lastState,
+    int keptSegment) {
   /** A question about a forward, or about a backward that sums no db and has no last state. */
   Question(
       AttentionShape shape,
@@ -54,7 +56,8 @@ record Question(
         inPlace,
         tensorMaps,
         false,
-        false);
+        false,
+        0);
   }
 
   /** A question about a shape alone, with tensors without gaps. */
@@ -77,11 +80,12 @@ record Question(
         inPlace,
         tensorMaps,
         sumsSlope,
-        lastState);
+        lastState,
+        keptSegment);
   }
 
   /** The same of a backward. */
-  Question ofBackward(boolean slopeIsSummed, boolean stateIsAtHand) {
+  Question ofBackward(boolean slopeIsSummed, boolean stateIsAtHand, int segmentOfStates) {
     return new Question(
         shape,
         dtype,
@@ -94,7 +98,8 @@ record Question(
         inPlace,
         tensorMaps,
         slopeIsSummed,
-        stateIsAtHand);
+        stateIsAtHand,
+        segmentOfStates);
   }
 
   ElementType element() {
@@ -143,6 +148,11 @@ record Question(
   /** Bytes of k and v. */
   double keyValueBytes() {
     return (double) (shape.k().elements() + shape.v().elements()) * dtype.bytes();
+  }
+
+  /** Bytes of q. */
+  double queryRowBytes() {
+    return (double) shape.q().elements() * dtype.bytes();
   }
 
   /** Bytes of q, o and g. */

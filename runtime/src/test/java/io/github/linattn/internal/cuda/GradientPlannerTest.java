@@ -106,7 +106,7 @@ class GradientPlannerTest {
   @Test
   void fromTheLastStateOneSweepFormsAllGradients() {
     Question without = causal(AttentionShape.of(4, 16, 10_000, 128), false);
-    GradientPlan plan = planner(true).plan(without.ofBackward(false, true)).orElseThrow();
+    GradientPlan plan = planner(true).plan(without.ofBackward(false, true, 0)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
     assertThat(roles(plan)).containsExactly(Role.ONE_SWEEP, Role.COEFFICIENTS);
     assertThat(plan.step(Role.ONE_SWEEP).kernel().symbol())
@@ -128,15 +128,15 @@ class GradientPlannerTest {
   @Test
   void oneSweepIsForSomeBackwardsAlone() {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
-    Question suits = causal(shape, false).ofBackward(false, true);
+    Question suits = causal(shape, false).ofBackward(false, true, 0);
     GradientChoice choice = GradientChoice.parse("one_sweep");
     assertThat(planner(true).plan(suits, choice)).isPresent();
     assertThat(planner(false).plan(suits, choice)).as("without its kernel").isEmpty();
     List<Question> others =
         List.of(
             causal(shape, false),
-            suits.ofBackward(true, true),
-            causal(shape, true).ofBackward(false, true),
+            suits.ofBackward(true, true, 0),
+            causal(shape, true).ofBackward(false, true, 0),
             of(new AttentionShape(4, 16, 8, 10_000, 128, 128), DType.BF16),
             of(new AttentionShape(4, 16, 16, 10_000, 128, 64), DType.BF16),
             of(AttentionShape.of(4, 16, 10_000, 64), DType.BF16),
@@ -151,7 +151,7 @@ class GradientPlannerTest {
   }
 
   private static Question of(AttentionShape shape, DType dtype) {
-    return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true);
+    return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true, 0);
   }
 
   @Test
@@ -167,15 +167,15 @@ class GradientPlannerTest {
   void packedSequencesTakeNoSingleSweep() {
     Question question = packed(AttentionShape.of(1, 64, 300, 128), 0, 64, 236);
     GradientChoice choice = GradientChoice.parse("one_sweep");
-    assertThat(planner(true).plan(question.ofBackward(false, true), choice)).isEmpty();
-    assertThat(planner(true).plan(question.ofBackward(false, true)).map(GradientPlan::kind))
+    assertThat(planner(true).plan(question.ofBackward(false, true, 0), choice)).isEmpty();
+    assertThat(planner(true).plan(question.ofBackward(false, true, 0)).map(GradientPlan::kind))
         .contains(Kind.SWEEPS);
   }
 
   @Test
   void fewHeadsStaySegmentedWhateverIsAtHand() {
     Question question = causal(AttentionShape.of(1, 4, 10_000, 128), false);
-    GradientPlan plan = planner(true).plan(question.ofBackward(false, true)).orElseThrow();
+    GradientPlan plan = planner(true).plan(question.ofBackward(false, true, 0)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(planner(true).plan(question).orElseThrow().reason()).doesNotContain("one sweep");
   }
@@ -290,6 +290,45 @@ class GradientPlannerTest {
     assertThat(plan.memory().totals()).isZero();
     assertThat(plan.memory().partials()).isEqualTo(aligned(4L * items * 2 * 16));
     assertThat(plan.reason()).contains("segments", "next best two sweeps");
+  }
+
+  @Test
+  void segmentsStartFromTheStatesThatAForwardKept() {
+    Question summed = causal(AttentionShape.of(1, 8, 131_072, 128), false);
+    Question kept = summed.ofBackward(false, true, 2048);
+    GradientPlan plan = planner(true).plan(kept).orElseThrow();
+    assertThat(roles(plan))
+        .containsExactly(
+            Role.QUERY,
+            Role.QUERY_REPAIR,
+            Role.GRADIENT_SUMS,
+            Role.GRADIENT_SCAN,
+            Role.KEY_AND_VALUE,
+            Role.COEFFICIENTS);
+    assertThat(plan.keptStep()).isPositive();
+    assertThat(plan.cut().itemTokens()).isEqualTo(2048 * plan.keptStep());
+    assertThat(plan.summed()).isZero();
+    assertThat(plan.startsFromKept()).isTrue();
+    assertThat(plan.reason()).contains("from the states that the forward kept");
+    GradientPlan without = planner(true).plan(summed).orElseThrow();
+    assertThat(without.startsFromKept()).isFalse();
+    assertThat(without.micros()).isGreaterThan(plan.micros());
+    assertThat(plan.memory().states())
+        .as("of the gradients after segments")
+        .isEqualTo(aligned(8L * plan.cut().items() * stateBytes(128, 128)));
+    GradientPlan asked = planner(true).plan(kept, GradientChoice.parse("wgmma:4096")).orElseThrow();
+    assertThat(asked.keptStep()).as("as asked").isZero();
+    Question grouped =
+        Question.of(
+                new AttentionShape(8, 64, 4, 32_768, 128, 128),
+                DType.BF16,
+                Mode.DEFAULT,
+                true,
+                false)
+            .ofBackward(false, true, 16_384);
+    assertThat(16 * planner(true).plan(grouped).orElseThrow().cut().longest())
+        .as("no longer than accumulators bear")
+        .isLessThanOrEqualTo(131_072);
   }
 
   @Test

@@ -111,6 +111,29 @@ class PlannerTest {
   }
 
   @Test
+  void statesBeforeSegmentsAreKeptWhereTheyAreFew() {
+    AttentionShape shape = AttentionShape.of(1, 4, 65_536, KEY_DIM);
+    Question plain = causal(shape, DType.BF16, Mode.DEFAULT);
+    Question keeping = plain.keeping(true);
+    ForwardPlan plan = plan(keeping);
+    assertThat(plan.segmentToKeep(keeping)).isEqualTo(plan.cut().itemTokens());
+    assertThat(10 * plan.stateBytes()).isLessThanOrEqualTo(3L * 4 * 65_536 * KEY_DIM * 2);
+    assertThat(plan(plain).segmentToKeep(plain)).as("nobody asks for them").isZero();
+    Question many = causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    assertThat(plan(many.keeping(true)).segmentToKeep(many.keeping(true))).as("one pass").isZero();
+    Question few = causal(AttentionShape.of(1, 1, 8192, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    ForwardPlan fine = plan(few.keeping(true));
+    assertThat(fine.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(fine.cut().itemTokens()).as("a state takes 860 tokens").isLessThan(860);
+    assertThat(fine.segmentToKeep(few.keeping(true))).isZero();
+    Question packed = packed(2, 70_000, 10, 0, 140_000);
+    assertThat(plan(packed).kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(plan(packed).segmentToKeep(packed)).isZero();
+    Question inPlace = withState(shape, true);
+    assertThat(plan(inPlace).segmentToKeep(inPlace)).isZero();
+  }
+
+  @Test
   void noItemIsLongerThanAccumulatorsBear() {
     for (Mode mode : Mode.values()) {
       AttentionShape shape = AttentionShape.of(8, 64, 2_000_000, KEY_DIM);

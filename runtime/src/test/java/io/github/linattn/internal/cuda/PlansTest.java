@@ -65,7 +65,7 @@ class PlansTest {
 
   @Test
   void oneSweepComesBeforeWhatWasTunedWithoutItsState() {
-    Question fromState = question(SHAPE, true, null).ofBackward(false, true);
+    Question fromState = question(SHAPE, true, null).ofBackward(false, true, 0);
     assertThat(plans(new Choice("mma", 4, 1)).backward(fromState).orElseThrow().kind())
         .isEqualTo(GradientPlan.Kind.ONE_SWEEP);
   }

@@ -13,6 +13,7 @@ import io.github.linattn.DType;
 import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.Plan;
 import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
@@ -328,6 +329,63 @@ final class ChunkedBackwardTest extends OnFakeKernels {
           .as("db is summed")
           .contains("two sweeps")
           .doesNotContain("one sweep");
+    }
+  }
+
+  @Test
+  void aForwardKeepsTheStatesBeforeItsSegments() {
+    AttentionShape shape = AttentionShape.of(1, 2, 40_000, D);
+    List<String> fromKept =
+        List.of(
+            "query_gradient_wgmma_d128",
+            "gradient_recurrence_simt",
+            "gradient_sums_wgmma_d128",
+            "state_scan_simt",
+            "key_value_gradient_wgmma_d128",
+            "gradient_recurrence_simt");
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      LinearAttention attention = linear().keepState(true).on(f.gpu);
+      try (Forward y = attention.forward(f.input)) { // takes the workspace
+        backwardFrom(y, f);
+      }
+      long bytes = cudart.deviceBytes();
+      Plan plan = attention.plan(shape, DType.BF16);
+      long plain = linear().on(f.gpu).plan(shape, DType.BF16).forward().resultBytes();
+      long checkpoints = plan.forward().resultBytes() - plain - 2L * (D * D + 2 * D) * 4;
+      assertThat(checkpoints).isBetween(1L, 3 * shape.q().elements() * 2 / 10);
+      assertThat(plan.backward().reason()).contains("from the states that the forward kept");
+      try (Forward y = attention.forward(f.input)) {
+        assertThat(cudart.deviceBytes() - bytes).isEqualTo(plan.forward().resultBytes());
+        int at = Math.toIntExact(cudart.launches());
+        long before = number(arguments(at - 3, SCAN), SCAN, "state");
+        for (int i = 0; i < 2; i++) { // from the forward, then from one into the same tensors
+          at = Math.toIntExact(cudart.launches());
+          attention.backwardInto(y, f.dO, null, f.gradients);
+          assertThat(kernels(at, fromKept.size())).isEqualTo(fromKept);
+          assertThat(plan.backward().steps()).hasSize(fromKept.size());
+          MemorySegment dq = hopperTask(at, 0);
+          assertThat(number(dq, CHUNKED, "state_in")).isEqualTo(before);
+          int items = count(dq, CHUNKED, "num_items");
+          int slots = count(dq, CHUNKED, "slots");
+          assertThat((long) slots * 2 * (D * D + 2 * D) * 4).isEqualTo(checkpoints);
+          assertThat(items).isEqualTo(Math.ceilDiv(slots, count(dq, CHUNKED, "slot_step")));
+          assertThat(number(hopperTask(at + 4, 0), CHUNKED, "state_in"))
+              .as("of the gradients after segments")
+              .isNotEqualTo(before);
+          attention.forwardInto(y);
+        }
+        attention.forwardInto(f.input, f.o, f.g, y.state().orElseThrow());
+        at = Math.toIntExact(cudart.launches());
+        attention.backwardInto(y, f.dO, null, f.gradients);
+        assertThat(kernels(at, 2))
+            .as("its state is another forward's")
+            .containsExactly("state_sums_wgmma_d128", "state_scan_simt");
+        attention.forwardInto(y);
+        at = Math.toIntExact(cudart.launches());
+        attention.backwardInto(y, f.dO, null, f.gradients);
+        assertThat(kernels(at, fromKept.size())).isEqualTo(fromKept);
+      }
+      assertThat(cudart.deviceBytes()).isEqualTo(bytes);
     }
   }
 
