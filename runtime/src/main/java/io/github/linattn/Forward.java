@@ -10,7 +10,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * Result of a forward pass, and all that the backward needs of it. Owns its tensors if {@link
  * LinearAttention#forward} made them; the input's tensors stay the caller's and must be open and
- * unchanged for a backward.
+ * unchanged for a backward. {@link LinearAttention#forwardInto(Forward)} computes it once more. Not
+ * thread-safe.
  */
 public final class Forward implements AutoCloseable {
   private final AttentionInput input;

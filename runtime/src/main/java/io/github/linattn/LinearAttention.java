@@ -487,7 +487,12 @@ public final class LinearAttention {
      * Whether {@link #forward} gives the state after the last token; causal only. From there a
      * backward on a GPU of compute capability 9.0 reads each tensor once, for bf16, Dk = Dv = 128,
      * rows that are not normalised, as many key/value heads as query heads, |b| ≥ |a| / 16 and up
-     * to 16,384 tokens, not packed; for others the state changes nothing.
+     * to 16,384 tokens, not packed.
+     *
+     * <p>Where a GPU cuts the tokens of few heads into segments, not packed, the forward keeps the
+     * states before these too, if they take at most a tenth of the memory of q, k and v, and its
+     * backward need not sum them again. They are part of {@link Plan.Pass#resultBytes} and belong
+     * to the {@link Forward}. For other problems the state changes nothing.
      */
     public Builder keepState(boolean keepState) {
       this.keepState = keepState;

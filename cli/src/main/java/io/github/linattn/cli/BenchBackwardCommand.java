@@ -35,8 +35,9 @@ final class BenchBackwardCommand implements Callable<Integer> {
   @Option(
       names = "--keep-state",
       description =
-          "start from the state after the last token, as training with keepState does: one sweep"
-              + " where that is faster")
+          "start from what a forward keeps, as training with keepState does: one sweep where that is"
+              + " faster, no sums of segments"
+              + " of few heads")
   private boolean keepState;
 
   BenchBackwardCommand(Console console) {

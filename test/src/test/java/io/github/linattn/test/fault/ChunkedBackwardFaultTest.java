@@ -2,6 +2,7 @@ package io.github.linattn.test.fault;
 
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.catchThrowable;
 
 import io.github.linattn.AttentionInput;
@@ -18,6 +19,7 @@ import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.cuda.CudaException;
+import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
 import java.lang.foreign.MemoryLayout.PathElement;
@@ -34,6 +36,7 @@ import org.junit.jupiter.api.Test;
 final class ChunkedBackwardFaultTest extends OnFakeKernels {
   private static final int ILLEGAL_ADDRESS = 700;
   private static final Pattern RELEASE = Pattern.compile("Free|Destroy|Unload|Unregister");
+  private static final int MEMORY_ALLOCATION = 2;
   private static final int D = FakeKernels.HEAD_DIM;
 
   private static LinearAttention.Builder linear() {
@@ -91,6 +94,33 @@ final class ChunkedBackwardFaultTest extends OnFakeKernels {
           .startsWith(
               "%s: %d blocks"
                   .formatted(cudart.launchKernel(launches), cudart.launchBlocks(launches)));
+    }
+  }
+
+  @Test
+  void aForwardThatCannotKeepItsStatesLeavesNothing() {
+    AttentionShape shape = AttentionShape.of(1, 2, 40_000, D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      LinearAttention attention = linear().keepState(true).on(f.gpu);
+      attention.forward(f.input).close();
+      long bytes = cudart.deviceBytes();
+      long calls = cudart.calls();
+      attention.forward(f.input).close();
+      int refused = 0;
+      for (int k = 1; k <= cudart.calls() - calls && refused < 6; k++) {
+        if (!cudart.call(calls + k - 1).contains("Malloc")) {
+          continue;
+        }
+        refused++;
+        long launches = cudart.launches();
+        cudart.failAt(k, MEMORY_ALLOCATION);
+        assertThatThrownBy(() -> attention.forward(f.input))
+            .isInstanceOf(CudaOutOfMemoryException.class);
+        cudart.failAt(0, 0);
+        assertThat(cudart.launches()).isEqualTo(launches);
+        assertThat(cudart.deviceBytes()).as("allocation %d", refused).isEqualTo(bytes);
+      }
+      assertThat(refused).as("o, g, S, z, u and the states before segments").isEqualTo(6);
     }
   }
 
