@@ -32,6 +32,14 @@ final class GpuSanitizerTest {
   private static final List<String> TOOLS =
       List.of("memcheck", "racecheck", "initcheck", "synccheck");
 
+  /** Arguments of the JVM, from the main class on. */
+  private static final Map<String, List<String>> PROGRAMS =
+      Map.of(
+          "verify",
+          List.of("io.github.linattn.cli.Main", "verify", "--quick", "--backend", "cuda"),
+          "segments",
+          List.of(SegmentedRuns.class.getName()));
+
   private static final Map<String, CompletableFuture<Report>> REPORTS = new LinkedHashMap<>();
 
   private record Report(int exitCode, String text) {}
@@ -42,28 +50,33 @@ final class GpuSanitizerTest {
     Optional<Path> sanitizer = sanitizer();
     assumeTrue(sanitizer.isPresent(), EXECUTABLE + " is not here; it comes with the CUDA toolkit");
     for (String tool : TOOLS) {
-      var report = new CompletableFuture<Report>();
-      REPORTS.put(tool, report);
-      Thread.ofVirtual()
-          .start(
-              () -> {
-                try {
-                  report.complete(run(command(sanitizer.orElseThrow(), tool)));
-                } catch (IOException | InterruptedException e) {
-                  report.completeExceptionally(e);
-                }
-              });
+      PROGRAMS.forEach(
+          (program, arguments) -> {
+            var report = new CompletableFuture<Report>();
+            REPORTS.put(tool + " of " + program, report);
+            Thread.ofVirtual()
+                .start(
+                    () -> {
+                      try {
+                        report.complete(run(command(sanitizer.orElseThrow(), tool, arguments)));
+                      } catch (IOException | InterruptedException e) {
+                        report.completeExceptionally(e);
+                      }
+                    });
+          });
     }
   }
 
-  static List<String> tools() {
-    return TOOLS;
+  static List<String> runs() {
+    return TOOLS.stream()
+        .flatMap(tool -> PROGRAMS.keySet().stream().map(program -> tool + " of " + program))
+        .toList();
   }
 
   @ParameterizedTest
-  @MethodSource("tools")
-  void findsNothing(String tool) throws ExecutionException, InterruptedException {
-    Report report = REPORTS.get(tool).get();
+  @MethodSource("runs")
+  void findsNothing(String run) throws ExecutionException, InterruptedException {
+    Report report = REPORTS.get(run).get();
     assertThat(report.exitCode()).as(report.text()).isZero();
     assertThat(report.text()).contains("SUMMARY: 0 ").contains(" passed, 0 failed");
   }
@@ -74,7 +87,7 @@ final class GpuSanitizerTest {
     return new Report(process.waitFor(), text);
   }
 
-  private static List<String> command(Path sanitizer, String tool) {
+  private static List<String> command(Path sanitizer, String tool, List<String> program) {
     List<String> command = new ArrayList<>();
     command.add(sanitizer.toString());
     command.add("--tool=" + tool);
@@ -86,7 +99,7 @@ final class GpuSanitizerTest {
     command.add("-Dlinattn.home=" + System.getProperty("linattn.home", ""));
     command.add("-cp");
     command.add(System.getProperty("java.class.path"));
-    command.addAll(List.of("io.github.linattn.cli.Main", "verify", "--quick", "--backend", "cuda"));
+    command.addAll(program);
     return command;
   }
 

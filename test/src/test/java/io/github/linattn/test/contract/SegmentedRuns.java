@@ -1,0 +1,100 @@
+package io.github.linattn.test.contract;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Forward;
+import io.github.linattn.Gradients;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Mode;
+import io.github.linattn.StateGradient;
+import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
+import java.util.List;
+import java.util.Random;
+
+/**
+ * A program for the sanitizers: forwards and backwards in segments, from a state and with the
+ * gradients of states, of few tokens, which no planner would cut. Others look at results; here they
+ * must be finite.
+ */
+public final class SegmentedRuns {
+  private static final int TOKENS = 300;
+
+  private record Problem(DType dtype, Mode mode, int dim, boolean normalize) {}
+
+  private static final List<Problem> PROBLEMS =
+      List.of(
+          new Problem(DType.BF16, Mode.DEFAULT, 128, false),
+          new Problem(DType.BF16, Mode.DEFAULT, 256, false),
+          new Problem(DType.F16, Mode.DEFAULT, 64, false),
+          new Problem(DType.F16, Mode.DEFAULT, 192, true),
+          new Problem(DType.F32, Mode.TF32, 128, false),
+          new Problem(DType.F32, Mode.DEFAULT, 128, true),
+          new Problem(DType.F32, Mode.ACCURATE, 64, false));
+
+  private SegmentedRuns() {}
+
+  /** Runs them all. */
+  public static void main(String[] args) {
+    System.setProperty("linattn.plan", "wgmma:128");
+    System.setProperty("linattn.gradient.plan", "wgmma:128");
+    int failed = 0;
+    try (Backend gpu = Backend.cuda(0)) {
+      for (Problem problem : PROBLEMS) {
+        if (!isRight(gpu, problem)) {
+          System.out.println("not finite: " + problem);
+          failed++;
+        }
+      }
+    }
+    System.out.println(PROBLEMS.size() - failed + " passed, " + failed + " failed");
+    System.exit(failed == 0 ? 0 : 1);
+  }
+
+  private static boolean isRight(Backend gpu, Problem problem) {
+    AttentionShape shape = AttentionShape.of(1, 2, TOKENS, problem.dim);
+    var random = new Random(problem.dim);
+    LinearAttention attention =
+        LinearAttention.builder()
+            .mode(problem.mode)
+            .normalizeQueriesAndKeys(problem.normalize)
+            .keepState(true)
+            .on(gpu);
+    try (Tensor q = filled(gpu, problem.dtype, shape.q(), random);
+        Tensor k = filled(gpu, problem.dtype, shape.k(), random);
+        Tensor v = filled(gpu, problem.dtype, shape.v(), random);
+        Tensor dO = filled(gpu, problem.dtype, shape.output(), random);
+        AttentionState first = gpu.newState(shape, 1);
+        StateGradient last = gpu.newStateGradient(shape, 1);
+        Forward y = attention.forward(AttentionInput.of(q, k, v).from(first));
+        Gradients gradients = attention.backward(y, dO, last)) {
+      return isFinite(y.output())
+          && isFinite(gradients.dq())
+          && isFinite(gradients.dk())
+          && isFinite(gradients.dv())
+          && isFinite(gradients.initialState().orElseThrow().ds());
+    }
+  }
+
+  private static boolean isFinite(Tensor tensor) {
+    for (float x : tensor.toFloats()) {
+      if (!Float.isFinite(x)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  private static Tensor filled(Backend gpu, DType dtype, TensorShape shape, Random random) {
+    float[] values = new float[Math.toIntExact(shape.elements())];
+    for (int i = 0; i < values.length; i++) {
+      values[i] = random.nextFloat() * 0.2f;
+    }
+    Tensor tensor = gpu.allocate(dtype, shape);
+    tensor.copyFrom(values);
+    return tensor;
+  }
+}
