@@ -12,6 +12,7 @@ import io.github.linattn.Mode;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 
@@ -67,15 +68,24 @@ public final class SegmentedRuns {
         Tensor k = filled(gpu, problem.dtype, shape.k(), random);
         Tensor v = filled(gpu, problem.dtype, shape.v(), random);
         Tensor dO = filled(gpu, problem.dtype, shape.output(), random);
+        Tensor o = poisoned(gpu, problem.dtype, shape.output());
+        Tensor g = poisoned(gpu, DType.F32, shape.normalizer());
+        Tensor dq = poisoned(gpu, problem.dtype, shape.q());
+        Tensor dk = poisoned(gpu, problem.dtype, shape.k());
+        Tensor dv = poisoned(gpu, problem.dtype, shape.v());
+        Tensor da = poisoned(gpu, DType.F32, shape.coefficients());
+        Tensor db = poisoned(gpu, DType.F32, shape.coefficients());
         AttentionState first = gpu.newState(shape, 1);
+        AttentionState state = gpu.newState(shape, 1);
         StateGradient last = gpu.newStateGradient(shape, 1);
-        Forward y = attention.forward(AttentionInput.of(q, k, v).from(first));
-        Gradients gradients = attention.backward(y, dO, last)) {
-      return isFinite(y.output())
-          && isFinite(gradients.dq())
-          && isFinite(gradients.dk())
-          && isFinite(gradients.dv())
-          && isFinite(gradients.initialState().orElseThrow().ds());
+        StateGradient initial = gpu.newStateGradient(shape, 1)) {
+      AttentionInput input = AttentionInput.of(q, k, v).from(first);
+      attention.forwardInto(input, o, g, state);
+      attention.backwardInto(
+          Forward.over(input, o, g, state), dO, last, Gradients.over(dq, dk, dv, da, db, initial));
+      return List.of(o, g, dq, dk, dv, da, db).stream().allMatch(SegmentedRuns::isFinite)
+          && isFinite(state.s())
+          && isFinite(initial.ds());
     }
   }
 
@@ -86,6 +96,15 @@ public final class SegmentedRuns {
       }
     }
     return true;
+  }
+
+  /** NaN, so that what nobody writes shows; and initcheck does not see what tensor copies write. */
+  private static Tensor poisoned(Backend gpu, DType dtype, TensorShape shape) {
+    float[] values = new float[Math.toIntExact(shape.elements())];
+    Arrays.fill(values, Float.NaN);
+    Tensor tensor = gpu.allocate(dtype, shape);
+    tensor.copyFrom(values);
+    return tensor;
   }
 
   private static Tensor filled(Backend gpu, DType dtype, TensorShape shape, Random random) {
