@@ -106,8 +106,8 @@ public final class LinearAttention {
   public void forwardInto(Forward y) {
     Checks.present("y", y);
     AttentionState state = y.state().orElse(null);
-    boolean kept = forwardInto(y.input(), y.output(), y.normalizer(), state, y.checkpoints());
-    y.setKept(kept);
+    y.setKept(false); // also where this ends halfway
+    y.setKept(forwardInto(y.input(), y.output(), y.normalizer(), state, y.checkpoints()));
   }
 
   /** {@link #forwardInto(AttentionInput, Tensor, Tensor, AttentionState)} without state. */
