@@ -32,6 +32,7 @@ final class Headers {
     "linattn/hopper.cuh",
     "linattn/hopper_auxiliary.cuh",
     "linattn/hopper_block.cuh",
+    "linattn/hopper_delta.cuh",
     "linattn/hopper_forward.cuh",
     "linattn/hopper_gradient.cuh",
     "linattn/hopper_gradient_sums.cuh",
