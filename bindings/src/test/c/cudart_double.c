@@ -77,6 +77,7 @@ static Kernel *kernels;
 static Launch launches[MAX_LAUNCHES];
 static const char *calls[MAX_CALLS];
 static long num_calls, num_launches, fail_at;
+static char fail_name[NAME_BYTES]; /* of the calls that fail_at counts; "": of all */
 static int fail_status, last_error, pending, num_devices = DOUBLE_DEVICES, major = 9, minor = 0;
 static int multiprocessors = 132, shared_per_block = 232448, l2_bytes = 50 << 20;
 static size_t memory_bytes = (size_t)1 << 34;
@@ -97,7 +98,7 @@ static int note(int status) {
 static int enter(const char *name) {
   if (num_calls < MAX_CALLS) calls[num_calls] = name;
   num_calls++;
-  if (fail_at > 0 && --fail_at == 0) return note(fail_status);
+  if (fail_at > 0 && (!*fail_name || !strcmp(name, fail_name)) && --fail_at == 0) return note(fail_status);
   return SUCCESS;
 }
 
@@ -415,7 +416,12 @@ API void double_reset(void) {
   strcpy(device_name, "Test Double");
 }
 /* The k-th counted call from now on, first = 1, fails with `status`; k = 0: none does. */
-API void double_fail_at(long k, int status) { fail_at = k, fail_status = status; }
+API void double_fail_at(long k, int status) { fail_at = k, fail_status = status, *fail_name = 0; }
+/* The k-th call of one name. */
+API void double_fail_call(const char *name, long k, int status) {
+  fail_at = k, fail_status = status;
+  snprintf(fail_name, sizeof fail_name, "%s", name);
+}
 API void double_pending(int queries_say_not_ready) { pending = queries_say_not_ready; }
 API void double_old_driver(int has_no_tensor_maps) { old_driver = has_no_tensor_maps; }
 API int64_t double_pool_threshold(void) { return (int64_t)pool_threshold; }

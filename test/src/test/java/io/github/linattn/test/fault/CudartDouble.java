@@ -42,6 +42,18 @@ final class CudartDouble {
     invoke("double_fail_at", FunctionDescriptor.ofVoid(JAVA_LONG, JAVA_INT), k, status);
   }
 
+  /** Makes the k-th call of a function from now on fail, the first being 1. */
+  void failAt(String function, long k, int status) {
+    try (Arena scratch = Arena.ofConfined()) {
+      invoke(
+          "double_fail_call",
+          FunctionDescriptor.ofVoid(ADDRESS, JAVA_LONG, JAVA_INT),
+          scratch.allocateFrom(function),
+          k,
+          status);
+    }
+  }
+
   /** Forgets calls, launches and anything alive. */
   void reset() {
     invoke("double_reset", FunctionDescriptor.ofVoid());
