@@ -7,9 +7,6 @@ import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Operator;
-import java.util.List;
-import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -37,11 +34,7 @@ final class BackwardPass {
   final TensorRows outputGradient;
   final TensorRows query;
 
-  /** δ of every query, [batch · heads][tokens]; written by the first sweep, read by the second. */
-  final double[][] deltas;
-
-  private final Map<Lane, Center> centers = new ConcurrentHashMap<>();
-  private final @Nullable StateGradient finalState;
+  final @Nullable StateGradient finalState;
   private final Parallel parallel;
 
   BackwardPass(BackwardCall call, MatrixKernel kernel, Parallel parallel) {
@@ -53,65 +46,32 @@ final class BackwardPass {
     this.normalizer = new TensorRows(call.normalizer());
     this.outputGradient = new TensorRows(call.outputGradient());
     this.query = new TensorRows(input.q());
-    this.deltas = new double[shape.batch() * shape.heads()][shape.tokens()];
     this.finalState = call.finalStateGradient();
     this.parallel = parallel;
   }
 
   void run() {
+    CoefficientGradients[] lanes = new CoefficientGradients[Segments.laneCount(input)];
+    Segments.forEachLane(
+        input, parallel, (index, lane) -> lanes[index] = new BackwardLane(this, lane).run());
     double[] da = new double[shape.batch() * shape.heads()];
     double[] db = new double[da.length];
-    for (Segments wave : Segments.waves(input, parallel)) {
-      run(wave, da, db);
+    int sequences = input.sequences().count();
+    for (int i = 0; i < lanes.length; i++) { // in this order, so that equal calls give equal bits
+      lanes[i].addTo(da, db, i / sequences * shape.headsPerKeyValueHead());
     }
     storeCoefficients(gradients.da(), da);
     storeCoefficients(gradients.db(), db);
   }
 
-  private void run(Segments wave, double[] da, double[] db) {
-    boolean causal = operator.causal();
-    var initial = StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim());
-    List<OuterSum> keyValueSums =
-        wave.starts(
-            causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
-            lane -> centered(lane).center(initial.apply(lane)),
-            segment -> centered(segment.lane()).sumOver(segment));
-    CoefficientGradients[] parts = new CoefficientGradients[wave.count()];
-    wave.forEach(
-        i -> parts[i] = new QuerySweep(this, wave.get(i), keyValueSums.get(i).transposed()).run());
-    for (int i = 0; i < parts.length; i++) { // in this order, so that equal calls give equal bits
-      parts[i].addTo(da, db, firstHead(wave.get(i).lane()));
-    }
-    List<OuterSum> gradientSums =
-        wave.starts(
-            causal ? Segments.Start.AFTER : Segments.Start.WHOLE,
-            this::afterLane,
-            segment -> new QueryTile(this).sumOver(segment));
-    wave.forEach(i -> new KeyValueSweep(this, wave.get(i), gradientSums.get(i)).run());
-  }
-
-  /** R, r and y after the last token of a lane. */
-  private OuterSum afterLane(Lane lane) {
-    OuterSum sum = new OuterSum(shape.keyDim(), shape.valueDim());
-    if (finalState == null) {
-      return sum;
-    }
-    StateRows.load(finalState, lane, sum);
-    return withCenteredValues(lane).exchange(sum);
-  }
-
-  /** da and db over one segment, for each query head of its lane. */
+  /** da and db over a lane or a segment of one, for each query head of the lane. */
   record CoefficientGradients(double[] da, double[] db) {
-    private void addTo(double[] allDa, double[] allDb, int firstHead) {
+    void addTo(double[] allDa, double[] allDb, int firstHead) {
       for (int member = 0; member < da.length; member++) {
         allDa[firstHead + member] += da[member];
         allDb[firstHead + member] += db[member];
       }
     }
-  }
-
-  private int firstHead(Lane lane) {
-    return lane.batch() * shape.heads() + lane.keyValueHead() * shape.headsPerKeyValueHead();
   }
 
   private void storeCoefficients(Tensor tensor, double[] values) {
@@ -122,25 +82,5 @@ final class BackwardPass {
       }
       tensor.dtype().encode(row, 0, tensor.segment(), batch * tensor.stride(0), row.length);
     }
-  }
-
-  /** Tiles of k and v, both centred. */
-  KeyValueTile centered(Lane lane) {
-    return KeyValueTile.centered(kernel, operator, input, lane, center(lane));
-  }
-
-  /** Tiles of k as it is and v centred. */
-  KeyValueTile withCenteredValues(Lane lane) {
-    return KeyValueTile.centered(kernel, operator, input, lane, center(lane).ofValues());
-  }
-
-  /** What centred tiles of a lane lack. */
-  Center center(Lane lane) {
-    return centers.computeIfAbsent(
-        lane, missing -> KeyValueTile.of(kernel, operator, input, missing).findCenter());
-  }
-
-  double[] deltas(Lane lane, int head) {
-    return deltas[lane.batch() * shape.heads() + head];
   }
 }

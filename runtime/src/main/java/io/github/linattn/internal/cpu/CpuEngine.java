@@ -111,7 +111,8 @@ public final class CpuEngine implements Engine {
       Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
-    long deltas = shape.normalizer().elements() * Double.BYTES;
+    long lanes = Math.min(lanes(shape), parallel.threads());
+    long deltas = lanes * shape.headsPerKeyValueHead() * shape.tokens() * Double.BYTES;
     return new Plan.Pass(
         List.of(step("dq, da, db in token order", shape), step("dk, dv against it", shape)),
         results,
@@ -131,11 +132,10 @@ public final class CpuEngine implements Engine {
     return Segments.perLane(lanes(shape), shape.tokens(), parallel.threads());
   }
 
-  /** Bytes of the sums that one wave holds and of the tiles of every worker. */
+  /** Bytes of the sums of the lanes that are under way and of the tiles of every worker. */
   private long scratchBytes(AttentionShape shape) {
     int threads = parallel.threads();
-    int segments = segments(shape);
-    long held = Math.min((long) lanes(shape) * segments, Segments.perWave(threads) + segments);
+    long held = (long) Math.min(lanes(shape), threads) * segments(shape);
     long sums = 2 * held * OuterSum.bytes(shape.keyDim(), shape.valueDim());
     long tiles = 4L * Tiles.CHUNK * (shape.keyDim() + shape.valueDim()) * Float.BYTES;
     long matrices = 4 * OuterSum.bytes(shape.keyDim(), shape.valueDim());

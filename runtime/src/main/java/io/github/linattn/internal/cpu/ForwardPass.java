@@ -45,16 +45,16 @@ final class ForwardPass {
   }
 
   void run() {
-    Segments.waves(input, parallel).forEach(this::run);
+    Segments.forEachLane(input, parallel, (index, lane) -> run(lane));
   }
 
-  private void run(Segments wave) {
+  private void run(Segments segments) {
     List<OuterSum> starts =
-        wave.starts(
+        segments.starts(
             operator.causal() ? Segments.Start.BEFORE : Segments.Start.WHOLE,
-            StateRows.initial(input.initialState(), shape.keyDim(), shape.valueDim()),
+            () -> StateRows.initial(input, segments.lane()),
             segment -> KeyValueTile.of(kernel, operator, input, segment.lane()).sumOver(segment));
-    wave.forEach(i -> new Sweep(wave.get(i), starts.get(i)).run());
+    segments.forEach(i -> new Sweep(segments.get(i), starts.get(i)).run());
   }
 
   /** One segment; owns its tiles. */
@@ -82,7 +82,7 @@ final class ForwardPass {
     private final float[] u = new float[Tiles.CHUNK * shape.valueDim()];
 
     /** Takes S after the chunk from all but the last of the heads that share it. */
-    private final float[] discarded = new float[shape.keyDim() * shape.valueDim()];
+    private final float[] discarded;
 
     Sweep(Segments.Segment segment, OuterSum state) {
       this.segment = segment;
@@ -93,6 +93,7 @@ final class ForwardPass {
       this.keySum = new RunningSum(kernel, state.left);
       this.valueSum = new RunningSum(kernel, state.right);
       int heads = shape.headsPerKeyValueHead();
+      this.discarded = new float[heads > 1 ? state.matrix.length : 0];
       long tokenBytes = keyValue.tokenBytes() + q.tokenBytes(heads) + o.tokenBytes(heads);
       this.readAhead = new ReadAhead(segment, tokenBytes, this::touch);
     }

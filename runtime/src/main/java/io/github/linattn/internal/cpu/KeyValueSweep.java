@@ -4,6 +4,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
 import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Second sweep of the backward over one segment, against token order. Over the queries that see row
@@ -22,8 +23,8 @@ final class KeyValueSweep {
   private final MatrixKernel kernel;
   private final Sums sums;
 
-  /** Of one chunk and a further head that shares its keys. */
-  private final Sums further;
+  /** Of one chunk and a further head that shares its keys; null where there is none. */
+  private final @Nullable Sums further;
 
   private final KeyValueTile keyValue;
   private final QueryTile query;
@@ -34,17 +35,20 @@ final class KeyValueSweep {
   /**
    * @param sums R, r and y that the segment starts from
    */
-  KeyValueSweep(BackwardPass pass, Segments.Segment segment, OuterSum sums) {
-    this.pass = pass;
+  KeyValueSweep(BackwardLane backward, Segments.Segment segment, OuterSum sums) {
+    this.pass = backward.pass;
     this.segment = segment;
     this.lane = segment.lane();
     this.operator = pass.operator;
     this.shape = pass.shape;
     this.kernel = pass.kernel;
     this.sums = new Sums(sums, segment.length());
-    this.further = new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0);
-    this.keyValue = pass.withCenteredValues(lane);
-    this.query = new QueryTile(pass);
+    this.further =
+        shape.headsPerKeyValueHead() == 1
+            ? null
+            : new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0);
+    this.keyValue = backward.withCenteredValues();
+    this.query = new QueryTile(backward);
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
     this.readAhead =
@@ -82,11 +86,13 @@ final class KeyValueSweep {
       int head = lane.keyValueHead() * group;
       sums.takeIn(head, token, rows);
       sums.growing.addRows(rows, query.q, query.omega);
-      for (int member = 1; member < group; member++) {
-        further.clear();
-        further.takeIn(head + member, token, rows);
-        sums.add(further, rows);
-        sums.growing.addRows(rows, query.q, query.omega);
+      if (further != null) {
+        for (int member = 1; member < group; member++) {
+          further.clear();
+          further.takeIn(head + member, token, rows);
+          sums.add(further, rows);
+          sums.growing.addRows(rows, query.q, query.omega);
+        }
       }
       sums.passed(rows);
     } else {

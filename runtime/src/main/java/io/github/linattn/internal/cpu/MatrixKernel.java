@@ -75,6 +75,25 @@ interface MatrixKernel {
    */
   void dots(int rows, int width, float[] a, float[] b, int bRow, double[] sums);
 
+  /**
+   * Dots as above of each row of x with itself and with rows of three others, of which {@code c} is
+   * one for all; rows of x and y are {@code width} apart.
+   *
+   * @param zRow distance of the rows of z; 0 if all take the same
+   */
+  void dots(
+      int rows,
+      int width,
+      float[] x,
+      float[] y,
+      float[] z,
+      int zRow,
+      float[] c,
+      double[] alongX,
+      double[] alongY,
+      double[] alongZ,
+      double[] alongC);
+
   /** x[i][j] = factors[i] x[i][j] to a few roundings of fp32; rows are {@code width} apart. */
   void scaleRows(int rows, int width, double[] factors, float[] x);
 
@@ -86,6 +105,25 @@ interface MatrixKernel {
    */
   void combineRows(
       int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow);
+
+  /**
+   * y[i][j] = scales[i] (y[i][j] + zFactors[i] z[i][j] + cFactors[i] c[j] + xFactors[i] x[i][j]) to
+   * a few roundings of fp32; rows of x and y are {@code width} apart.
+   *
+   * @param zRow distance of the rows of z; 0 if all take the same
+   */
+  void combineRows(
+      int rows,
+      int width,
+      double[] scales,
+      float[] y,
+      double[] zFactors,
+      float[] z,
+      int zRow,
+      double[] cFactors,
+      float[] c,
+      double[] xFactors,
+      float[] x);
 
   /**
    * y[i][j] += factor x[i][j]; rows of y are {@code width} apart.

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Sums over tokens: matrix = Σ left⊗right in fp32 and the weighted sums of left and of right rows
@@ -11,8 +12,11 @@ final class OuterSum {
   final int rightWidth;
   final float[] matrix;
 
-  /** What {@link #addProduct} has lost to rounding; not carried from one sum into another. */
-  private final float[] lost;
+  /**
+   * What {@link #addProduct} has lost to rounding, once it was called; not carried from one sum into
+   * another.
+   */
+  private float @Nullable [] lost;
 
   final double[] left;
   final double[] right;
@@ -21,7 +25,6 @@ final class OuterSum {
     this.leftWidth = leftWidth;
     this.rightWidth = rightWidth;
     this.matrix = new float[leftWidth * rightWidth];
-    this.lost = new float[matrix.length];
     this.left = new double[leftWidth];
     this.right = new double[rightWidth];
   }
@@ -51,7 +54,9 @@ final class OuterSum {
 
   /** Takes the products of rows alone into the matrix. */
   void addProduct(MatrixKernel kernel, int rows, float[] leftRows, float[] rightRows) {
-    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, rightRows, matrix, lost);
+    float[] losses = lost == null ? new float[matrix.length] : lost;
+    lost = losses;
+    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, rightRows, matrix, losses);
   }
 
   private static void add(float[] part, double[] sum) {
@@ -108,7 +113,7 @@ final class OuterSum {
 
   void clear() {
     Arrays.fill(matrix, 0);
-    Arrays.fill(lost, 0);
+    lost = null;
     Arrays.fill(left, 0);
     Arrays.fill(right, 0);
   }

@@ -24,7 +24,7 @@ final class QuerySweep {
   private final double[] da;
   private final double[] db;
 
-  private final BackwardPass pass;
+  private final BackwardLane backward;
   private final Segments.Segment segment;
   private final Lane lane;
   private final Operator operator;
@@ -60,12 +60,16 @@ final class QuerySweep {
   private final double[] alongOffset = new double[Tiles.CHUNK];
   private final double[] alongValues = new double[Tiles.CHUNK];
   private final double[] minusDeltas = new double[Tiles.CHUNK];
+  private final double[] alongSums = new double[Tiles.CHUNK];
+  private final double[] squares = new double[Tiles.CHUNK];
+  private final double[] scales = new double[Tiles.CHUNK];
 
   /**
    * @param state sums that the segment starts from, with v on their left and k on their right
    */
-  QuerySweep(BackwardPass pass, Segments.Segment segment, OuterSum state) {
-    this.pass = pass;
+  QuerySweep(BackwardLane backward, Segments.Segment segment, OuterSum state) {
+    BackwardPass pass = backward.pass;
+    this.backward = backward;
     this.segment = segment;
     this.lane = segment.lane();
     this.operator = pass.operator;
@@ -73,9 +77,9 @@ final class QuerySweep {
     this.kernel = pass.kernel;
     this.state = state;
     this.growing = new GrowingState(kernel, state, segment.length());
-    this.keyValue = pass.centered(lane);
+    this.keyValue = backward.centered();
     this.valueOffset = new float[shape.valueDim()];
-    this.query = new QueryTile(pass);
+    this.query = new QueryTile(backward);
     this.dq = new TensorRows(pass.gradients.dq());
     long tokenBytes =
         keyValue.tokenBytes() + query.tokenBytes() + dq.tokenBytes(shape.headsPerKeyValueHead());
@@ -85,7 +89,7 @@ final class QuerySweep {
     this.valueSum = new RunningSum(kernel, state.left);
     this.z = new float[Tiles.CHUNK * shape.keyDim()];
     this.u = new float[Tiles.CHUNK * shape.valueDim()];
-    this.discarded = new float[state.matrix.length];
+    this.discarded = new float[shape.headsPerKeyValueHead() > 1 ? state.matrix.length : 0];
     this.da = new double[shape.headsPerKeyValueHead()];
     this.db = new double[shape.headsPerKeyValueHead()];
   }
@@ -134,7 +138,7 @@ final class QuerySweep {
     state.shift(from.v(), to.v(), from.k(), to.k(), seen);
     growing.settle();
     keyValue.moveTo(to);
-    float[] lasting = pass.center(lane).v();
+    float[] lasting = backward.center.v();
     for (int i = 0; i < valueOffset.length; i++) {
       valueOffset[i] = to.v()[i] - lasting[i];
     }
@@ -144,7 +148,7 @@ final class QuerySweep {
     int d = shape.keyDim();
     int dv = shape.valueDim();
     int head = lane.keyValueHead() * da.length + member;
-    query.load(lane, head, token, rows, 1);
+    query.load(lane, head, token, rows);
     if (operator.causal()) {
       Arrays.fill(gradient, 0);
       float[] after = member == da.length - 1 ? growing.matrix() : discarded;
@@ -163,48 +167,87 @@ final class QuerySweep {
       int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
       kernel.multiply(paddedRows, d, dv, query.omega, state.matrix, gradient);
     }
-    formDeltas(member, head, token, rows);
-    double[] ones = Tiles.repeated(1, rows);
-    kernel.combineRows(rows, d, ones, gradient, minusDeltas, z, operator.causal() ? d : 0);
-    kernel.combineRows(rows, d, ones, gradient, alongValues, keyValue.center().k(), 0);
-    kernel.dots(rows, d, query.q, gradient, d, alongKeys);
-    for (int i = 0; i < rows; i++) {
-      db[member] += alongKeys[i];
-    }
-    if (operator.normalize()) {
-      for (int i = 0; i < rows; i++) {
-        query.inverseNorms[i] *= operator.b(head);
-        alongKeys[i] = -alongKeys[i];
-      }
-      kernel.combineRows(rows, d, query.inverseNorms, gradient, alongKeys, query.q, d);
-    } else {
-      kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), gradient);
-    }
+    finish(member, head, token, rows);
     dq.store(lane.batch(), head, token, rows, gradient);
   }
 
-  /** δ from y; adds ω − δ c to da and leaves it in {@link #alongValues}. */
-  private void formDeltas(int member, int head, int token, int rows) {
+  /** Makes dq of y, and with it δ and the chunk's part of da and db. */
+  private void finish(int member, int head, int token, int rows) {
     int d = shape.keyDim();
     int dv = shape.valueDim();
     boolean causal = operator.causal();
     double a = operator.a(head);
     double b = operator.b(head);
-    double[] deltas = pass.deltas(lane, head);
+    double[] deltas = backward.deltas(head);
     kernel.dots(rows, dv, query.omega, u, causal ? dv : 0, alongValues);
-    kernel.dots(rows, d, query.q, gradient, d, alongKeys);
-    kernel.dots(rows, d, query.q, keyValue.center().k(), 0, alongCenter);
     if (nextMove > FIRST_MOVE) {
       kernel.dots(rows, dv, query.omega, valueOffset, 0, alongOffset);
     }
-    for (int i = 0; i < rows; i++) {
-      double all = alongValues[i];
-      double outputAlongOmega = b * (alongKeys[i] + alongCenter[i] * all) + a * all; // g o·Ω
-      double delta = outputAlongOmega / query.g[i];
-      deltas[token + i] = delta + alongOffset[i];
-      minusDeltas[i] = -delta;
-      alongValues[i] = all - delta * lane.seenBy(token + i, causal);
-      da[member] += alongValues[i];
+    dotQueries(rows);
+    double[] units = query.inverseNorms;
+    Arrays.fill(units, 1);
+    if (operator.normalize()) {
+      units = formInverseNorms(rows);
     }
+    for (int i = 0; i < rows; i++) {
+      double unit = units[i];
+      double along = alongValues[i];
+      double alongKey = unit * alongKeys[i];
+      double center = unit * alongCenter[i];
+      double delta = (b * (alongKey + center * along) + a * along) / query.g[i];
+      double rest = along - delta * lane.seenBy(token + i, causal);
+      double alongGradient = alongKey - delta * unit * alongSums[i] + center * rest;
+      deltas[token - lane.start() + i] = delta + alongOffset[i];
+      da[member] += rest;
+      db[member] += alongGradient;
+      minusDeltas[i] = -delta;
+      alongValues[i] = rest;
+      alongKeys[i] = operator.normalize() ? -alongGradient * unit : 0;
+      scales[i] = b * query.inverseNorms[i];
+    }
+    kernel.combineRows(
+        rows,
+        d,
+        scales,
+        gradient,
+        minusDeltas,
+        z,
+        causal ? d : 0,
+        alongValues,
+        keyValue.center().k(),
+        alongKeys,
+        query.q);
+  }
+
+  private void dotQueries(int rows) {
+    int d = shape.keyDim();
+    int zRow = operator.causal() ? d : 0;
+    kernel.dots(
+        rows,
+        d,
+        query.q,
+        gradient,
+        z,
+        zRow,
+        keyValue.center().k(),
+        squares,
+        alongKeys,
+        alongSums,
+        alongCenter);
+  }
+
+  /** Puts 1/|q| where it belongs; gives what the dots lack of those with q/|q|. */
+  private double[] formInverseNorms(int rows) {
+    for (int i = 0; i < rows; i++) {
+      if (!Tiles.isExact(squares[i])) {
+        Tiles.normalize(kernel, query.q, rows, shape.keyDim(), 1, query.inverseNorms);
+        dotQueries(rows);
+        return Tiles.repeated(1, rows);
+      }
+    }
+    for (int i = 0; i < rows; i++) {
+      query.inverseNorms[i] = 1 / Math.sqrt(squares[i]);
+    }
+    return query.inverseNorms;
   }
 }

@@ -7,6 +7,7 @@ import java.util.Arrays;
  * Rows of q and of Ω = dO/g of one chunk and query head, q normalised if asked. One worker's own.
  */
 final class QueryTile {
+  private final BackwardLane backward;
   private final BackwardPass pass;
   private final AttentionShape shape;
   final float[] q;
@@ -23,8 +24,9 @@ final class QueryTile {
   private final float[] deltaSum;
   private final float[] omegaSum;
 
-  QueryTile(BackwardPass pass) {
-    this.pass = pass;
+  QueryTile(BackwardLane backward) {
+    this.backward = backward;
+    this.pass = backward.pass;
     this.shape = pass.shape;
     this.q = new float[Tiles.CHUNK * shape.keyDim()];
     this.omega = new float[Tiles.CHUNK * shape.valueDim()];
@@ -44,14 +46,9 @@ final class QueryTile {
         + pass.outputGradient.touch(lane.batch(), first, heads, start, end);
   }
 
-  /** Loads Ω and {@code factor} q. */
-  void load(Lane lane, int head, int token, int rows, double factor) {
+  /** Loads Ω, and q as it is. */
+  void load(Lane lane, int head, int token, int rows) {
     pass.query.load(lane.batch(), head, token, rows, q);
-    if (pass.operator.normalize()) {
-      Tiles.normalize(pass.kernel, q, rows, shape.keyDim(), factor, inverseNorms);
-    } else if (factor != 1) {
-      pass.kernel.scaleRows(rows, shape.keyDim(), Tiles.repeated(factor, rows), q);
-    }
     pass.normalizer.load(lane.batch(), head, token, rows, g);
     pass.outputGradient.load(lane.batch(), head, token, rows, omega);
     double[] inverses = new double[rows];
@@ -61,11 +58,21 @@ final class QueryTile {
     pass.kernel.scaleRows(rows, shape.valueDim(), inverses, omega);
   }
 
+  /** Loads Ω and {@code factor} q, normalised if asked. */
+  void load(Lane lane, int head, int token, int rows, double factor) {
+    load(lane, head, token, rows);
+    if (pass.operator.normalize()) {
+      Tiles.normalize(pass.kernel, q, rows, shape.keyDim(), factor, inverseNorms);
+    } else if (factor != 1) {
+      pass.kernel.scaleRows(rows, shape.keyDim(), Tiles.repeated(factor, rows), q);
+    }
+  }
+
   /** Makes the weights of q and Ω in r = Σ b δ q and y = Σ a Ω of rows loaded with the factor b. */
   void weigh(Lane lane, int head, int token, int rows) {
-    double[] deltas = pass.deltas(lane, head);
+    double[] deltas = backward.deltas(head);
     for (int i = 0; i < rows; i++) {
-      delta[i] = (float) deltas[token + i];
+      delta[i] = (float) deltas[token - lane.start() + i];
     }
     Arrays.fill(a, pass.operator.a(head));
   }

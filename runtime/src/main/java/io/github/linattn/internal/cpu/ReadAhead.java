@@ -5,8 +5,8 @@ package io.github.linattn.internal.cpu;
  * start of each is waited for. One sweep's own.
  */
 final class ReadAhead {
-  /** Bytes of a run over all tensors, a small part of a second-level cache. */
-  private static final int BYTES = 1 << 17;
+  /** Bytes of a run over all tensors, about half of a second-level cache. */
+  private static final int BYTES = 1 << 19;
 
   /** All rows that a sweep reads or writes. */
   interface Rows {

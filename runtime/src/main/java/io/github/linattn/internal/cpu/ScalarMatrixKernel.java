@@ -75,6 +75,25 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
+  public void dots(
+      int rows,
+      int width,
+      float[] x,
+      float[] y,
+      float[] z,
+      int zRow,
+      float[] c,
+      double[] alongX,
+      double[] alongY,
+      double[] alongZ,
+      double[] alongC) {
+    dots(rows, width, x, x, width, alongX);
+    dots(rows, width, x, y, width, alongY);
+    dots(rows, width, x, z, zRow, alongZ);
+    dots(rows, width, x, c, 0, alongC);
+  }
+
+  @Override
   public void scaleRows(int rows, int width, double[] factors, float[] x) {
     for (int i = 0; i < rows; i++) {
       scaleRow(width, factors[i], x, i * width);
@@ -92,6 +111,27 @@ final class ScalarMatrixKernel implements MatrixKernel {
       int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow) {
     for (int i = 0; i < rows; i++) {
       combineRow(width, scales[i], y, i * width, factors[i], x, i * xRow);
+    }
+  }
+
+  @Override
+  public void combineRows(
+      int rows,
+      int width,
+      double[] scales,
+      float[] y,
+      double[] zFactors,
+      float[] z,
+      int zRow,
+      double[] cFactors,
+      float[] c,
+      double[] xFactors,
+      float[] x) {
+    for (int i = 0; i < rows; i++) {
+      int row = i * width;
+      combineRow(width, 1, y, row, zFactors[i], z, i * zRow);
+      combineRow(width, 1, y, row, cFactors[i], c, 0);
+      combineRow(width, scales[i], y, row, xFactors[i], x, row);
     }
   }
 

@@ -10,11 +10,12 @@ import java.util.List;
 import java.util.Objects;
 import java.util.function.Function;
 import java.util.function.IntConsumer;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Lanes cut into segments, so that few heads still keep all threads busy. A sweep over a segment
+ * A lane cut into segments, so that few heads still keep all threads busy. A sweep over a segment
  * starts from the sums over the segments before it, which a pass of their own finds first.
  */
 final class Segments {
@@ -55,24 +56,30 @@ final class Segments {
   }
 
   /**
-   * All lanes of a call, a limited number at a time, so that the sums that wait for their sweep
-   * take memory by the thread and not by the head or sequence. No lane is in two waves.
+   * Runs {@code pass} once for each lane of a call, several at a time. A thread takes one lane
+   * through all sweeps, so that the second finds in its caches what the first has read, and sums
+   * take memory by the thread and not by the head or sequence.
+   *
+   * @param pass is given the number of the lane too, which tells batch, then head, then sequence
    */
-  static List<Segments> waves(AttentionInput input, Parallel parallel) {
+  static void forEachLane(AttentionInput input, Parallel parallel, LanePass pass) {
     List<Lane> lanes = lanes(input);
-    List<Segments> waves = new ArrayList<>();
-    List<Segment> wave = new ArrayList<>();
-    for (Lane lane : lanes) {
-      cut(lane, perLane(lanes.size(), lane.length(), parallel.threads()), wave);
-      if (wave.size() >= perWave(parallel.threads())) {
-        waves.add(new Segments(parallel, wave));
-        wave = new ArrayList<>();
-      }
-    }
-    if (!wave.isEmpty()) {
-      waves.add(new Segments(parallel, wave));
-    }
-    return waves;
+    parallel.forEach(
+        lanes.size(),
+        i -> {
+          Lane lane = lanes.get(i);
+          int parts = perLane(lanes.size(), lane.length(), parallel.threads());
+          pass.run(i, new Segments(parallel, cut(lane, parts)));
+        });
+  }
+
+  /** All that a call does with one lane. */
+  interface LanePass {
+    void run(int index, Segments lane);
+  }
+
+  static int laneCount(AttentionInput input) {
+    return input.shape().batch() * input.shape().keyValueHeads() * input.sequences().count();
   }
 
   private static List<Lane> lanes(AttentionInput input) {
@@ -92,18 +99,14 @@ final class Segments {
     return lanes;
   }
 
-  /** Segments after which a wave takes no further lane. */
-  static int perWave(int threads) {
-    return 8 * threads;
-  }
-
   /** Segments of a lane of {@code tokens} tokens. */
   static int perLane(int lanes, int tokens, int threads) {
     int wanted = lanes >= threads ? 1 : (2 * threads + lanes - 1) / lanes;
     return Math.clamp(tokens / MIN_TOKENS, 1, wanted);
   }
 
-  private static void cut(Lane lane, int parts, List<Segment> segments) {
+  private static List<Segment> cut(Lane lane, int parts) {
+    List<Segment> segments = new ArrayList<>();
     int chunks = (lane.length() + Tiles.CHUNK - 1) / Tiles.CHUNK;
     int start = lane.start();
     for (int part = 1; part <= parts; part++) {
@@ -112,10 +115,15 @@ final class Segments {
       segments.add(new Segment(lane, start, end));
       start = end;
     }
+    return segments;
   }
 
   int count() {
     return segments.size();
+  }
+
+  Lane lane() {
+    return segments.getFirst().lane();
   }
 
   Segment get(int index) {
@@ -127,11 +135,12 @@ final class Segments {
   }
 
   /**
-   * The sums from which the sweep over each segment starts. Those of {@link Start#WHOLE} are shared
-   * by the segments of a lane and are not to be changed; the others belong to their segment.
+   * The sums from which the sweep over each segment starts; {@code initial} gives those that the
+   * lane starts from. Those of {@link Start#WHOLE} are shared
+   * by the segments and are not to be changed; the others belong to their segment.
    */
   List<OuterSum> starts(
-      Start start, Function<Lane, OuterSum> initial, Function<Segment, OuterSum> sumOver) {
+      Start start, Supplier<OuterSum> initial, Function<Segment, OuterSum> sumOver) {
     @Nullable OuterSum[] parts = new OuterSum[count()];
     int[] needed =
         IntStream.range(0, count()).filter(i -> needsPart(start, segments.get(i))).toArray();
@@ -143,7 +152,7 @@ final class Segments {
       boolean opensLane = step > 0 ? segment.isFirst() : segment.isLast();
       OuterSum sum;
       if (opensLane) {
-        sum = initial.apply(segment.lane());
+        sum = initial.get();
       } else {
         OuterSum before = Objects.requireNonNull(starts[i - step]);
         sum = start == Start.WHOLE ? before : before.copy();

@@ -1,11 +1,10 @@
 package io.github.linattn.internal.cpu;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionState;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import java.lang.foreign.MemorySegment;
-import java.util.Optional;
-import java.util.function.Function;
 
 /**
  * Moves the state of a lane, or its gradient, between its tensors and sums whose left side is of k.
@@ -13,14 +12,13 @@ import java.util.function.Function;
 final class StateRows {
   private StateRows() {}
 
-  /** The sums from which a lane starts: those of {@code initial}, or zeros. */
-  static Function<Lane, OuterSum> initial(
-      Optional<AttentionState> initial, int keyDim, int valueDim) {
-    return lane -> {
-      OuterSum sum = new OuterSum(keyDim, valueDim);
-      initial.ifPresent(state -> load(state.s(), state.z(), state.u(), lane, sum));
-      return sum;
-    };
+  /** The sums from which a lane starts: those of the initial state, or zeros. */
+  static OuterSum initial(AttentionInput input, Lane lane) {
+    OuterSum sum = new OuterSum(input.shape().keyDim(), input.shape().valueDim());
+    input
+        .initialState()
+        .ifPresent(state -> load(state.s(), state.z(), state.u(), lane, sum));
+    return sum;
   }
 
   /** dS, dz and du of a lane. */

@@ -29,7 +29,7 @@ final class Tiles {
     double[] squares = new double[rows];
     kernel.dots(rows, width, tile, tile, width, squares);
     for (int i = 0; i < rows; i++) {
-      if (!(squares[i] > LEAST_SQUARE && squares[i] < MOST_SQUARE)) {
+      if (!isExact(squares[i])) {
         squares[i] = square(tile, i * width, width);
       }
     }
@@ -45,6 +45,11 @@ final class Tiles {
       }
     }
     kernel.scaleRows(rows, width, factors, tile);
+  }
+
+  /** Whether a row's square that was formed in fp32 is as good as one in double. */
+  static boolean isExact(double square) {
+    return square > LEAST_SQUARE && square < MOST_SQUARE;
   }
 
   /** In double, where squares of floats neither overflow nor vanish. */

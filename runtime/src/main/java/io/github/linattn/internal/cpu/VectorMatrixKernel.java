@@ -584,10 +584,63 @@ final class VectorMatrixKernel implements MatrixKernel {
   }
 
   @Override
+  public void dots(
+      int rows,
+      int width,
+      float[] x,
+      float[] y,
+      float[] z,
+      int zRow,
+      float[] c,
+      double[] alongX,
+      double[] alongY,
+      double[] alongZ,
+      double[] alongC) {
+    for (int i = 0; i < rows; i++) {
+      int row = i * width;
+      FloatVector lanesX = FloatVector.zero(SPECIES);
+      FloatVector lanesY = lanesX;
+      FloatVector lanesZ = lanesX;
+      FloatVector lanesC = lanesX;
+      for (int j = 0; j < width; j += LANES) {
+        FloatVector left = FloatVector.fromArray(SPECIES, x, row + j);
+        lanesX = left.fma(left, lanesX);
+        lanesY = left.fma(FloatVector.fromArray(SPECIES, y, row + j), lanesY);
+        lanesZ = left.fma(FloatVector.fromArray(SPECIES, z, i * zRow + j), lanesZ);
+        lanesC = left.fma(FloatVector.fromArray(SPECIES, c, j), lanesC);
+      }
+      DoubleVector sumX =
+          ((DoubleVector) lanesX.castShape(DOUBLES, 0)).add(lanesX.castShape(DOUBLES, 1));
+      DoubleVector sumY =
+          ((DoubleVector) lanesY.castShape(DOUBLES, 0)).add(lanesY.castShape(DOUBLES, 1));
+      DoubleVector sumZ =
+          ((DoubleVector) lanesZ.castShape(DOUBLES, 0)).add(lanesZ.castShape(DOUBLES, 1));
+      DoubleVector sumC =
+          ((DoubleVector) lanesC.castShape(DOUBLES, 0)).add(lanesC.castShape(DOUBLES, 1));
+      if (STEP > 4) {
+        sumX = sumX.add(sumX.rearrange(ROTATE_4_OF_DOUBLES));
+        sumY = sumY.add(sumY.rearrange(ROTATE_4_OF_DOUBLES));
+        sumZ = sumZ.add(sumZ.rearrange(ROTATE_4_OF_DOUBLES));
+        sumC = sumC.add(sumC.rearrange(ROTATE_4_OF_DOUBLES));
+      }
+      if (STEP > 2) {
+        sumX = sumX.add(sumX.rearrange(ROTATE_2_OF_DOUBLES));
+        sumY = sumY.add(sumY.rearrange(ROTATE_2_OF_DOUBLES));
+        sumZ = sumZ.add(sumZ.rearrange(ROTATE_2_OF_DOUBLES));
+        sumC = sumC.add(sumC.rearrange(ROTATE_2_OF_DOUBLES));
+      }
+      alongX[i] = sumX.lane(0) + sumX.lane(1);
+      alongY[i] = sumY.lane(0) + sumY.lane(1);
+      alongZ[i] = sumZ.lane(0) + sumZ.lane(1);
+      alongC[i] = sumC.lane(0) + sumC.lane(1);
+    }
+  }
+
+  @Override
   public void scaleRows(int rows, int width, double[] factors, float[] x) {
     for (int i = 0; i < rows; i++) {
       int row = i * width;
-      if (!splits(factors[i])) {
+      if (!fits(factors[i])) {
         ScalarMatrixKernel.scaleRow(width, factors[i], x, row);
         continue;
       }
@@ -601,11 +654,8 @@ final class VectorMatrixKernel implements MatrixKernel {
     }
   }
 
-  /**
-   * Whether the factor can be had as the sum of two floats: a product with these is as good as one
-   * in double and takes no conversion.
-   */
-  private static boolean splits(double factor) {
+  /** Whether the factor can be had as a float, or as the sum of two, as well as in double. */
+  private static boolean fits(double factor) {
     double size = Math.abs(factor);
     return size == 0 || (size > 0x1p-100 && size < 0x1p100);
   }
@@ -615,19 +665,54 @@ final class VectorMatrixKernel implements MatrixKernel {
       int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow) {
     for (int i = 0; i < rows; i++) {
       int row = i * width;
-      if (!splits(scales[i]) || !splits(factors[i])) {
+      if (!fits(scales[i]) || !fits(factors[i])) {
         ScalarMatrixKernel.combineRow(width, scales[i], y, row, factors[i], x, i * xRow);
         continue;
       }
-      FloatVector scaleHigh = FloatVector.broadcast(SPECIES, (float) scales[i]);
-      float scaleLow = (float) (scales[i] - (float) scales[i]);
-      FloatVector high = FloatVector.broadcast(SPECIES, (float) factors[i]);
-      FloatVector low = FloatVector.broadcast(SPECIES, (float) (factors[i] - (float) factors[i]));
+      FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
+      FloatVector factor = FloatVector.broadcast(SPECIES, (float) factors[i]);
       for (int j = 0; j < width; j += LANES) {
-        FloatVector added = FloatVector.fromArray(SPECIES, x, i * xRow + j);
-        FloatVector sum = low.fma(added, FloatVector.fromArray(SPECIES, y, row + j));
-        sum = high.fma(added, sum);
-        sum.fma(scaleHigh, sum.mul(scaleLow)).intoArray(y, row + j);
+        FloatVector sum = FloatVector.fromArray(SPECIES, y, row + j);
+        sum = factor.fma(FloatVector.fromArray(SPECIES, x, i * xRow + j), sum);
+        sum.mul(scale).intoArray(y, row + j);
+      }
+    }
+  }
+
+  @Override
+  public void combineRows(
+      int rows,
+      int width,
+      double[] scales,
+      float[] y,
+      double[] zFactors,
+      float[] z,
+      int zRow,
+      double[] cFactors,
+      float[] c,
+      double[] xFactors,
+      float[] x) {
+    for (int i = 0; i < rows; i++) {
+      int row = i * width;
+      if (!fits(scales[i])
+          || !fits(zFactors[i])
+          || !fits(cFactors[i])
+          || !fits(xFactors[i])) {
+        ScalarMatrixKernel.combineRow(width, 1, y, row, zFactors[i], z, i * zRow);
+        ScalarMatrixKernel.combineRow(width, 1, y, row, cFactors[i], c, 0);
+        ScalarMatrixKernel.combineRow(width, scales[i], y, row, xFactors[i], x, row);
+        continue;
+      }
+      FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
+      FloatVector zFactor = FloatVector.broadcast(SPECIES, (float) zFactors[i]);
+      FloatVector cFactor = FloatVector.broadcast(SPECIES, (float) cFactors[i]);
+      FloatVector xFactor = FloatVector.broadcast(SPECIES, (float) xFactors[i]);
+      for (int j = 0; j < width; j += LANES) {
+        FloatVector sum = FloatVector.fromArray(SPECIES, y, row + j);
+        sum = zFactor.fma(FloatVector.fromArray(SPECIES, z, i * zRow + j), sum);
+        sum = cFactor.fma(FloatVector.fromArray(SPECIES, c, j), sum);
+        sum = xFactor.fma(FloatVector.fromArray(SPECIES, x, row + j), sum);
+        sum.mul(scale).intoArray(y, row + j);
       }
     }
   }
