@@ -16,13 +16,23 @@ final class BackwardLane {
   /** δ of every query, [query heads of the lane][tokens of the lane]. */
   private final double[][] deltas;
 
+  /** 1/|q|, likewise, where queries are normalised. */
+  private final double[][] inverseNorms;
+
+  /** 1/|k| of every token of the lane, where keys are normalised. */
+  private final double[] keyInverseNorms;
+
   BackwardLane(BackwardPass pass, Segments segments) {
     this.pass = pass;
     this.segments = segments;
     this.lane = segments.lane();
     this.center =
         KeyValueTile.of(pass.kernel, pass.operator, pass.input, lane).findCenter();
-    this.deltas = new double[pass.shape.headsPerKeyValueHead()][lane.length()];
+    int heads = pass.shape.headsPerKeyValueHead();
+    this.deltas = new double[heads][lane.length()];
+    int norms = pass.operator.normalize() ? lane.length() : 0;
+    this.inverseNorms = new double[heads][norms];
+    this.keyInverseNorms = new double[norms];
   }
 
   CoefficientGradients run() {
@@ -61,16 +71,24 @@ final class BackwardLane {
 
   /** Tiles of k and v, both centred. */
   KeyValueTile centered() {
-    return KeyValueTile.centered(pass.kernel, pass.operator, pass.input, lane, center);
+    return KeyValueTile.centered(
+        pass.kernel, pass.operator, pass.input, lane, center, keyInverseNorms);
   }
 
-  /** Tiles of k as it is and v centred. */
+  /** Tiles of k as it is and v centred, once centred ones have been loaded for all tokens. */
   KeyValueTile withCenteredValues() {
-    return KeyValueTile.centered(pass.kernel, pass.operator, pass.input, lane, center.ofValues());
+    return KeyValueTile.centered(
+            pass.kernel, pass.operator, pass.input, lane, center.ofValues(), keyInverseNorms)
+        .withKnownNorms();
   }
 
   /** δ of the queries of a head, the lane's first token being at 0. */
   double[] deltas(int head) {
     return deltas[head - lane.keyValueHead() * deltas.length];
+  }
+
+  /** 1/|q| of the queries of a head, likewise. */
+  double[] inverseNorms(int head) {
+    return inverseNorms[head - lane.keyValueHead() * inverseNorms.length];
   }
 }

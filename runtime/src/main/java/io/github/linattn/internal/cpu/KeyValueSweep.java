@@ -135,7 +135,7 @@ final class KeyValueSweep {
     void takeIn(int head, int token, int rows) {
       int d = shape.keyDim();
       int width = shape.valueDim();
-      query.load(lane, head, token, rows, operator.b(head));
+      query.loadWeighted(lane, head, token, rows);
       query.weigh(lane, head, token, rows);
       r.accumulate(rows, Order.BACKWARD, query.delta, query.q, -1, dk);
       y.accumulate(rows, Order.BACKWARD, query.a, query.omega, 1, dv);

@@ -3,6 +3,7 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Rows of k and v of one chunk of a lane, with k normalised where the operator says so. One
@@ -24,6 +25,11 @@ final class KeyValueTile {
   private final Lane lane;
   private final TensorRows keyRows;
   private final TensorRows valueRows;
+
+  /** 1/|k| of the lane's tokens, if they are kept. */
+  private final double @Nullable [] laneNorms;
+
+  private boolean knowsNorms;
   private Center center;
   private boolean centersKeys;
   private boolean centersValues;
@@ -34,7 +40,12 @@ final class KeyValueTile {
   final double[] inverseNorms = new double[Tiles.CHUNK];
 
   private KeyValueTile(
-      MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane, Center center) {
+      MatrixKernel kernel,
+      Operator operator,
+      AttentionInput input,
+      Lane lane,
+      Center center,
+      double @Nullable [] laneNorms) {
     this.kernel = kernel;
     this.normalize = operator.normalize();
     this.lane = lane;
@@ -44,6 +55,7 @@ final class KeyValueTile {
     this.v = new float[Tiles.CHUNK * valueRows.width()];
     this.keySum = new float[keyRows.width()];
     this.valueSum = new float[valueRows.width()];
+    this.laneNorms = laneNorms;
     moveTo(center);
   }
 
@@ -71,13 +83,29 @@ final class KeyValueTile {
   static KeyValueTile of(MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane) {
     AttentionShape shape = input.shape();
     Center none = Center.none(shape.keyDim(), shape.valueDim());
-    return new KeyValueTile(kernel, operator, input, lane, none);
+    return new KeyValueTile(kernel, operator, input, lane, none, null);
   }
 
-  /** Tiles of k and v less what {@code center} says. */
+  /**
+   * Tiles of k and v less what {@code center} says.
+   *
+   * @param norms takes 1/|k| of the tokens that are loaded, the lane's first at 0, where the
+   *     operator normalises
+   */
   static KeyValueTile centered(
-      MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane, Center center) {
-    return new KeyValueTile(kernel, operator, input, lane, center);
+      MatrixKernel kernel,
+      Operator operator,
+      AttentionInput input,
+      Lane lane,
+      Center center,
+      double[] norms) {
+    return new KeyValueTile(kernel, operator, input, lane, center, norms);
+  }
+
+  /** This, but from now on the kept norms are read. */
+  KeyValueTile withKnownNorms() {
+    knowsNorms = true;
+    return this;
   }
 
   /** The mean of the lane's first rows. */
@@ -114,13 +142,25 @@ final class KeyValueTile {
     keyRows.load(lane.batch(), lane.keyValueHead(), token, rows, k);
     valueRows.load(lane.batch(), lane.keyValueHead(), token, rows, v);
     if (normalize) {
-      Tiles.normalize(kernel, k, rows, keyRows.width(), 1, inverseNorms);
+      normalize(token - lane.start(), rows);
     }
     if (centersKeys) {
       kernel.addRows(rows, keyRows.width(), -1, center.k(), 0, k);
     }
     if (centersValues) {
       kernel.addRows(rows, valueRows.width(), -1, center.v(), 0, v);
+    }
+  }
+
+  private void normalize(int token, int rows) {
+    if (laneNorms != null && knowsNorms) {
+      System.arraycopy(laneNorms, token, inverseNorms, 0, rows);
+      kernel.scaleRows(rows, keyRows.width(), inverseNorms, k);
+      return;
+    }
+    Tiles.normalize(kernel, k, rows, keyRows.width(), 1, inverseNorms);
+    if (laneNorms != null) {
+      System.arraycopy(inverseNorms, 0, laneNorms, token, rows);
     }
   }
 

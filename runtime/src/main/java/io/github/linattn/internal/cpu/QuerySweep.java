@@ -62,6 +62,7 @@ final class QuerySweep {
   private final double[] minusDeltas = new double[Tiles.CHUNK];
   private final double[] alongSums = new double[Tiles.CHUNK];
   private final double[] squares = new double[Tiles.CHUNK];
+  private final double[] units = new double[Tiles.CHUNK];
   private final double[] scales = new double[Tiles.CHUNK];
 
   /**
@@ -183,11 +184,24 @@ final class QuerySweep {
     if (nextMove > FIRST_MOVE) {
       kernel.dots(rows, dv, query.omega, valueOffset, 0, alongOffset);
     }
-    dotQueries(rows);
-    double[] units = query.inverseNorms;
+    kernel.dots(
+        rows,
+        d,
+        query.q,
+        gradient,
+        z,
+        causal ? d : 0,
+        keyValue.center().k(),
+        squares,
+        alongKeys,
+        alongSums,
+        alongCenter);
     Arrays.fill(units, 1);
+    Arrays.fill(query.inverseNorms, 1);
     if (operator.normalize()) {
-      units = formInverseNorms(rows);
+      findInverseNorms(rows);
+      System.arraycopy(
+          query.inverseNorms, 0, backward.inverseNorms(head), token - lane.start(), rows);
     }
     for (int i = 0; i < rows; i++) {
       double unit = units[i];
@@ -219,35 +233,26 @@ final class QuerySweep {
         query.q);
   }
 
-  private void dotQueries(int rows) {
-    int d = shape.keyDim();
-    int zRow = operator.causal() ? d : 0;
-    kernel.dots(
-        rows,
-        d,
-        query.q,
-        gradient,
-        z,
-        zRow,
-        keyValue.center().k(),
-        squares,
-        alongKeys,
-        alongSums,
-        alongCenter);
-  }
-
-  /** Puts 1/|q| where it belongs; gives what the dots lack of those with q/|q|. */
-  private double[] formInverseNorms(int rows) {
+  /** Finds 1/|q| and what the dots lack of those with q/|q|. */
+  private void findInverseNorms(int rows) {
     for (int i = 0; i < rows; i++) {
-      if (!Tiles.isExact(squares[i])) {
-        Tiles.normalize(kernel, query.q, rows, shape.keyDim(), 1, query.inverseNorms);
-        dotQueries(rows);
-        return Tiles.repeated(1, rows);
+      if (Tiles.isExact(squares[i])) {
+        query.inverseNorms[i] = 1 / Math.sqrt(squares[i]);
+        units[i] = query.inverseNorms[i];
+      } else {
+        query.inverseNorms[i] = normalizeAlone(i);
       }
     }
-    for (int i = 0; i < rows; i++) {
-      query.inverseNorms[i] = 1 / Math.sqrt(squares[i]);
-    }
-    return query.inverseNorms;
+  }
+
+  /** Normalises a row of q, of which no other row's result depends, and dots it in double. */
+  private double normalizeAlone(int row) {
+    int d = shape.keyDim();
+    int at = row * d;
+    double inverse = Tiles.normalizeRow(query.q, at, d);
+    alongKeys[row] = Tiles.dot(query.q, at, gradient, at, d);
+    alongSums[row] = Tiles.dot(query.q, at, z, operator.causal() ? at : 0, d);
+    alongCenter[row] = Tiles.dot(query.q, at, keyValue.center().k(), 0, d);
+    return inverse;
   }
 }

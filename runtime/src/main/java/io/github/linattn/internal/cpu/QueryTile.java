@@ -58,13 +58,19 @@ final class QueryTile {
     pass.kernel.scaleRows(rows, shape.valueDim(), inverses, omega);
   }
 
-  /** Loads Ω and {@code factor} q, normalised if asked. */
-  void load(Lane lane, int head, int token, int rows, double factor) {
+  /** Loads Ω and b q, normalised if asked, of rows whose norms the first sweep has found. */
+  void loadWeighted(Lane lane, int head, int token, int rows) {
     load(lane, head, token, rows);
+    double b = pass.operator.b(head);
     if (pass.operator.normalize()) {
-      Tiles.normalize(pass.kernel, q, rows, shape.keyDim(), factor, inverseNorms);
-    } else if (factor != 1) {
-      pass.kernel.scaleRows(rows, shape.keyDim(), Tiles.repeated(factor, rows), q);
+      double[] inverses = backward.inverseNorms(head);
+      double[] factors = new double[rows];
+      for (int i = 0; i < rows; i++) {
+        factors[i] = b * inverses[token - lane.start() + i];
+      }
+      pass.kernel.scaleRows(rows, shape.keyDim(), factors, q);
+    } else if (b != 1) {
+      pass.kernel.scaleRows(rows, shape.keyDim(), Tiles.repeated(b, rows), q);
     }
   }
 
@@ -87,7 +93,7 @@ final class QueryTile {
       for (int head = lane.keyValueHead() * group;
           head < (lane.keyValueHead() + 1) * group;
           head++) {
-        load(lane, head, token, rows, pass.operator.b(head));
+        loadWeighted(lane, head, token, rows);
         weigh(lane, head, token, rows);
         pass.kernel.sumRows(rows, delta, q, deltaSum);
         pass.kernel.sumRows(rows, a, omega, omegaSum);

@@ -30,7 +30,7 @@ final class Tiles {
     kernel.dots(rows, width, tile, tile, width, squares);
     for (int i = 0; i < rows; i++) {
       if (!isExact(squares[i])) {
-        squares[i] = square(tile, i * width, width);
+        squares[i] = dot(tile, i * width, tile, i * width, width);
       }
     }
     double[] factors = new double[rows];
@@ -52,13 +52,23 @@ final class Tiles {
     return square > LEAST_SQUARE && square < MOST_SQUARE;
   }
 
-  /** In double, where squares of floats neither overflow nor vanish. */
-  private static double square(float[] tile, int start, int width) {
-    double square = 0;
-    for (int at = start; at < start + width; at++) {
-      square += (double) tile[at] * tile[at];
+  /** In double, where products of floats neither overflow nor vanish. */
+  static double dot(float[] a, int aStart, float[] b, int bStart, int width) {
+    double sum = 0;
+    for (int j = 0; j < width; j++) {
+      sum += (double) a[aStart + j] * b[bStart + j];
     }
-    return square;
+    return sum;
+  }
+
+  /** Turns one row x into x/|x|, of whatever size it is, and gives 1/|x|; 0 for a row of zeros. */
+  static double normalizeRow(float[] tile, int start, int width) {
+    double square = dot(tile, start, tile, start, width);
+    double inverse = square == 0 ? 0 : 1 / Math.sqrt(square);
+    for (int at = start; at < start + width; at++) {
+      tile[at] = (float) (inverse * tile[at]);
+    }
+    return inverse;
   }
 
   /**
