@@ -26,8 +26,7 @@ final class BackwardLane {
     this.pass = pass;
     this.segments = segments;
     this.lane = segments.lane();
-    this.center =
-        KeyValueTile.of(pass.kernel, pass.operator, pass.input, lane).findCenter();
+    this.center = KeyValueTile.of(pass.kernel, pass.operator, pass.input, lane).findCenter();
     int heads = pass.shape.headsPerKeyValueHead();
     this.deltas = new double[heads][lane.length()];
     int norms = pass.operator.normalize() ? lane.length() : 0;

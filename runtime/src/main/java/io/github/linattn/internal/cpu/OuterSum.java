@@ -13,8 +13,8 @@ final class OuterSum {
   final float[] matrix;
 
   /**
-   * What {@link #addProduct} has lost to rounding, once it was called; not carried from one sum into
-   * another.
+   * What {@link #addProduct} has lost to rounding, once it was called; not carried from one sum
+   * into another.
    */
   private float @Nullable [] lost;
 

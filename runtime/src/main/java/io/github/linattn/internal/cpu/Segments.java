@@ -136,8 +136,8 @@ final class Segments {
 
   /**
    * The sums from which the sweep over each segment starts; {@code initial} gives those that the
-   * lane starts from. Those of {@link Start#WHOLE} are shared
-   * by the segments and are not to be changed; the others belong to their segment.
+   * lane starts from. Those of {@link Start#WHOLE} are shared by the segments and are not to be
+   * changed; the others belong to their segment.
    */
   List<OuterSum> starts(
       Start start, Supplier<OuterSum> initial, Function<Segment, OuterSum> sumOver) {

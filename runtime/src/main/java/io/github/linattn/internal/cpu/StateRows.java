@@ -15,9 +15,7 @@ final class StateRows {
   /** The sums from which a lane starts: those of the initial state, or zeros. */
   static OuterSum initial(AttentionInput input, Lane lane) {
     OuterSum sum = new OuterSum(input.shape().keyDim(), input.shape().valueDim());
-    input
-        .initialState()
-        .ifPresent(state -> load(state.s(), state.z(), state.u(), lane, sum));
+    input.initialState().ifPresent(state -> load(state.s(), state.z(), state.u(), lane, sum));
     return sum;
   }
 

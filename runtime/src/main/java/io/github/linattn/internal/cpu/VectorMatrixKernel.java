@@ -694,10 +694,7 @@ final class VectorMatrixKernel implements MatrixKernel {
       float[] x) {
     for (int i = 0; i < rows; i++) {
       int row = i * width;
-      if (!fits(scales[i])
-          || !fits(zFactors[i])
-          || !fits(cFactors[i])
-          || !fits(xFactors[i])) {
+      if (!fits(scales[i]) || !fits(zFactors[i]) || !fits(cFactors[i]) || !fits(xFactors[i])) {
         ScalarMatrixKernel.combineRow(width, 1, y, row, zFactors[i], z, i * zRow);
         ScalarMatrixKernel.combineRow(width, 1, y, row, cFactors[i], c, 0);
         ScalarMatrixKernel.combineRow(width, scales[i], y, row, xFactors[i], x, row);
