@@ -1,11 +1,17 @@
 package io.github.linattn.test.contract;
 
+import static org.assertj.core.api.Assertions.assertThat;
+
 import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
 import io.github.linattn.test.harness.Backends;
 import io.github.linattn.test.harness.Case;
+import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.Run;
 import io.github.linattn.test.harness.Seeds;
 import io.github.linattn.test.harness.Subject;
+import io.github.linattn.test.harness.Tolerance;
+import java.util.Arrays;
 import java.util.List;
 import java.util.SplittableRandom;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -35,6 +41,51 @@ final class CpuPropertyTest extends PropertyContract {
             .v(padded(random, tokens, first))
             .build();
     Run.of(problem, subject.backend()).assertRight(problem);
+  }
+
+  /**
+   * Breaks when a square that fp32 cannot hold costs a row its digits, or its neighbours theirs.
+   */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void queriesOfAnyLengthAreNormalized(Subject subject) {
+    int tokens = 300;
+    Case problem = Case.of("lengths", AttentionShape.of(1, 1, tokens, D)).normalized().build();
+    float[] q = problem.q.clone();
+    for (int i = 0; i < q.length; i++) {
+      q[i] *= scale(i / D);
+    }
+    Results plain = Run.of(problem, subject.backend());
+    Results scaled =
+        Run.of(problem.but("some of them long, some short").q(q).build(), subject.backend());
+    double[] expected = new double[q.length];
+    float[] dq = new float[q.length];
+    for (int i = 0; i < q.length; i++) {
+      expected[i] = plain.dq()[i];
+      dq[i] = scaled.dq()[i] * scale(i / D);
+      if (scale(i / D) == 1) {
+        assertThat(scaled.dq()[i]).as("dq of a row like before").isEqualTo(plain.dq()[i]);
+      }
+    }
+    double bound = 2 * Tolerance.computed(tokens); // two runs
+    Tolerance.assertClose("dq times the length", expected, dq, DType.F32, bound, 0);
+    Tolerance.assertClose("dk", doubles(plain.dk()), scaled.dk(), DType.F32, bound, 0);
+    Tolerance.assertClose("dv", doubles(plain.dv()), scaled.dv(), DType.F32, bound, 0);
+    Tolerance.assertClose("o", doubles(plain.o()), scaled.o(), DType.F32, bound, 0);
+  }
+
+  private static float scale(int token) {
+    return switch (token % 7) {
+      case 2 -> 0x1p-70f;
+      case 5 -> 0x1p70f;
+      default -> 1;
+    };
+  }
+
+  private static double[] doubles(float[] values) {
+    double[] doubles = new double[values.length];
+    Arrays.setAll(doubles, i -> values[i]);
+    return doubles;
   }
 
   private static float[] padded(SplittableRandom random, int tokens, int first) {
