@@ -112,11 +112,13 @@ public final class CpuEngine implements Engine {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
     long lanes = Math.min(lanes(shape), parallel.threads());
-    long deltas = lanes * shape.headsPerKeyValueHead() * shape.tokens() * Double.BYTES;
+    int heads = shape.headsPerKeyValueHead();
+    int scalars = operator.normalize() ? 2 * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token
+    long kept = lanes * scalars * shape.tokens() * Double.BYTES;
     return new Plan.Pass(
         List.of(step("dq, da, db in token order", shape), step("dk, dv against it", shape)),
         results,
-        2 * scratchBytes(shape) + deltas);
+        2 * scratchBytes(shape) + kept);
   }
 
   private String step(String what, AttentionShape shape) {
