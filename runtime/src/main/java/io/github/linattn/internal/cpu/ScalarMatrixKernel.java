@@ -128,11 +128,26 @@ final class ScalarMatrixKernel implements MatrixKernel {
       double[] xFactors,
       float[] x) {
     for (int i = 0; i < rows; i++) {
-      int row = i * width;
-      combineRow(width, 1, y, row, zFactors[i], z, i * zRow);
-      combineRow(width, 1, y, row, cFactors[i], c, 0);
-      combineRow(width, scales[i], y, row, xFactors[i], x, row);
+      combineRow(i, width, scales, y, zFactors, z, zRow, cFactors, c, xFactors, x);
     }
+  }
+
+  static void combineRow(
+      int i,
+      int width,
+      double[] scales,
+      float[] y,
+      double[] zFactors,
+      float[] z,
+      int zRow,
+      double[] cFactors,
+      float[] c,
+      double[] xFactors,
+      float[] x) {
+    int row = i * width;
+    combineRow(width, 1, y, row, zFactors[i], z, i * zRow);
+    combineRow(width, 1, y, row, cFactors[i], c, 0);
+    combineRow(width, scales[i], y, row, xFactors[i], x, row);
   }
 
   static void combineRow(

@@ -695,9 +695,8 @@ final class VectorMatrixKernel implements MatrixKernel {
     for (int i = 0; i < rows; i++) {
       int row = i * width;
       if (!fits(scales[i]) || !fits(zFactors[i]) || !fits(cFactors[i]) || !fits(xFactors[i])) {
-        ScalarMatrixKernel.combineRow(width, 1, y, row, zFactors[i], z, i * zRow);
-        ScalarMatrixKernel.combineRow(width, 1, y, row, cFactors[i], c, 0);
-        ScalarMatrixKernel.combineRow(width, scales[i], y, row, xFactors[i], x, row);
+        ScalarMatrixKernel.combineRow(
+            i, width, scales, y, zFactors, z, zRow, cFactors, c, xFactors, x);
         continue;
       }
       FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
