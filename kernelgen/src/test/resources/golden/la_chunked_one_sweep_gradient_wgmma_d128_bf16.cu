@@ -5,7 +5,7 @@
 // block      512 threads: warpgroups of scores (104 registers), 2 of dk or dv (136), dq (136)
 // grid       heads x items x 2, a cluster: dk and half of dq, dv and the other half
 // tokens     chunks of 64, 2 in shared memory
-// shared     212688 bytes from a multiple of 1024 on, 213712 with what finding it may take:
+// shared     214736 bytes from a multiple of 1024 on, 215760 with what finding it may take:
 //   offset  bytes  holds
 //        0  65536  stage 0: x, y, z, v or k [64 x 64] x 2 each
 //    65536   8192  stage 0: outputs of the forward [64 x 64]
@@ -18,7 +18,8 @@
 //   206848   1280  ones [8 x 64], a / b [64]
 //   208128   4096  g, two parts of d and -d of rows [64] each
 //   212224    256  partial sums of the gradient of a
-//   212480    208  barriers, the item
+//   212480   2048  marks of threads
+//   214528    208  barriers, the item
 #include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_one_sweep.cuh"
 
@@ -96,6 +97,25 @@ struct Products {
           "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
           "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "l"(a), "l"(b), "r"(add));
+  }
+
+  static __device__ __forceinline__ void key_sums_constants(float (&d)[36], const uint32_t* a,
+                                                            uint64_t b, int add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred accumulate;\n"
+        "setp.ne.b32 accumulate, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, accumulate, 1, 1, 1;\n"
+        "}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 
   static __device__ __forceinline__ void value_key(float (&d)[64], uint64_t a, uint64_t b, int add) {
@@ -203,7 +223,7 @@ struct Spec {
 
 using Plan = linattn::hopper::OneSweepPlan<Spec>;
 static_assert(Plan::kThreads == 512, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 213712, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 215760, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 64, "the header and the resource plan disagree on state");
 }  // namespace
 

@@ -201,6 +201,10 @@ __device__ __forceinline__ float power_of_two(int exponent) {
   return __uint_as_float(static_cast<uint32_t>(min(max(exponent, -126), 127) + 127) << 23);
 }
 
+__device__ __forceinline__ float inverse_of_power(float power_of_two) {
+  return __uint_as_float((254u << 23) - __float_as_uint(power_of_two));
+}
+
 // A unit and what follows from it.
 struct Unit {
   float value;
@@ -282,7 +286,7 @@ struct Block {
   }
   // 1 where operands need no scaling.
   __device__ __forceinline__ float scale(Scale scale) const {
-    const bool is_one = !Plan::kScaled || (Plan::kFollows && scale < kWeightBound);
+    const bool is_one = !Plan::kScaled || Plan::kOneSweep || (Plan::kFollows && scale < kWeightBound);
     return is_one ? 1.0f : load_float(scale_address(scale));
   }
 

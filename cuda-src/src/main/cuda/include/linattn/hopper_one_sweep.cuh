@@ -18,11 +18,16 @@
 //
 // A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item is
 // all tokens of a batch row, so that copies bring zeros for rows past its end, and do not write them.
+//
+// Of fp16 w comes in a power of two, the unit of a chunk, which brings w, E and the sums over the tokens after into the
+// range; these sums follow it where it changes, and d, da and all outputs leave it. Where S is beyond the range outputs
+// are marked.
 #pragma once
 
 #include <cstddef>
 
 #include "linattn/hopper_outputs.cuh"
+#include "linattn/hopper_scales.cuh"
 #include "linattn/hopper_score.cuh"
 #include "linattn/hopper_state.cuh"
 #include "linattn/hopper_tiles.cuh"
@@ -39,14 +44,19 @@ template <class Spec_, bool kIsKey_ = true>
 struct OneSweepPlan : HopperPlan<Spec_> {
   using Base = HopperPlan<Spec_>;
   static constexpr bool kIsKey = kIsKey_;
-  static_assert(Base::kHeadDim == 128 && !Base::kConverted && !Base::kScaled, "what its registers suffice for");
+  static constexpr bool kOneSweep = true;
+  static_assert(Base::kHeadDim == 128 && !Base::kConverted, "what its registers suffice for");
   static constexpr bool kWeighsInState = false;
-  // Operands have the range of fp32, so that outputs are finite where scores and sums are: these are looked at.
-  static constexpr bool kMarksInSums = true;
+  // Where operands have the range of fp32 outputs are finite where scores and sums are: these are looked at.
+  static constexpr bool kMarksInSums = !Base::kScaled;
   static constexpr bool kMarksOutputs = false;
   static constexpr bool kFormsDelta = true;
   static constexpr bool kMerged = true;  // operands are made of few columns of a state at a time
   static constexpr bool kScoresProduce = true;
+
+  static constexpr int kStateGroup = 1;
+  static constexpr int kPrefixGroup = kStateGroup + Base::kBeside;
+  static constexpr int kThreads = (kPrefixGroup + 1) * kWarpgroup;
 
   static constexpr int kKeyBox = Base::kBoxBytes;
   static constexpr int kQueryBox = Base::kBoxBytes;
@@ -71,7 +81,13 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kRatiosOffset = kOnesOffset + Base::kExtraBytes;  // a / b
   static constexpr int kRowValuesOffset = kRatiosOffset + Base::kChunk * 4;
   static constexpr int kPartialsOffset = kRowValuesOffset + kRowPlaces * kRowBytesOfChunk;
-  static constexpr int kBarriersOffset = kPartialsOffset + Base::kPartialsBytes;
+  // Units of w, of all chunks: the unit, 1 / unit, and the unit over that of the chunk walked before.
+  static constexpr int kMostChunks = 256;
+  static constexpr int kBytesOfUnit = 16;
+  static constexpr int kUnitsOffset = kPartialsOffset + Base::kPartialsBytes;
+  static constexpr int kExtentsOffset = kUnitsOffset + (Base::kScaled ? kMostChunks * kBytesOfUnit : 0);
+  static constexpr int kMarksOffset = kExtentsOffset + (Base::kScaled ? kExtents * sizeof(Extent) : 0);
+  static constexpr int kBarriersOffset = kMarksOffset + kThreads * 4;
 
   static constexpr int kFull = 0;
   static constexpr int kEmpty = kFull + Base::kStages;
@@ -85,9 +101,6 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kWorkOffset = kBarriersOffset + kNumBarriers * 8;
   static constexpr int kSharedBytes = kWorkOffset + 56 + Base::kAlignment;
 
-  static constexpr int kStateGroup = 1;
-  static constexpr int kPrefixGroup = kStateGroup + Base::kBeside;
-  static constexpr int kThreads = (kPrefixGroup + 1) * kWarpgroup;
   static constexpr int kSummingWarps = 4 * (kIsKey ? kStateGroup : kPrefixGroup);
 };
 
@@ -161,6 +174,37 @@ struct SweepTiles {
     return block.deltas(place) + Plan::kDeltaParts * Plan::kChunk * 4;
   }
 
+  // What brings w of a chunk into the range of its operands, and out of it; and sums from the chunk walked before.
+  __device__ __forceinline__ uint32_t unit_address(int chunk) const {
+    return block.base + Plan::kUnitsOffset + chunk * Plan::kBytesOfUnit;
+  }
+  __device__ __forceinline__ float unit(int chunk) const {
+    return Plan::kScaled ? load_float(unit_address(chunk)) : 1.0f;
+  }
+  __device__ __forceinline__ float inverse_unit(int chunk) const {
+    return Plan::kScaled ? load_float(unit_address(chunk) + 4) : 1.0f;
+  }
+  __device__ __forceinline__ float unit_ratio(int chunk) const {
+    return Plan::kScaled ? load_float(unit_address(chunk) + 8) : 1.0f;
+  }
+
+  // Whether this thread has seen what is not finite, or not good enough: a register would be one too many.
+  __device__ __forceinline__ uint32_t mark_address() const {
+    return block.base + Plan::kMarksOffset + static_cast<uint32_t>(threadIdx.x) * 4;
+  }
+  __device__ __forceinline__ void mark(bool is_bad) const {
+    if (is_bad) {
+      store_word(mark_address(), 1);
+    }
+  }
+  __device__ __forceinline__ void mark_outputs(Outputs<Plan>& outputs) const {
+    if constexpr (Plan::kScaled) {
+      mark(outputs.marked_pairs[0] != 0);
+      outputs.marked_pairs[0] = 0;
+    }
+  }
+  __device__ __forceinline__ bool has_mark() const { return load_word(mark_address()) != 0; }
+
   // What a warp has of b da; not finite where its scores are not.
   __device__ __forceinline__ void tell(double sum) const {
     sum = sum_lanes(sum);
@@ -225,7 +269,7 @@ struct SweepScore : Scores<Plan> {
       ask(chunk + 2);
       barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
       const int num_rows = block.rows(chunk);
-      weigh_rows(num_rows);
+      weigh_rows(chunk, num_rows);
       send_delta(num_rows);
       barrier_arrive(tiles.ready(at.index()));
       barrier_wait(tiles.ready(at.index()), at.parity());
@@ -259,10 +303,11 @@ struct SweepScore : Scores<Plan> {
   }
 
   // Rows of dO times b / g, those of this warp.
-  __device__ __forceinline__ void weigh_rows(int num_rows) const {
+  __device__ __forceinline__ void weigh_rows(int chunk, int num_rows) const {
     const int own = warp * kRows + (lane & 15);
+    const float in_unit = slope * tiles.unit(chunk);
     const float weight =
-        own < num_rows ? slope * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
+        own < num_rows ? in_unit * reciprocal(load_float(block.normalizers(rows_at.index()) + own * 4)) : 0.0f;
     const uint32_t tile = tiles.output_gradient(at.index());
 #pragma unroll 1
     for (int i = 0; i < kRows / 4; ++i) {
@@ -333,13 +378,14 @@ struct SweepScore : Scores<Plan> {
       const float delta = load_float(word) + load_float(word + Plan::kChunk * 4);
       store_float(tiles.constants(rows_at.index()) + row * 4, -delta);
       sum -= num_rows * later_delta;
-      later_delta += delta;
+      const float inverse = tiles.inverse_unit(chunk);
+      later_delta += delta * inverse;
       if (Plan::kIsKey && row < num_rows) {  // for a repair
         const ItemWork& work = block.work;
         block.args.gradient.delta[(static_cast<int64_t>(work.batch) * block.chunked().heads + work.head) *
                                       block.chunked().tokens +
                                   work.start + block.first_token(chunk) + row] =
-            delta * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;
+            delta * inverse * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;
       }
     }
     named_barrier(kBarrier, kWarpgroup);
@@ -399,7 +445,7 @@ struct SweepScore : Scores<Plan> {
     if (warp == 3) {
       this->template store_constants<kConstantParts>(buffer, load_float2(constants + 8 * lane));
     }
-    sum += entries ? entries_sum : 0.0f * entries_sum;
+    sum += entries ? entries_sum * tiles.inverse_unit(chunk) : 0.0f * entries_sum;
     publish_to_async_proxy();
     barrier_arrive(tiles.weights_full(buffer));
   }
@@ -471,13 +517,17 @@ struct SweepState {
       walk(chunk, at);
       at.advance();
     }
+    if (Plan::kScaled && block.num_chunks > 0) {
+      scale_sums(tiles.inverse_unit(block.num_chunks - 1));
+    }
     outputs.finish();
     state.finish();
     if constexpr (!Plan::kIsKey) {
       add_first_values();
       tiles.tell((outputs.lane & 3) == 1 ? sum : 0.0);
     }
-    const bool marked = outputs.is_marked(0.0f * sum_of_state<Plan>(state) + outputs.all_marks());
+    tiles.mark(sum_of_state<Plan>(state) + outputs.all_marks() != 0.0f);
+    const bool marked = outputs.is_marked(tiles.has_mark());
     if (outputs.leads()) {
       const int64_t item = StateAddress<Plan>::block_number(block);
       block.chunked().marks[Plan::kBoxes * item + outputs.box] = marked || !tiles.is_finite(tiles.told());
@@ -494,15 +544,24 @@ struct SweepState {
     }
   }
 
+  __device__ __forceinline__ void scale_sums(float ratio) {
+    if (Plan::kScaled && __builtin_expect(ratio != 1.0f, 0)) {
+      state.scale_sums(ratio);
+      first_rows *= ratio;
+      second_rows *= ratio;
+    }
+  }
+
   __device__ __forceinline__ void walk(int chunk, const RingPosition<Plan::kStages>& at) {
     const int lane = outputs.lane;
     float outputs_frag[36];
     outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
     barrier_wait(tiles.full(at.index()), at.parity());
     const uint64_t query = operand(block.query(at.index(), 0));
+    scale_sums(tiles.unit_ratio(chunk));
     multiply_state<!Plan::kIsKey>(state, outputs_frag, query);
     if constexpr (!Plan::kIsKey) {
-      add_values(at.index());
+      add_values(chunk, at.index());
     }
     const int buffer = tiles.weights_buffer(chunk);
     barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
@@ -534,14 +593,25 @@ struct SweepState {
   }
 
   __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, int buffer) {
+    if constexpr (Plan::kScaled) {
+      const float inverse = tiles.inverse_unit(chunk);  // read where it is used: a register would be one too many
+      const float first = outputs.first_sum * inverse;
+      const float second = outputs.second_sum * inverse;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      outputs_frag[i] += i % 4 < 2 ? outputs.first_sum : outputs.second_sum;
+      for (int i = 0; i < 32; ++i) {
+        outputs_frag[i] = fmaf(outputs_frag[i], inverse, i % 4 < 2 ? first : second);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        outputs_frag[i] += i % 4 < 2 ? outputs.first_sum : outputs.second_sum;
+      }
     }
     outputs.add_value_sums(outputs_frag[32] + outputs_frag[33], outputs_frag[34] + outputs_frag[35]);
     barrier_arrive(tiles.weights_empty(buffer));
     const uint32_t tile = block.outputs(outputs.box * Plan::kOutputBuffers + chunk % Plan::kOutputBuffers);
     outputs.stage_halves(outputs_frag, tile);
+    tiles.mark_outputs(outputs);
     publish_to_async_proxy();
     if (outputs.leads()) {
       wait_for_stores_to_read<Plan::kOutputBuffers - 2>();
@@ -554,7 +624,7 @@ struct SweepState {
 
   // The sum of the chunk's v with the rows after. By products of their own, while the weights are not there yet:
   // beside others they would take registers.
-  __device__ __forceinline__ void add_values(int stage) {
+  __device__ __forceinline__ void add_values(int chunk, int stage) {
     float values_frag[4] = {};  // in each column
     pin(values_frag);
     products_fence();
@@ -567,7 +637,7 @@ struct SweepState {
     products_commit();
     products_wait<0>();
     pin(values_frag);
-    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows);
+    sum += fmaf(values_frag[0], first_rows, values_frag[2] * second_rows) * tiles.inverse_unit(chunk);
   }
 };
 
@@ -584,7 +654,6 @@ struct SweepPrefix {
   Outputs<Plan>& outputs;  // its buffer and its barrier
   State<Plan>& state;
   float key_sums_frag[4];  // z of this thread's two columns, twice each
-  float mark = 0.0f;       // NaN where S was not finite, or not good enough
 
   __device__ __forceinline__ SweepPrefix(const HopperOneSweepArguments& all, State<Plan>& sums)
       : block(sums.block), args(all), tiles(sums.block), outputs(sums.outputs), state(sums) {}
@@ -598,20 +667,23 @@ struct SweepPrefix {
     take(0);
     wait_for_take();
     if (block.num_chunks == 1) {
-      mark = sum_of_state<Plan>(state);  // where its keys or values are not finite
+      tiles.mark(sum_of_state<Plan>(state) != 0.0f);  // where its keys or values are not finite
       load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
     }
     RingPosition<Plan::kStages> at;
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const bool is_next_first = chunk + 2 == block.num_chunks;
-      if (__builtin_expect(is_next_first, 0)) {
-        keep_largest();
+    // The last chunk of the walk starts from what is known before it. What happens once stands behind the loop: between
+    // the instructions of every chunk it costs fp16 a twentieth of the time.
+    int chunk = 0;
+    for (int end = block.num_chunks - 2; end <= block.num_chunks; ++end) {
+      for (; chunk < end; ++chunk) {
+        walk(chunk, at);
+        at.advance();
       }
-      walk(chunk, at);
-      if (__builtin_expect(is_next_first, 0)) {
+      if (chunk + 2 == block.num_chunks) {
+        keep_largest();
+      } else if (chunk + 1 == block.num_chunks && chunk > 0) {
         start_from_first();
       }
-      at.advance();
     }
     if (outputs.leads()) {
       wait_for_stores();
@@ -667,14 +739,17 @@ struct SweepPrefix {
 
   __device__ __forceinline__ void walk(int chunk, const RingPosition<Plan::kStages>& at) {
     const int lane = outputs.lane;
-    float key_sums[2] = {key_sums_frag[0], key_sums_frag[2]};
-    pin(key_sums);  // in registers of their own: products change the others before these are used
     float outputs_frag[36];
     barrier_wait(tiles.ready(at.index()), at.parity());
     const uint64_t query = operand(tiles.output_gradient(at.index()));
     multiply_state<false>(state, outputs_frag, query);
     const int buffer = tiles.entries_buffer(chunk);
     barrier_wait(tiles.weights_full(buffer), tiles.parity(chunk));
+    products_wait<0>();  // the registers of its operands are wanted
+    pin(outputs_frag);
+    uint32_t sums_frag[4];
+    split_key_sums(sums_frag);
+    pin(sums_frag);
     pin(outputs_frag);
     products_fence();
     const uint64_t key = operand(tiles.keys(at.index()));
@@ -683,8 +758,10 @@ struct SweepPrefix {
     for (int step = 0; step < 4; ++step) {
       Plan::Products::key_entries(outputs_frag, rows_further(key, step), rows_further(entries, step), 1);
     }
+    Plan::Products::key_sums_constants(outputs_frag, sums_frag, eight_rows(block.weights(buffer) + Plan::kBoxBytes), 1);
     products_commit();
     products_wait<0>();
+    pin(sums_frag);
     pin(outputs_frag);
     State<Plan>::pin_parts(state.state_frag);
     arrive_once_a_warp(tiles.weights_empty(buffer), lane);
@@ -693,7 +770,7 @@ struct SweepPrefix {
       barrier_wait(tiles.full(next_at.index()), next_at.parity());
     }
     take(next_at.index());  // while the outputs leave
-    write(outputs_frag, chunk, key_sums);
+    write(outputs_frag, chunk);
     arrive_once_a_warp(tiles.empty(at.index()), lane);
     wait_for_take();
   }
@@ -716,7 +793,7 @@ struct SweepPrefix {
 
   // Before the first chunk S is known: what has come of it says how good it was.
   __device__ __forceinline__ void start_from_first() {
-    mark = sum_of_state<Plan>(state);  // products with NaN leave NaN
+    const float mark = sum_of_state<Plan>(state);  // products with NaN leave NaN
     float left = 0.0f;
     load(args.first_state, args.first_key_sum, [&](float& element, float x) {
       left = fmaxf(left, fabsf(element - x));
@@ -725,26 +802,38 @@ struct SweepPrefix {
     __syncwarp();
     const float largest = load_float(largest_word());
     left = max_lanes<kWarp>(left);
-    if (largest > 0.0f && left > kMostLeft * largest) {
-      mark = NAN;
-    }
+    tiles.mark(mark != 0.0f || (largest > 0.0f && left > kMostLeft * largest));
   }
 
-  __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk, const float (&key_sums)[2]) {
-    const int place = chunk % Plan::kRowPlaces;
-    const uint32_t words = tiles.constants(place) + (outputs.lane & 3) * 8;
+  // z in two halves, for the two parts of -d each: 16 columns of an operand, of which all others are zero.
+  __device__ __forceinline__ void split_key_sums(uint32_t (&sums_frag)[4]) const {
+    const bool has_columns = (outputs.lane & 3) == 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 constant = load_float2(words + j * 32);
+    for (int i = 0; i < 2; ++i) {
+      const float sum = has_columns ? key_sums_frag[2 * i] : 0.0f;
+      sums_frag[i] = Plan::Half::pack(sum, sum);
+      const float rest = sum - Plan::Half::low(sums_frag[i]);
+      sums_frag[2 + i] = Plan::Half::pack(rest, rest);
+    }
+  }
+  // Eight rows as an operand that has sixteen.
+  __device__ __forceinline__ static uint64_t eight_rows(uint32_t tile) {
+    constexpr uint64_t kFurtherRows = static_cast<uint64_t>(0x3fff) << 32;
+    return operand(tile) & ~kFurtherRows;
+  }
+
+  __device__ __forceinline__ void write(float (&outputs_frag)[36], int chunk) {
+    if constexpr (Plan::kScaled) {
+      const float inverse = tiles.inverse_unit(chunk);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& output = outputs_frag[4 * j + i];
-        output = fmaf(i % 2 == 0 ? constant.x : constant.y, key_sums[i / 2], output);
+      for (int i = 0; i < 32; ++i) {
+        outputs_frag[i] *= inverse;
       }
     }
     const uint32_t tile = block.outputs(Plan::kOutputTiles - 1);
     outputs.reuse_buffer();
     outputs.stage_halves(outputs_frag, tile);
+    tiles.mark_outputs(outputs);
     publish_to_async_proxy();
     named_barrier(outputs.barrier_number(), kWarpgroup);
     if (outputs.leads()) {
@@ -758,7 +847,7 @@ struct SweepPrefix {
 
   // The mark of the columns, and where they are the first ones the terms of da.
   __device__ __forceinline__ void write_mark() const {
-    const bool marked = outputs.is_marked(mark + outputs.all_marks());
+    const bool marked = outputs.is_marked(tiles.has_mark());
     if (!outputs.leads()) {
       return;
     }
@@ -809,8 +898,76 @@ __device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) 
   for (int i = threadIdx.x; i < 8 * kRowWords; i += Plan::kThreads) {
     store_word(block.base + Plan::kOnesOffset + i * 4, Plan::Half::kOnes);
   }
+  store_word(SweepTiles<Plan>(block).mark_address(), 0);
   if (threadIdx.x < Plan::kChunk) {
     store_float(block.base + Plan::kRatiosOffset + threadIdx.x * 4, block.constant_of(0) / block.slope_of(0));
+  }
+}
+
+// The units of all chunks, the same in both blocks. Of each chunk the largest power of two whose operands are at most
+// kMaxHalf, as g of its rows and elements of the first tokens bound them, rounded down to one of few, so that sums
+// seldom change theirs. Found one by one between the chunks they would be instructions that caches have no room for.
+template <class Plan>
+__device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
+                                           Extent* extents_smem) {
+  constexpr int kExponentStep = 4;
+  constexpr int kRowsAtOnce = 32;
+  constexpr int kWarps = Plan::kThreads / kWarp;
+  const Block<Plan>& block = tiles.block;
+  const ItemWork& work = block.work;
+  const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const float* const normalizer_gmem = row_address<const float>(tensors.normalizer, work.batch, work.head, work.start);
+  clear_extents(extents_smem);
+  float least[Plan::kMostChunks / kWarps];
+#pragma unroll
+  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
+    const int chunk = thread / kWarp + i * kWarps;
+    least[i] = INFINITY;
+#pragma unroll
+    for (int row = lane; row < Plan::kChunk; row += kWarp) {
+      if (chunk < block.num_chunks && row < block.rows(chunk)) {
+        least[i] = fminf(
+            least[i], fabsf(normalizer_gmem[(block.first_token(chunk) + row) * tensors.normalizer.token_stride]));
+      }
+    }
+  }
+  static_assert(3 * Plan::kHeadDim <= Plan::kThreads, "a thread for each column");
+  const int num_rows = min(Plan::kChunk, work.tokens);
+  const int tensor = thread / Plan::kHeadDim;
+  if (tensor < 3) {
+    measure_column<Plan, kRowsAtOnce>(tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value, work.batch, work.head,
+                         work.start, thread % Plan::kHeadDim, num_rows, extents_smem + tensor);
+  }
+  measure_state(block, extents_smem + 3);
+#pragma unroll
+  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
+    const int chunk = thread / kWarp + i * kWarps;
+    const float of_chunk = -max_lanes<kWarp>(-least[i]);
+    if (chunk < block.num_chunks && lane == 0) {
+      store_float(tiles.unit_address(chunk), of_chunk);
+    }
+  }
+  __syncthreads();
+  if (thread < block.num_chunks) {
+    const float values = 2.0f * size_of(__uint_as_float(extents_smem[0].largest));
+    const float gradients = 2.0f * size_of(__uint_as_float(extents_smem[1].largest));
+    const float squares = __uint_as_float(extents_smem[1].squares) / num_rows *
+                          (__uint_as_float(extents_smem[2].squares) / num_rows);
+    const float row_limit = fmaxf(1.0f, gradients * fmaxf(1.0f, 2.0f * Plan::kHeadDim * values));
+    const float state_limit = kMargin * sqrtf(squares) * static_cast<float>(work.tokens - block.first_token(thread));
+    const float weight = fabsf(block.slope_of(0)) * reciprocal(load_float(tiles.unit_address(thread)));
+    const float limit = fmaf(weight, fmaxf(row_limit, state_limit), __uint_as_float(extents_smem[3].largest));
+    const int exponent = exponent_of(kMaxHalf * reciprocal(limit));
+    const float unit = power_of_two(exponent & -kExponentStep);
+    store_float(tiles.unit_address(thread), unit);
+    store_float(tiles.unit_address(thread) + 4, inverse_of_power(unit));
+  }
+  __syncthreads();
+  if (thread < block.num_chunks) {
+    const float unit = tiles.unit(thread);
+    store_float(tiles.unit_address(thread) + 8, thread == 0 ? unit : unit * tiles.inverse_unit(thread - 1));
   }
 }
 
@@ -837,6 +994,9 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   __syncthreads();
   clear_sweep_constants(block);
   publish_to_async_proxy();
+  if constexpr (Plan::kScaled) {
+    find_units(args, tiles, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
+  }
   __syncthreads();
   cluster_sync();
   const int warpgroup = warp / 4;

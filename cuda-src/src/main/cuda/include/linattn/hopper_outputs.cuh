@@ -11,7 +11,7 @@ template <class Plan>
 struct Outputs {
   static constexpr int kFirstBarrier = 1;  // of as many as there are warpgroups with outputs
   // Of additions to marks that don't wait for one another.
-  static constexpr int kMarkChains = Plan::kGradient ? 4 : 1;
+  static constexpr int kMarkChains = Plan::kGradient && !Plan::kOneSweep ? 4 : 1;
   static constexpr bool kMarksInSums = Plan::kMarksInSums;
   using Half = typename Plan::Half;
 

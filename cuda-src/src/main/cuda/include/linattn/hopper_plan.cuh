@@ -34,6 +34,7 @@ struct HopperPlan {
   static constexpr bool kNormalize = Spec::kNormalize;
   static constexpr bool kScalesRows = Spec::kScalesRows;
   static constexpr bool kSums = Spec::kSums;
+  static constexpr bool kOneSweep = false;  // dq, dk and dv at once
   static constexpr bool kQueryGradient = Spec::kQueryGradient;
   // The gradient of k or of v: from the last chunk on, once for each query head of a group.
   static constexpr bool kReverse = Spec::kKeyValueGradient;

@@ -23,14 +23,14 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
 }
 
 // One thread for each column, so that the sums do not depend on the order of threads.
-template <class Plan>
+template <class Plan, int kRowsAtOnce = 16>
 __device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
                                                int num_rows, Extent* extent_smem) {
   using Bytes = Untyped<Plan::Element::kBytes>;
   const Bytes* element_gmem = row_address<Bytes>(view, batch, head, token) + column;
   float largest = 0.0f;
   float squares = 0.0f;
-#pragma unroll 16
+#pragma unroll kRowsAtOnce
   for (int row = 0; row < num_rows; ++row) {
     const void* address = element_gmem + row * view.token_stride;
     float x;

@@ -11,11 +11,9 @@ record Precision(DType dtype, Mode mode) {
   /** fp32 as it is computed unless asked for otherwise. */
   static final Precision F32 = new Precision(DType.F32, Mode.DEFAULT);
 
+  static final Precision F16 = new Precision(DType.F16, Mode.DEFAULT);
+  static final Precision TF32 = new Precision(DType.F32, Mode.TF32);
+
   static final List<Precision> ALL =
-      List.of(
-          new Precision(DType.F32, Mode.ACCURATE),
-          F32,
-          new Precision(DType.F32, Mode.TF32),
-          BF16,
-          new Precision(DType.F16, Mode.DEFAULT));
+      List.of(new Precision(DType.F32, Mode.ACCURATE), F32, TF32, BF16, F16);
 }

@@ -15,8 +15,8 @@ import java.util.stream.Stream;
 
 /**
  * How many times as long others take as linattn, and how many times the memory, in Markdown: the
- * points of table 1, types of as many bytes beside each other. The other of fp32 is fp32 whatever
- * the mode, that of fp16 may be bf16, and the paper's kernels are of fp32 beside any type.
+ * points of table 1, types of as many bytes beside each other, the fastest of them. The paper's
+ * kernels are of fp32 beside any type.
  */
 final class SpeedUpTable {
   private static final String GATED = "fla gla";
@@ -57,8 +57,8 @@ final class SpeedUpTable {
     lines.add(
         Text.format(
             "%s, B=%d H=%d N=%d D=%d: how many times as long others take, and how many times the"
-                + " memory. Rows of f16 stand beside bf16, those of f32 beside f32 of any mode; the"
-                + " paper's kernels know f32 alone, which stands beside all.",
+                + " memory. Rows of bf16 and f16 stand beside the faster of both, those of f32 beside"
+                + " the fastest mode; the paper's kernels know f32 alone, which stands beside all.",
             method.title(), any.batch(), any.heads(), any.tokens(), any.keyDim()));
     lines.add("");
     lines.add(

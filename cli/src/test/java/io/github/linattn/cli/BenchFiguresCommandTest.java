@@ -3,6 +3,7 @@ package io.github.linattn.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.offset;
 
+import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.cli.figures.Curve;
 import io.github.linattn.cli.figures.Figure;
@@ -178,6 +179,29 @@ class BenchFiguresCommandTest {
 
   private static List<String> legend(String name) {
     return figure(name).curves().stream().map(Curve::name).toList();
+  }
+
+  @Test
+  void aPointAloneIsNoCurveBesideOthers() throws IOException {
+    PointFile file = PointFile.open(empty.resolve("alone.json"));
+    BenchCase first = BenchCase.of(AttentionShape.of(4, 16, 1000, 128), Precision.BF16);
+    BenchCase second = BenchCase.of(AttentionShape.of(4, 16, 3000, 128), Precision.F16);
+    put(file, second, PaperSweep.TOKENS, "fla linear", 3);
+    assertThat(namesOfCurves(file)).containsExactly("fla linear f16");
+    put(file, first, PaperSweep.TOKENS, "linattn", 1);
+    put(
+        file,
+        BenchCase.of(second.shape(), Precision.BF16),
+        PaperSweep.TOKENS,
+        "linattn",
+        3);
+    assertThat(namesOfCurves(file)).containsExactly("linattn bf16, N^1.00");
+  }
+
+  private static List<String> namesOfCurves(PointFile file) {
+    return named(Figures.of(file.measured()), "forward-time-tokens-half").curves().stream()
+        .map(Curve::name)
+        .toList();
   }
 
   @Test

@@ -14,6 +14,9 @@ import java.util.Locale;
  * @param sharedBytes the end of the map, and what aligning its start may take
  */
 public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implements ResourcePlan {
+  /** The most tokens of an item: of fp16 each of its chunks has a unit in shared memory. */
+  public static final int MOST_TOKENS = 16_384;
+
   static final int STAGES = 2;
   static final int OUTPUT_BUFFERS = 2;
   static final int BESIDE = 2;
@@ -33,6 +36,8 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
   private static final int EXTRA_BYTES = 8 * 128;
   private static final int WEIGHT_BUFFERS = 2;
   private static final int ROW_PLACES = 4;
+  private static final int UNIT_BYTES = 16;
+  private static final int EXTENT_BYTES = 4 * 8;
   private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
   private static final int ITEM_BYTES = 56;
   private static final int ALIGNMENT = 1024;
@@ -50,8 +55,8 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
       throw new IllegalArgumentException(
           String.format(
               Locale.ROOT,
-              "one sweep has registers and shared memory for bf16 and head dimension %d, not for %s"
-                  + " and %d",
+              "one sweep has registers and shared memory for 16 bits and head dimension %d, not for"
+                  + " %s and %d",
               HEAD_DIM,
               element.id(),
               headDim));
@@ -70,6 +75,13 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
     HopperPlan.add(
         map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
     HopperPlan.add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
+    if (element == ElementType.F16) {
+      HopperPlan.add(
+          map,
+          "units of w, of each chunk, and what bounds them",
+          MOST_TOKENS / CHUNK * UNIT_BYTES + EXTENT_BYTES);
+    }
+    HopperPlan.add(map, "marks of threads", WARPGROUPS * WARPGROUP * Integer.BYTES);
     int barriers = 3 * STAGES + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
     HopperPlan.add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
     return new OneSweepPlan(map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
@@ -77,7 +89,7 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
 
   /** Whether there are registers and shared memory for it. */
   static boolean exists(int headDim, ElementType element) {
-    return headDim == HEAD_DIM && element == ElementType.BF16;
+    return headDim == HEAD_DIM && element != ElementType.F32;
   }
 
   @Override

@@ -99,6 +99,7 @@ final class OneSweepText {
             new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false),
             new Instruction("value_weights", weights, weights / 2, operand, false, true, false),
             new Instruction("key_entries", CHUNK, weights / 2, operand, false, true, true),
+            new Instruction("key_sums_constants", CHUNK, weights / 2, operand, true, false, true),
             new Instruction("value_key", COLUMNS, COLUMNS / 2, operand, false, true, true),
             new Instruction("value_sums", EXTRA, EXTRA / 2, operand, false, true, false),
             new Instruction("take_key_value", COLUMNS, COLUMNS / 2, operand, false, true, true)

@@ -124,7 +124,7 @@ public final class Figures {
       ToDoubleFunction<Point> y,
       String pass) {
     List<Curve> curves =
-        curves(chosen, Figures::methodAndPrecision, axis.value, y).stream()
+        withoutSinglePoints(curves(chosen, Figures::methodAndPrecision, axis.value, y)).stream()
             .map(curve -> curve.fitted(axis.variable))
             .toList();
     return new Figure(
@@ -134,6 +134,12 @@ public final class Figures {
         yTitle,
         true,
         curves);
+  }
+
+  /** A point alone stands in the tables; in a picture of curves it would only fill the legend. */
+  private static List<Curve> withoutSinglePoints(List<Curve> curves) {
+    List<Curve> several = curves.stream().filter(curve -> curve.marks().size() > 1).toList();
+    return several.isEmpty() ? curves : several;
   }
 
   private static double megabytes(Point point) {

@@ -2,6 +2,7 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.OneSweepPlan;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
@@ -41,6 +42,9 @@ final class Rates {
    * One chunk of all three gradients of a cluster of D = 128, 16 bits, every multiprocessor busy.
    */
   private static final double ONE_SWEEP = 2.7;
+
+  /** The same of fp16, which brings operands into its range and looks at outputs. */
+  private static final double ONE_SWEEP_F16 = 2.85;
 
   /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
@@ -89,7 +93,7 @@ final class Rates {
           measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
       case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
           measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case ONE_SWEEP -> ONE_SWEEP;
+      case ONE_SWEEP -> kernel.elementType() == ElementType.BF16 ? ONE_SWEEP : ONE_SWEEP_F16;
       default -> forward;
     };
   }
@@ -152,7 +156,7 @@ final class Rates {
    */
   static int mostItemTokens(KernelEntry kernel) {
     if (kernel.operation() == Operation.ONE_SWEEP) {
-      return 16_384;
+      return OneSweepPlan.MOST_TOKENS;
     }
     return switch (kernel.precision()) {
       case TF32 -> SAFE_ITEM_TOKENS;

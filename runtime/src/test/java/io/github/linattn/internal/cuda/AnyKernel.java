@@ -27,7 +27,7 @@ final class AnyKernel {
         technique == Technique.WGMMA
             ? EnumSet.of(Architecture.SM_90A)
             : EnumSet.of(Architecture.SM_90, Architecture.PTX);
-    if (operation == Operation.ONE_SWEEP && (headDim != 128 || element != ElementType.BF16)) {
+    if (operation == Operation.ONE_SWEEP && (headDim != 128 || element == ElementType.F32)) {
       return Optional.empty();
     }
     KernelSpec spec =

@@ -150,6 +150,17 @@ class GradientPlannerTest {
         .isPresent();
   }
 
+  @Test
+  void fp16TakesOneSweepToo() {
+    for (int tokens : new int[] {64, 1000, 10_000}) {
+      Question question = of(AttentionShape.of(4, 16, tokens, 128), DType.F16);
+      GradientPlan plan = planner(true).plan(question).orElseThrow();
+      assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
+      assertThat(plan.step(Role.ONE_SWEEP).kernel().symbol())
+          .isEqualTo("la_chunked_one_sweep_gradient_wgmma_d128_f16");
+    }
+  }
+
   private static Question of(AttentionShape shape, DType dtype) {
     return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true, 0);
   }

@@ -10,9 +10,11 @@ import io.github.linattn.test.harness.GpuTest;
 import io.github.linattn.test.harness.Layout;
 import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.Run;
+import io.github.linattn.test.harness.Seeds;
 import io.github.linattn.test.harness.Subject;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.SplittableRandom;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
@@ -108,29 +110,44 @@ final class GpuGradientPlansTest {
   static List<Arguments> oneSweeps() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      for (Case.Builder builder : oneSweepCases()) {
-        rows.add(Arguments.of(builder.dtype(DType.BF16).keepingState().build(), subject));
+      for (DType dtype : List.of(DType.BF16, DType.F16)) {
+        for (Case.Builder builder : oneSweepCases(dtype)) {
+          rows.add(Arguments.of(builder.dtype(dtype).keepingState().build(), subject));
+        }
       }
     }
     return rows;
   }
 
-  private static List<Case.Builder> oneSweepCases() {
+  private static List<Case.Builder> oneSweepCases(DType dtype) {
     List<Case.Builder> cases = new ArrayList<>();
     for (int tokens : new int[] {1, 63, 64, 65, 200, 1000}) {
-      cases.add(oneSweep("", 2, 3, tokens));
+      cases.add(oneSweep(dtype + " ", 2, 3, tokens));
     }
-    cases.add(oneSweep("last gradient", 2, 3, 200).throughStates());
-    cases.add(oneSweep("states", 2, 3, 200).afterTokens(37).throughStates());
-    cases.add(oneSweep("one chunk, states", 2, 3, 50).afterTokens(37).throughStates());
-    cases.add(oneSweep("token-major", 2, 3, 200).layout(Layout.TOKEN_MAJOR));
-    cases.add(oneSweep("interleaved", 2, 3, 200).layout(Layout.INTERLEAVED));
-    cases.add(oneSweep("slope alone", 1, 2, 200).coefficients(0, 1));
+    cases.add(oneSweep(dtype + " last gradient", 2, 3, 200).throughStates());
+    cases.add(oneSweep(dtype + " states", 2, 3, 200).afterTokens(37).throughStates());
+    cases.add(oneSweep(dtype + " one chunk, states", 2, 3, 50).afterTokens(37).throughStates());
+    cases.add(oneSweep(dtype + " token-major", 2, 3, 200).layout(Layout.TOKEN_MAJOR));
+    cases.add(oneSweep(dtype + " interleaved", 2, 3, 200).layout(Layout.INTERLEAVED));
+    cases.add(oneSweep(dtype + " slope alone", 1, 2, 200).coefficients(0, 1));
     cases.add(
-        oneSweep("per head", 2, 3, 200)
+        oneSweep(dtype + " per head", 2, 3, 200)
             .coefficients(new float[] {1, -2, 1.5f}, new float[] {0.5f, 0.25f, -0.125f}));
-    cases.add(oneSweep("small gradients", 1, 1, 320).afterTokens(8000));
+    cases.add(oneSweep(dtype + " small gradients", 1, 1, 320).afterTokens(8000));
+    cases.add(
+        oneSweep(dtype + " a state beyond fp16", 1, 2, 1000)
+            .k(uniform("keys", 2 * 1000, 0, 1))
+            .v(uniform("values", 2 * 1000, 0, 800)));
     return cases;
+  }
+
+  private static float[] uniform(String name, int rows, double low, double high) {
+    SplittableRandom random = Seeds.random(name);
+    float[] values = new float[rows * ONE_SWEEP_DIM];
+    for (int i = 0; i < values.length; i++) {
+      values[i] = (float) random.nextDouble(low, high);
+    }
+    return values;
   }
 
   private static Case.Builder oneSweep(String name, int batch, int heads, int tokens) {

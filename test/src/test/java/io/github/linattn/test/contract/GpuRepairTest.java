@@ -114,17 +114,19 @@ final class GpuRepairTest {
 
   static List<Arguments> spoiledOneSweeps() {
     List<Arguments> rows = new ArrayList<>();
-    Case clean = of(1, 2, 2, TOKENS, 128, 128).dtype(DType.BF16).keepingState().build();
-    for (Subject subject : Backends.gpu()) {
-      for (Spoiled input : Spoiled.values()) {
-        rows.add(Arguments.of(input, clean, subject));
+    for (DType dtype : List.of(DType.BF16, DType.F16)) {
+      Case clean = of(1, 2, 2, TOKENS, 128, 128).dtype(dtype).keepingState().build();
+      for (Subject subject : Backends.gpu()) {
+        for (Spoiled input : Spoiled.values()) {
+          rows.add(Arguments.of(input, clean, subject));
+        }
       }
     }
     return rows;
   }
 
   /** A NaN in k or v reaches the state after the last token, and from there every chunk before. */
-  @ParameterizedTest(name = "NaN in {0} on {2}")
+  @ParameterizedTest(name = "NaN in {0}: {1} on {2}")
   @MethodSource("spoiledOneSweeps")
   void oneSweepIsRightBesideASpoiledRow(Spoiled input, Case clean, Subject subject) {
     System.setProperty(PROPERTY, "one_sweep");
