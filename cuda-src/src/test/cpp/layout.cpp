@@ -139,7 +139,7 @@ int main() {
   MEMBER(GradientRecurrenceArguments, tasks);
   MEMBER(GradientRecurrenceArguments, coefficients);
   MEMBER(GradientRecurrenceArguments, count);
-  MEMBER(GradientRecurrenceArguments, reserved);
+  MEMBER(GradientRecurrenceArguments, adds);
   SIZE(GradientRowsArguments);
   MEMBER(GradientRowsArguments, query);
   MEMBER(GradientRowsArguments, key);

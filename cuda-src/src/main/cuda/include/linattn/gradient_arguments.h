@@ -154,12 +154,12 @@ struct CoefficientSumsArguments {
 //      0   1152  tasks
 //   1152     64  coefficients  partials null where they are not asked for
 //   1216      4  count         of the tasks
-//   1220      4  reserved      0
+//   1220      4  adds          1: da and db come to those that are there, of later tokens
 struct GradientRecurrenceArguments {
   GradientArguments tasks[3];
   CoefficientSumsArguments coefficients;
   int32_t count;
-  int32_t reserved;
+  int32_t adds;
 };
 
 }  // namespace linattn

@@ -290,7 +290,7 @@ __device__ __forceinline__ void repair_gradient(const GradientArguments& args, i
 }
 
 // The partial sums of a head in a fixed order, those of a lane 32 apart.
-__device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments& args, int64_t head) {
+__device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments& args, bool adds, int64_t head) {
   const double2* const partials_gmem = reinterpret_cast<const double2*>(args.partials) + head * args.count;
   double a_sum = 0.0;
   double b_sum = 0.0;
@@ -306,10 +306,11 @@ __device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments&
   const double b = coefficient(args.b_per_head, args.b, head_idx);
   if (threadIdx.x % kWarp == 0) {
     if (args.a_gradient != nullptr) {
-      args.a_gradient[head] = static_cast<float>(a_sum);
+      args.a_gradient[head] = static_cast<float>(a_sum + (adds ? args.a_gradient[head] : 0.0f));
     }
     if (args.b_gradient != nullptr) {
-      args.b_gradient[head] = static_cast<float>(args.slope_is_summed != 0 ? b_sum : -a * a_sum / b);
+      const double gradient = args.slope_is_summed != 0 ? b_sum : -a * a_sum / b;
+      args.b_gradient[head] = static_cast<float>(gradient + (adds ? args.b_gradient[head] : 0.0f));
     }
   }
 }
@@ -357,7 +358,7 @@ __device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArgu
         __syncthreads();  // partial sums are written
       }
       if (threadIdx.x < kWarp) {
-        sum_coefficients(coefficients, head);
+        sum_coefficients(coefficients, args.adds != 0, head);
       }
     }
     walked(heads);

@@ -86,12 +86,12 @@ public final class LinearAttention {
   }
 
   private @Nullable Checkpoints newCheckpoints(ForwardCall call) {
-    int segment = backend.engine().segmentToKeep(call);
-    if (segment == 0) {
+    Checkpoints.Form form = backend.engine().checkpoints(call).orElse(null);
+    if (form == null) {
       return null;
     }
-    TensorShape elements = TensorShape.of(Checkpoints.elements(call.input().shape(), segment));
-    return new Checkpoints(backend.allocate(DType.F32, elements), segment);
+    TensorShape elements = TensorShape.of(form.elements(call.input().shape()));
+    return new Checkpoints(backend.allocate(DType.F32, elements), form);
   }
 
   /**
@@ -165,7 +165,8 @@ public final class LinearAttention {
     }
     var call = new ForwardCall(operator, input, o, g, finalState, null, stream);
     Checkpoints kept =
-        checkpoints != null && checkpoints.segment() == backend.engine().segmentToKeep(call)
+        checkpoints != null
+                && backend.engine().checkpoints(call).filter(checkpoints.form()::equals).isPresent()
             ? checkpoints
             : null;
     backend.engine().forward(call.keeping(kept));

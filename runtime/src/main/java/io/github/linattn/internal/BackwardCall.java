@@ -53,6 +53,33 @@ public record BackwardCall(
     return List.copyOf(tensors);
   }
 
+  /** Of so many tokens from {@code start} on, with views of its tensors and without states. */
+  public BackwardCall window(int start, int tokens) {
+    AttentionInput part =
+        AttentionInput.of(
+            input.q().sliced(2, start, tokens),
+            input.k().sliced(2, start, tokens),
+            input.v().sliced(2, start, tokens));
+    Gradients written =
+        Gradients.over(
+            gradients.dq().sliced(2, start, tokens),
+            gradients.dk().sliced(2, start, tokens),
+            gradients.dv().sliced(2, start, tokens),
+            gradients.da(),
+            gradients.db());
+    return new BackwardCall(
+        operator,
+        part,
+        output.sliced(2, start, tokens),
+        normalizer.sliced(2, start, tokens),
+        outputGradient.sliced(2, start, tokens),
+        null,
+        null,
+        null,
+        written,
+        stream);
+  }
+
   private static void addTo(List<Tensor> tensors, @Nullable StateGradient gradient) {
     if (gradient != null) {
       Collections.addAll(tensors, gradient.ds(), gradient.dz(), gradient.du());

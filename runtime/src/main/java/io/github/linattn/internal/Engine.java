@@ -12,6 +12,7 @@ import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import java.lang.foreign.MemorySegment;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -58,12 +59,12 @@ public interface Engine extends AutoCloseable {
   void forward(ForwardCall call);
 
   /**
-   * Tokens of the segments the states before which this forward would write, if it had memory for
-   * them, for a backward to start from; 0 where there are none. They take at most a tenth of the
-   * memory of q, k and v.
+   * The segments the states before which this forward would write, if it had memory for them, for a
+   * backward to start from; empty where there are none. They take at most a tenth of the memory of
+   * q, k and v.
    */
-  default int segmentToKeep(ForwardCall call) {
-    return 0;
+  default Optional<Checkpoints.Form> checkpoints(ForwardCall call) {
+    return Optional.empty();
   }
 
   /**

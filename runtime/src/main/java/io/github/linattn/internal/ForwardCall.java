@@ -10,7 +10,7 @@ import org.jspecify.annotations.Nullable;
  * A checked forward call. {@code finalState} may be the input's initial state. Its counts are not
  * the engine's business.
  *
- * @param checkpoints written too if not null; as {@link Engine#segmentToKeep} asks for
+ * @param checkpoints written too if not null; as {@link Engine#checkpoints} asks for
  */
 public record ForwardCall(
     Operator operator,
@@ -24,5 +24,22 @@ public record ForwardCall(
   /** The same with this memory for checkpoints. */
   public ForwardCall keeping(@Nullable Checkpoints memory) {
     return new ForwardCall(operator, input, output, normalizer, finalState, memory, stream);
+  }
+
+  /** Of so many tokens from {@code start} on, with views of its tensors and without states. */
+  public ForwardCall window(int start, int tokens) {
+    AttentionInput part =
+        AttentionInput.of(
+            input.q().sliced(2, start, tokens),
+            input.k().sliced(2, start, tokens),
+            input.v().sliced(2, start, tokens));
+    return new ForwardCall(
+        operator,
+        part,
+        output.sliced(2, start, tokens),
+        normalizer.sliced(2, start, tokens),
+        null,
+        null,
+        stream);
   }
 }

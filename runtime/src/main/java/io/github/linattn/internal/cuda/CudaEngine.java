@@ -313,9 +313,12 @@ public final class CudaEngine implements Engine {
   }
 
   @Override
-  public int segmentToKeep(ForwardCall call) {
-    Question question = Plans.question(call);
-    return plan(question).map(plan -> plan.segmentToKeep(question)).orElse(0);
+  public Optional<Checkpoints.Form> checkpoints(ForwardCall call) {
+    return checkpoints(Plans.question(call), call.operator());
+  }
+
+  private Optional<Checkpoints.Form> checkpoints(Question question, Operator operator) {
+    return paperOnly ? Optional.empty() : plans.checkpoints(question, operator.sumsSlope());
   }
 
   private Optional<ForwardPlan> plan(Question question) {
@@ -485,13 +488,13 @@ public final class CudaEngine implements Engine {
   public Plan.Pass planForward(
       Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
     long results = Engine.resultBytes(shape, dtype, keepsState);
-    Question question =
-        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
-            .keeping(keepsState);
-    Optional<ForwardPlan> plan = plan(question);
+    Question question = forwardQuestion(operator, shape, dtype, keepsState);
+    Optional<Checkpoints.Form> kept = checkpoints(question, operator);
+    Optional<ForwardPlan> plan =
+        plan(kept.filter(Checkpoints.Form::chained).map(question::keeping).orElse(question));
     if (plan.isPresent()) {
       ForwardPlan chosen = plan.get();
-      long checkpoints = Checkpoints.elements(shape, chosen.segmentToKeep(question)) * Float.BYTES;
+      long checkpoints = kept.map(form -> form.elements(shape)).orElse(0L) * Float.BYTES;
       return new Plan.Pass(
           chosen.steps().stream().map(ForwardPlan.Step::toString).toList(),
           results + checkpoints,
@@ -503,11 +506,10 @@ public final class CudaEngine implements Engine {
     return paperPlans.forward(operator, shape, results);
   }
 
-  private int segmentToKeep(Operator operator, AttentionShape shape, DType dtype) {
-    Question question =
-        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
-            .keeping(true);
-    return plan(question).map(plan -> plan.segmentToKeep(question)).orElse(0);
+  private static Question forwardQuestion(
+      Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
+    return Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
+        .keeping(keepsState);
   }
 
   @Override
@@ -520,7 +522,10 @@ public final class CudaEngine implements Engine {
             .ofBackward(
                 operator.sumsSlope(),
                 lastState,
-                lastState ? segmentToKeep(operator, shape, dtype) : 0);
+                lastState
+                    ? checkpoints(forwardQuestion(operator, shape, dtype, true), operator)
+                        .orElse(null)
+                    : null);
     Optional<GradientPlan> plan = gradientPlan(question);
     if (plan.isPresent()) {
       GradientPlan chosen = plan.get();

@@ -17,6 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param stateBytes of the states of items, then of the sums of sequences
  * @param markBytes of the marks of the forward
  * @param copyBytes of an initial state that would be overwritten while it is read
+ * @param parts of a chain: the plan of each segment, one after the other; else none
  * @param micros what the cost model expects
  * @param reason why this plan, in words
  */
@@ -30,6 +31,7 @@ record ForwardPlan(
     long stateBytes,
     long markBytes,
     long copyBytes,
+    List<ForwardPlan> parts,
     double micros,
     String reason) {
   /** Bytes of q, k and v for each of states that are kept. */
@@ -37,6 +39,24 @@ record ForwardPlan(
 
   ForwardPlan {
     steps = List.copyOf(steps);
+    parts = List.copyOf(parts);
+  }
+
+  /** A chain of segments, each with a plan of its own. */
+  static ForwardPlan chain(Cut segments, List<ForwardPlan> parts) {
+    return new ForwardPlan(
+        Kind.CHAIN,
+        parts.stream().flatMap(part -> part.steps.stream()).toList(),
+        segments,
+        null,
+        0,
+        1,
+        parts.stream().mapToLong(part -> part.stateBytes).max().orElse(0),
+        parts.stream().mapToLong(part -> part.markBytes).max().orElse(0),
+        0,
+        parts,
+        parts.stream().mapToDouble(ForwardPlan::micros).sum(),
+        "chain: %s one after the other, whose states are kept".formatted(segments));
   }
 
   /** The ways of computing a forward. */
@@ -45,6 +65,8 @@ record ForwardPlan(
     FORWARD,
     /** Sums of segments, the states before them, and a forward of each. */
     SEGMENTED,
+    /** One segment after the other, each from the state that the one before has left. */
+    CHAIN,
     /** One token, from and to a state. */
     DECODE,
     /** Sums of segments, their total, and every query against it. */
@@ -71,7 +93,18 @@ record ForwardPlan(
   /** The same plan with this reason. */
   ForwardPlan because(String why) {
     return new ForwardPlan(
-        kind, steps, cut, outputs, summed, turns, stateBytes, markBytes, copyBytes, micros, why);
+        kind,
+        steps,
+        cut,
+        outputs,
+        summed,
+        turns,
+        stateBytes,
+        markBytes,
+        copyBytes,
+        parts,
+        micros,
+        why);
   }
 
   /** Items of the forward. */

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Gradients;
 import io.github.linattn.StateGradient;
@@ -17,6 +18,7 @@ import java.lang.foreign.Arena;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -26,20 +28,31 @@ import org.jspecify.annotations.Nullable;
  */
 final class GradientCall {
   private final CudaQueue queue;
-  private final GradientStructs.OfRoles structs;
-  private final LaunchScratch[] scratch = new LaunchScratch[Role.values().length];
+  private final Arena owner;
+  private final List<Part> parts = new ArrayList<>();
   private final List<PreparedLaunch> launches = new ArrayList<>();
   private @Nullable BackwardCall call;
   private @Nullable AttentionState initial;
   private List<Tensor> tensors = List.of();
   private long[] counts = {};
 
+  /** The memory of the launches of a plan, or of a part of a chain. */
+  private static final class Part {
+    private final GradientStructs.OfRoles structs;
+    private final LaunchScratch[] scratch = new LaunchScratch[Role.values().length];
+    private long start;
+
+    Part(Arena owner) {
+      structs = new GradientStructs.OfRoles(owner);
+      for (int i = 0; i < scratch.length; i++) {
+        scratch[i] = new LaunchScratch(owner);
+      }
+    }
+  }
+
   GradientCall(CudaQueue queue, Arena owner) {
     this.queue = queue;
-    this.structs = new GradientStructs.OfRoles(owner);
-    for (int i = 0; i < scratch.length; i++) {
-      scratch[i] = new LaunchScratch(owner);
-    }
+    this.owner = owner;
   }
 
   /** Forgets what it was filled with. */
@@ -109,21 +122,77 @@ final class GradientCall {
     initial = backward.input().initialState().orElse(null);
     counts = new long[backward.input().sequences().count()];
     Arrays.setAll(counts, this::count);
-    GradientFill fill = new GradientFill(queue, structs, backward, by, counts, workspace);
-    for (Launch launch : by.launches()) {
-      LoadedKernel kernel = kernels.load(launch.step().kernel());
-      LaunchScratch mine = scratch[launch.role().ordinal()];
-      launches.add(queue.prepare(mine, launch.step(), kernel, fill.fill(launch)));
+    GradientFill.Ends ends = GradientFill.Ends.of(backward);
+    if (by.kind() == GradientPlan.Kind.CHAIN) {
+      fillChain(backward, by, ends, kernels, workspace);
+    } else {
+      add(0, 0, backward, by, ends, kernels, workspace);
     }
     tensors = backward.tensors();
     call = backward;
+  }
+
+  /**
+   * From the last segment to the first: each starts from the gradient of the state after it, and
+   * leaves that of the state before it, in one of two places in turn.
+   */
+  private void fillChain(
+      BackwardCall backward,
+      GradientPlan by,
+      GradientFill.Ends ends,
+      Kernels kernels,
+      long workspace) {
+    AttentionShape shape = backward.input().shape();
+    Checkpoints kept = Objects.requireNonNull(backward.checkpoints(), "what a chain starts from");
+    long bytes = StateArrays.bytes(shape, 1);
+    int last = by.parts().size() - 1;
+    int segment = by.cut().itemTokens();
+    for (int i = last; i >= 0; i--) {
+      StateArrays later = StateArrays.at(workspace + (i + 1) % 2 * bytes, shape, 1);
+      StateArrays earlier = StateArrays.at(workspace + i % 2 * bytes, shape, 1);
+      var states =
+          new GradientFill.Ends(
+              i == 0 ? ends.first() : StateArrays.ofChain(kept, shape, i),
+              i == last ? ends.last() : StateArrays.ofChain(kept, shape, i + 1),
+              i == last ? ends.lastGradient() : later,
+              i == 0 ? ends.firstGradient() : earlier,
+              i == last);
+      int start = i * segment;
+      BackwardCall window = backward.window(start, Math.min(segment, shape.tokens() - start));
+      add(i, start, window, by.parts().get(i), states, kernels, workspace + by.memory().totalsAt());
+    }
+  }
+
+  private void add(
+      int index,
+      int start,
+      BackwardCall backward,
+      GradientPlan by,
+      GradientFill.Ends ends,
+      Kernels kernels,
+      long workspace) {
+    while (index >= parts.size()) {
+      parts.add(new Part(owner));
+    }
+    Part part = parts.get(index);
+    part.start = start;
+    long[] before = Arrays.stream(counts).map(count -> count + start).toArray();
+    var fill = new GradientFill(queue, part.structs, backward, by, ends, before, workspace);
+    for (Launch launch : by.launches()) {
+      LoadedKernel kernel = kernels.load(launch.step().kernel());
+      LaunchScratch mine = part.scratch[launch.role().ordinal()];
+      launches.add(queue.prepare(mine, launch.step(), kernel, fill.fill(launch)));
+    }
   }
 
   /** Gives the launches to the stream. */
   void run() {
     Cuda cuda = queue.device().enter();
     if (initial != null) {
-      structs.setInitialCount(initial.count(0));
+      for (int i = 0; i < parts.size(); i++) {
+        Part part = parts.get(i);
+        part.structs.setInitialCount(initial.count(0) + part.start);
+      }
     }
     for (int i = 0; i < launches.size(); i++) {
       cuda.launch(launches.get(i));

@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.kernelgen.Technique;
 import java.util.Optional;
@@ -15,8 +16,8 @@ import java.util.regex.Pattern;
  */
 record GradientChoice(Kind kind, Technique technique, int segment) {
   /**
-   * Such as {@code mma}, {@code wgmma:2048} or {@code one_sweep}; asked each time a backward is
-   * planned.
+   * Such as {@code mma}, {@code wgmma:2048}, {@code one_sweep} or {@code one_sweep:2048}, which is
+   * a chain; asked each time a backward is planned, and a forward that keeps states for it.
    */
   private static final String PROPERTY = "linattn.gradient.plan";
 
@@ -29,20 +30,27 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
     return Optional.ofNullable(System.getProperty(PROPERTY)).map(GradientChoice::parse);
   }
 
+  /** What a chain needs of the forward. */
+  Checkpoints.Form form() {
+    return new Checkpoints.Form(segment, true);
+  }
+
   /** Reads what the property holds. */
   static GradientChoice parse(String text) {
-    if (text.equals(ONE_SWEEP)) {
-      return new GradientChoice(Kind.ONE_SWEEP, Technique.WGMMA, 0);
-    }
     Matcher parts = FORM.matcher(text);
     if (!parts.matches()) {
       throw new IllegalArgumentException(
-          "%s=%s: a plan is TECHNIQUE[:SEGMENT] or %s".formatted(PROPERTY, text, ONE_SWEEP));
+          "%s=%s: a plan is TECHNIQUE[:SEGMENT] or %s[:SEGMENT]"
+              .formatted(PROPERTY, text, ONE_SWEEP));
     }
     int segment = parts.group(2) == null ? 0 : Integer.parseInt(parts.group(2));
     if (segment % Planner.CHUNK != 0) {
       throw new IllegalArgumentException(
           "%s=%s: segments have a multiple of %d tokens".formatted(PROPERTY, text, Planner.CHUNK));
+    }
+    if (parts.group(1).equals(ONE_SWEEP)) {
+      Kind kind = segment == 0 ? Kind.ONE_SWEEP : Kind.CHAIN;
+      return new GradientChoice(kind, Technique.WGMMA, segment);
     }
     Kind kind = segment == 0 ? Kind.SWEEPS : Kind.SEGMENTED;
     return new GradientChoice(kind, Technique.parse(parts.group(1)), segment);
@@ -50,7 +58,8 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
 
   @Override
   public String toString() {
-    String name = kind == Kind.ONE_SWEEP ? ONE_SWEEP : technique.id();
+    boolean one = kind == Kind.ONE_SWEEP || kind == Kind.CHAIN;
+    String name = one ? ONE_SWEEP : technique.id();
     return PROPERTY + "=" + name + (segment == 0 ? "" : ":" + segment);
   }
 }

@@ -33,7 +33,7 @@ final class GradientFill {
   private final AttentionInput input;
   private final AttentionShape shape;
   private final Operator operator;
-  private final @Nullable AttentionState initial;
+  private final Ends ends;
   private final long[] counts;
   private final StateArrays items;
   private final StateArrays totals;
@@ -46,7 +46,35 @@ final class GradientFill {
   private final long bPerHead;
 
   /**
-   * For one call.
+   * What is at hand before the first token and after the last, and the gradients there.
+   *
+   * @param first the initial state, or null for zeros
+   * @param last the state after the last token, where the plan needs it
+   * @param lastGradient its gradient, or null for zeros
+   * @param firstGradient takes that of the initial state where it is wanted
+   * @param isLast whether no tokens follow, whose da and db are there already
+   */
+  record Ends(
+      @Nullable StateArrays first,
+      @Nullable StateArrays last,
+      @Nullable StateArrays lastGradient,
+      @Nullable StateArrays firstGradient,
+      boolean isLast) {
+    /** Those of a whole call. */
+    static Ends of(BackwardCall call) {
+      AttentionState last = call.lastState();
+      StateGradient gradient = call.finalStateGradient();
+      return new Ends(
+          call.input().initialState().map(StateArrays::of).orElse(null),
+          last == null ? null : StateArrays.of(last),
+          gradient == null ? null : StateArrays.of(gradient),
+          call.gradients().initialState().map(StateArrays::of).orElse(null),
+          true);
+    }
+  }
+
+  /**
+   * For one call, or a part of one.
    *
    * @param counts tokens in the initial state of each sequence
    * @param workspace device address of the plan's workspace
@@ -56,6 +84,7 @@ final class GradientFill {
       GradientStructs.OfRoles structs,
       BackwardCall call,
       GradientPlan plan,
+      Ends ends,
       long[] counts,
       long workspace) {
     this.queue = queue;
@@ -65,7 +94,7 @@ final class GradientFill {
     this.input = call.input();
     this.shape = input.shape();
     this.operator = call.operator();
-    this.initial = input.initialState().orElse(null);
+    this.ends = ends;
     this.counts = counts;
     this.workspace = workspace;
     GradientPlan.Memory memory = plan.memory();
@@ -108,6 +137,7 @@ final class GradientFill {
           case SWEEPS, ONE_SWEEP -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
           case SEGMENTED -> fillRepair(role, Role.KEY, Role.VALUE);
           case NON_CAUSAL -> fillRepair(role);
+          case CHAIN -> throw ofParts();
         }
         fillCoefficients();
       }
@@ -153,8 +183,8 @@ final class GradientFill {
 
   private void fillStateScan() {
     Arguments scan = scan(Role.STATE_SCAN);
-    if (initial != null) {
-      scan.setState("_in", StateArrays.of(initial));
+    if (ends.first != null) {
+      scan.setState("_in", ends.first);
     }
     if (plan.kind() == Kind.NON_CAUSAL) {
       scan.setState("_out", totals);
@@ -163,16 +193,13 @@ final class GradientFill {
 
   private void fillGradientScan() {
     Arguments scan = scan(Role.GRADIENT_SCAN).set("backwards", 1);
-    StateGradient last = call.finalStateGradient();
-    if (last != null) {
-      scan.setState("_in", StateArrays.of(last));
+    if (ends.lastGradient != null) {
+      scan.setState("_in", ends.lastGradient);
     }
     if (plan.kind() == Kind.NON_CAUSAL) {
       scan.setState("_out", totals);
-    } else {
-      call.gradients()
-          .initialState()
-          .ifPresent(first -> scan.setState("_out", StateArrays.of(first)));
+    } else if (ends.firstGradient != null) {
+      scan.setState("_out", ends.firstGradient);
     }
   }
 
@@ -215,14 +242,15 @@ final class GradientFill {
   /** The states that dq starts from. */
   private @Nullable StateArrays before() {
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> initial == null ? null : StateArrays.of(initial);
+      case SWEEPS, ONE_SWEEP -> ends.first;
       case SEGMENTED -> plan.keptStep() > 0 ? kept() : items;
       case NON_CAUSAL -> totals;
+      case CHAIN -> throw ofParts();
     };
   }
 
   private int keptSegments() {
-    return Checkpoints.segments(shape, checkpoints().segment());
+    return checkpoints().form().segments(shape);
   }
 
   private StateArrays kept() {
@@ -235,19 +263,20 @@ final class GradientFill {
 
   /** The gradients that dk and dv start from. */
   private @Nullable StateArrays after() {
-    StateGradient last = call.finalStateGradient();
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> last == null ? null : StateArrays.of(last);
+      case SWEEPS, ONE_SWEEP -> ends.lastGradient;
       case SEGMENTED -> items;
       case NON_CAUSAL -> totals;
+      case CHAIN -> throw ofParts();
     };
   }
 
   /** Where the sweeps leave the gradients before the first token. */
   private @Nullable StateArrays first() {
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> call.gradients().initialState().map(StateArrays::of).orElse(null);
+      case SWEEPS, ONE_SWEEP -> ends.firstGradient;
       case SEGMENTED, NON_CAUSAL -> null;
+      case CHAIN -> throw ofParts();
     };
   }
 
@@ -380,7 +409,12 @@ final class GradientFill {
         setItems(chunked, plan.outputs(), plan.outputs().sequences());
         chunked.set("items", queue.lists().itemsOfTotals(plan.outputs()));
       }
+      case CHAIN -> throw ofParts();
     }
+  }
+
+  private static IllegalStateException ofParts() {
+    return new IllegalStateException("each part of a chain has a fill of its own");
   }
 
   private void setMarks(Arguments chunked, long at) {
@@ -416,6 +450,7 @@ final class GradientFill {
   private void fillCoefficients() {
     structs
         .of(Role.COEFFICIENTS)
+        .set("adds", ends.isLast ? 0 : 1)
         .inner("coefficients", GradientStructs.COEFFICIENT_SUMS)
         .set("partials", partials)
         .set("a_per_head", aPerHead)
@@ -460,17 +495,14 @@ final class GradientFill {
     setTask(struct, 1, Role.VALUE, element);
     setMap(struct, "output_rows", 0, call.output(), element);
     write(struct, struct.offset("query_gradient"), dq(), element);
-    AttentionState last = call.lastState();
-    if (last != null) {
-      StateArrays after = StateArrays.of(last);
-      struct.set("last_state", after.s()).set("last_key_sum", after.z());
+    if (ends.last != null) {
+      struct.set("last_state", ends.last.s()).set("last_key_sum", ends.last.z());
     }
-    if (initial != null) {
-      StateArrays first = StateArrays.of(initial);
+    if (ends.first != null) {
       struct
-          .set("first_state", first.s())
-          .set("first_key_sum", first.z())
-          .set("first_value_sum", first.u());
+          .set("first_state", ends.first.s())
+          .set("first_key_sum", ends.first.z())
+          .set("first_value_sum", ends.first.u());
     }
     return struct.set("query_marks", workspace + plan.memory().queryMarksAt());
   }

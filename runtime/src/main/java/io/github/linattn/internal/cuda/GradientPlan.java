@@ -17,6 +17,7 @@ import java.util.List;
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
  *     partial sums of da and db
  * @param memory what is kept beside the gradients
+ * @param parts of a chain: the plan of each segment, in the order of tokens; else none
  * @param micros what the cost model expects
  * @param reason why this plan, in words
  */
@@ -30,11 +31,37 @@ record GradientPlan(
     int tiles,
     int turns,
     Memory memory,
+    List<GradientPlan> parts,
     double micros,
     String reason) {
 
   GradientPlan {
     launches = List.copyOf(launches);
+    parts = List.copyOf(parts);
+  }
+
+  /**
+   * A chain of segments, each with a plan of its own: from the last to the first, which hand the
+   * gradient of the state between them on.
+   *
+   * @param stateBytes of that gradient
+   */
+  static GradientPlan chain(Cut segments, List<GradientPlan> parts, long stateBytes) {
+    GradientPlan first = parts.getFirst();
+    long part = parts.stream().mapToLong(GradientPlan::workspaceBytes).max().orElse(0);
+    return new GradientPlan(
+        Kind.CHAIN,
+        parts.reversed().stream().flatMap(each -> each.launches.stream()).toList(),
+        segments,
+        segments,
+        0,
+        1,
+        first.tiles,
+        first.turns,
+        new Memory(2 * stateBytes, part, 0, 0, 0, 0, Marks.NONE),
+        parts,
+        parts.stream().mapToDouble(GradientPlan::micros).sum(),
+        "");
   }
 
   /** The ways of computing a backward. */
@@ -45,6 +72,8 @@ record GradientPlan(
     SWEEPS,
     /** Each sequence from its final state and its gradient, for dq, dk and dv at once. */
     ONE_SWEEP,
+    /** One sweep of each segment, from the last one on. */
+    CHAIN,
     /** Sums of segments and a scan before each of the sweeps, which start from the segments. */
     SEGMENTED,
     /** Sums over all tokens, and every row against them. */
@@ -86,8 +115,10 @@ record GradientPlan(
   /**
    * The parts of the workspace in their order, in bytes; each starts at an aligned place.
    *
-   * @param states of items, those before them and then the gradients after them
-   * @param totals of sequences, likewise, without causality
+   * @param states of items, those before them and then the gradients after them; of a chain two
+   *     gradients of states between its segments
+   * @param totals of sequences, likewise, without causality; of a chain what its segments take in
+   *     turn
    * @param delta d
    * @param queryScale of rows of q; 0 where they are not normalised
    * @param keyScale of rows of k, likewise
@@ -168,12 +199,12 @@ record GradientPlan(
   /** The same plan with this reason. */
   GradientPlan because(String why) {
     return new GradientPlan(
-        kind, launches, cut, outputs, summed, keptStep, tiles, turns, memory, micros, why);
+        kind, launches, cut, outputs, summed, keptStep, tiles, turns, memory, parts, micros, why);
   }
 
   /** Whether it needs states that a forward kept. */
   boolean startsFromKept() {
-    return kind == Kind.ONE_SWEEP || keptStep > 0;
+    return kind == Kind.ONE_SWEEP || kind == Kind.CHAIN || keptStep > 0;
   }
 
   boolean has(Role role) {

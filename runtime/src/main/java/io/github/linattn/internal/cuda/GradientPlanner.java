@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
@@ -9,6 +10,7 @@ import io.github.linattn.internal.cuda.GradientPlan.Memory;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
 import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.OneSweepPlan;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
@@ -76,8 +78,8 @@ final class GradientPlanner {
     if (!question.causal()) {
       return nonCausal(question);
     }
-    if (choice.kind() == Kind.ONE_SWEEP) {
-      return oneSweep(question)
+    if (choice.kind() == Kind.ONE_SWEEP || choice.kind() == Kind.CHAIN) {
+      return (choice.segment() == 0 ? oneSweep(question) : chain(question, choice.form()))
           .filter(plan -> hasStates(question, plan.cut()))
           .map(plan -> explained(plan, List.of()));
     }
@@ -171,7 +173,11 @@ final class GradientPlanner {
         break; // more parts only add states
       }
     }
-    int kept = question.keptSegment();
+    Checkpoints.Form form = question.kept();
+    if (form != null && form.chained()) {
+      chain(question, form).ifPresent(candidates::add);
+    }
+    int kept = form == null || form.chained() ? 0 : form.segment();
     for (int step = 1; kept > 0 && kept * step <= Math.min(limit, longest); step *= 2) {
       Cut cut = new Cut(shape.tokens(), null, kept * step);
       segmented(question, kernels, cut, step).ifPresent(candidates::add);
@@ -229,6 +235,38 @@ final class GradientPlanner {
     addNormalized(steps, question);
     Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
     return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, memory);
+  }
+
+  /**
+   * The segments before which a forward should keep states, so that its backward takes one sweep of
+   * each; empty where that would not be faster.
+   *
+   * @param question about the backward, with the state after the last token at hand
+   */
+  Optional<Checkpoints.Form> chain(Question question) {
+    int tokens = question.shape().tokens();
+    int most = OneSweepPlan.MOST_TOKENS;
+    if (tokens <= most || tokens > Rates.mostChainTokens(question.element())) {
+      return Optional.empty();
+    }
+    int least = Math.ceilDiv(tokens, Math.ceilDiv(tokens, most));
+    int segment = Math.ceilDiv(least, Planner.CHUNK) * Planner.CHUNK;
+    var form = new Checkpoints.Form(segment, true);
+    return plan(question.keeping(form)).filter(plan -> plan.kind() == Kind.CHAIN).map(plan -> form);
+  }
+
+  /** One sweep of each segment of a chain, from the last one on. */
+  private Optional<GradientPlan> chain(Question question, Checkpoints.Form form) {
+    Cut cut = new Cut(question.shape().tokens(), null, form.segment());
+    List<GradientPlan> parts = new ArrayList<>();
+    cut.forEach(
+        (i, sequence, start, length) ->
+            oneSweep(question.window(length, i > 0 || question.initialState(), true))
+                .ifPresent(parts::add));
+    boolean isThere = form.equals(question.kept()) && parts.size() == cut.items();
+    return isThere && question.lastState()
+        ? Optional.of(GradientPlan.chain(cut, parts, StateArrays.bytes(question.shape(), 1)))
+        : Optional.empty();
   }
 
   /**
@@ -393,6 +431,7 @@ final class GradientPlanner {
                 tiles,
                 turns,
                 memory,
+                List.of(),
                 steps.micros,
                 ""))
         : Optional.empty();
@@ -627,7 +666,7 @@ final class GradientPlanner {
                     String.format(
                         Locale.ROOT, "; next best %s, %.1f µs", name(plan.kind()), plan.micros()))
             .orElse("");
-    boolean one = best.kind() == Kind.ONE_SWEEP;
+    boolean one = best.has(Role.ONE_SWEEP);
     return best.because(
         String.format(
             Locale.ROOT,
@@ -645,12 +684,17 @@ final class GradientPlanner {
     if (plan.keptStep() > 0) {
       return " from the states that the forward kept, with a scan before the second sweep";
     }
-    return plan.kind() == Kind.SEGMENTED ? " with a scan before each sweep" : "";
+    return switch (plan.kind()) {
+      case SEGMENTED -> " with a scan before each sweep";
+      case CHAIN -> " one after the other, from the states that the forward kept";
+      default -> "";
+    };
   }
 
   private static String name(Kind kind) {
     return switch (kind) {
       case ONE_SWEEP -> "one sweep";
+      case CHAIN -> "chain";
       case SEGMENTED -> "segments";
       default -> "two sweeps";
     };

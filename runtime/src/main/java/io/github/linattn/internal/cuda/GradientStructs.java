@@ -83,7 +83,7 @@ public final class GradientStructs {
           MemoryLayout.sequenceLayout(REPAIR_TASKS, GRADIENT).withName("tasks"),
           COEFFICIENT_SUMS.withName("coefficients"),
           JAVA_INT.withName("count"),
-          JAVA_INT.withName("reserved"));
+          JAVA_INT.withName("adds"));
 
   /** Tasks of one launch on Hopper. */
   static final int HOPPER_TASKS = 2;

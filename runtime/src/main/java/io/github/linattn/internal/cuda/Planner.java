@@ -62,8 +62,14 @@ final class Planner {
     this.built = built;
   }
 
-  /** The plan that the model finds fastest; empty where kernels for it are not built. */
+  /**
+   * The plan that the model finds fastest, of each segment where a chain is to be kept; empty where
+   * kernels for it are not built.
+   */
   Optional<ForwardPlan> plan(Question question) {
+    if (question.kept() != null) {
+      return chain(question, question.kept().segment());
+    }
     if (!question.causal()) {
       return nonCausal(question);
     }
@@ -87,7 +93,7 @@ final class Planner {
    * are not built or its items would be too long.
    */
   Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
-    if (!question.causal() || isDecode(question)) {
+    if (question.kept() != null || !question.causal() || isDecode(question)) {
       return plan(question);
     }
     Cut cut = new Cut(question.shape().tokens(), question.packing(), choice.segment());
@@ -102,6 +108,18 @@ final class Planner {
                     ? whole(question, forward, cut, choice.turns())
                     : segmented(question, forward, choice.segment(), choice.turns()))
         .map(plan -> explained(plan, List.of(), question));
+  }
+
+  private Optional<ForwardPlan> chain(Question question, int segment) {
+    Cut cut = new Cut(question.shape().tokens(), null, segment);
+    List<ForwardPlan> parts = new ArrayList<>();
+    cut.forEach(
+        (i, sequence, start, length) ->
+            plan(question.window(length, i > 0 || question.initialState(), true))
+                .ifPresent(parts::add));
+    return parts.size() == cut.items()
+        ? Optional.of(ForwardPlan.chain(cut, parts))
+        : Optional.empty();
   }
 
   private static boolean isDecode(Question question) {
@@ -209,6 +227,7 @@ final class Planner {
             0,
             markBytes(question, cut, turns),
             copy,
+            List.of(),
             micros,
             ""));
   }
@@ -251,6 +270,7 @@ final class Planner {
             stateBytes,
             markBytes(question, cut, turns),
             0,
+            List.of(),
             first + second + third + 4 * Rates.LAUNCH_MICROS,
             ""));
   }
@@ -292,6 +312,7 @@ final class Planner {
                   0,
                   0,
                   0,
+                  List.of(),
                   2.0 * states / Rates.BYTES_PER_MICRO + Rates.LAUNCH_MICROS,
                   "one token: its state is read and written once");
             });
@@ -347,6 +368,7 @@ final class Planner {
             stateBytes,
             0,
             0,
+            List.of(),
             first + second + stateBytes / Rates.BYTES_PER_MICRO + 3 * Rates.LAUNCH_MICROS,
             "not causal: %s are summed, then every query reads the sum".formatted(cut)));
   }

@@ -3,6 +3,7 @@ package io.github.linattn.internal.cuda;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.internal.BackwardCall;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.io.Tuning;
 import java.util.Map;
@@ -41,17 +42,20 @@ final class Plans {
 
   static Question question(ForwardCall call) {
     AttentionState initial = call.input().initialState().orElse(null);
-    return new Question(
-        call.input().shape(),
-        call.input().q().dtype(),
-        call.operator().mode(),
-        call.operator().causal(),
-        call.operator().normalize(),
-        call.input().isPacked() ? call.input().sequences() : null,
-        initial != null,
-        call.finalState() != null,
-        initial != null && initial == call.finalState(),
-        ChunkedSupport.suitsTensorMaps(call));
+    Checkpoints kept = call.checkpoints();
+    Question question =
+        new Question(
+            call.input().shape(),
+            call.input().q().dtype(),
+            call.operator().mode(),
+            call.operator().causal(),
+            call.operator().normalize(),
+            call.input().isPacked() ? call.input().sequences() : null,
+            initial != null,
+            call.finalState() != null,
+            initial != null && initial == call.finalState(),
+            ChunkedSupport.suitsTensorMaps(call));
+    return kept != null && kept.form().chained() ? question.keeping(kept.form()) : question;
   }
 
   static Question question(BackwardCall call) {
@@ -68,7 +72,36 @@ final class Plans {
         ChunkedSupport.suitsTensorMaps(call),
         call.operator().sumsSlope(),
         call.lastState() != null,
-        call.checkpoints() == null ? 0 : call.checkpoints().segment());
+        call.checkpoints() == null ? null : call.checkpoints().form());
+  }
+
+  /**
+   * What a forward keeps beside its last state for a backward, if there is anything.
+   *
+   * @param sumsSlope of that backward: whether db does not follow from da
+   */
+  Optional<Checkpoints.Form> checkpoints(Question question, boolean sumsSlope) {
+    Optional<ForwardPlan> plan = forward(question);
+    int segment = plan.map(chosen -> chosen.segmentToKeep(question)).orElse(0);
+    if (segment > 0) {
+      return Optional.of(new Checkpoints.Form(segment, false));
+    }
+    boolean suits =
+        question.finalState()
+            && !question.inPlace()
+            && question.packing() == null
+            && plan.filter(chosen -> chosen.kind() == ForwardPlan.Kind.FORWARD).isPresent();
+    return suits ? chain(question.ofBackward(sumsSlope, true, null)) : Optional.empty();
+  }
+
+  private Optional<Checkpoints.Form> chain(Question backward) {
+    Optional<GradientChoice> choice = GradientChoice.asked();
+    return choice.isPresent()
+        ? choice
+            .filter(asked -> asked.kind() == GradientPlan.Kind.CHAIN)
+            .map(GradientChoice::form)
+            .filter(form -> form.segment() < backward.shape().tokens())
+        : gradientPlanner.chain(backward);
   }
 
   /** Empty where kernels are missing. */
@@ -91,6 +124,9 @@ final class Plans {
 
   /** As tuned where that is possible for this very problem. */
   private Optional<ForwardPlan> chosen(Question question) {
+    if (question.kept() != null) {
+      return planner.plan(question);
+    }
     return tuned(question, Tuning.Pass.FORWARD)
         .flatMap(name -> planner.plan(question, PlanChoice.parse(name)))
         .map(plan -> plan.because(plan.reason() + AS_TUNED))

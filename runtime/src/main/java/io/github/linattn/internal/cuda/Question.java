@@ -4,6 +4,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.Sequences;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Precision;
 import org.jspecify.annotations.Nullable;
@@ -16,7 +17,8 @@ import org.jspecify.annotations.Nullable;
  * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
  * @param sumsSlope of a backward: whether db does not follow from da
  * @param lastState of a backward: whether the state after the last token is at hand
- * @param keptSegment of a backward: tokens of the segments before which states are at hand, or 0
+ * @param kept of a backward: the segments before which states are at hand, or null; of a forward
+ *     those that it writes if they are a chain
  */
 record Question(
     AttentionShape shape,
@@ -31,7 +33,7 @@ record Question(
     boolean tensorMaps,
     boolean sumsSlope,
     boolean lastState,
-    int keptSegment) {
+    Checkpoints.@Nullable Form kept) {
   /** A question about a forward, or about a backward that sums no db and has no last state. */
   Question(
       AttentionShape shape,
@@ -57,7 +59,7 @@ record Question(
         tensorMaps,
         false,
         false,
-        0);
+        null);
   }
 
   /** A question about a shape alone, with tensors without gaps. */
@@ -81,11 +83,12 @@ record Question(
         tensorMaps,
         sumsSlope,
         lastState,
-        keptSegment);
+        kept);
   }
 
   /** The same of a backward. */
-  Question ofBackward(boolean slopeIsSummed, boolean stateIsAtHand, int segmentOfStates) {
+  Question ofBackward(
+      boolean slopeIsSummed, boolean stateIsAtHand, Checkpoints.@Nullable Form keptStates) {
     return new Question(
         shape,
         dtype,
@@ -99,7 +102,36 @@ record Question(
         tensorMaps,
         slopeIsSummed,
         stateIsAtHand,
-        segmentOfStates);
+        keptStates);
+  }
+
+  /** The same of a forward that writes these. */
+  Question keeping(Checkpoints.Form written) {
+    return ofBackward(sumsSlope, lastState, written);
+  }
+
+  /** The same of fewer tokens, with other states and nothing kept. */
+  Question window(int tokens, boolean hasInitialState, boolean hasFinalState) {
+    return new Question(
+        new AttentionShape(
+            shape.batch(),
+            shape.heads(),
+            shape.keyValueHeads(),
+            tokens,
+            shape.keyDim(),
+            shape.valueDim()),
+        dtype,
+        mode,
+        causal,
+        normalize,
+        packing,
+        hasInitialState,
+        hasFinalState,
+        false,
+        tensorMaps,
+        sumsSlope,
+        lastState,
+        null);
   }
 
   ElementType element() {

@@ -160,7 +160,7 @@ final class Rates {
     }
     return switch (kernel.precision()) {
       case TF32 -> SAFE_ITEM_TOKENS;
-      case NATIVE -> kernel.elementType() == ElementType.BF16 ? 131_072 : 65_536;
+      case NATIVE -> mostChainTokens(kernel.elementType());
       case DEFAULT -> 524_288;
       case ACCURATE ->
           switch (kernel.operation()) {
@@ -168,5 +168,13 @@ final class Rates {
             default -> 65_536;
           };
     };
+  }
+
+  /**
+   * The most tokens of a chain of items of one product in 16 bits, each of which goes on adding to
+   * what the one before has left.
+   */
+  static int mostChainTokens(ElementType element) {
+    return element == ElementType.BF16 ? 131_072 : 65_536;
   }
 }

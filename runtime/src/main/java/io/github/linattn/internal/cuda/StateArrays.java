@@ -4,6 +4,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
+import io.github.linattn.internal.Checkpoints;
 
 /** Device addresses of S, z and u of several states, or of their gradients. */
 record StateArrays(long s, long z, long u) {
@@ -20,6 +21,12 @@ record StateArrays(long s, long z, long u) {
   static long bytes(AttentionShape shape, int slots) {
     long elements = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
     return elements * shape.batch() * shape.keyValueHeads() * slots * Float.BYTES;
+  }
+
+  /** Those of a chain before its segment {@code index}, which is not the first. */
+  static StateArrays ofChain(Checkpoints kept, AttentionShape shape, int index) {
+    long address = kept.memory().segment().address();
+    return at(address + (index - 1) * bytes(shape, 1), shape, 1);
   }
 
   static StateArrays of(AttentionState state) {

@@ -7,6 +7,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.Sequences;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.internal.cuda.GradientPlan.Launch;
@@ -106,7 +107,7 @@ class GradientPlannerTest {
   @Test
   void fromTheLastStateOneSweepFormsAllGradients() {
     Question without = causal(AttentionShape.of(4, 16, 10_000, 128), false);
-    GradientPlan plan = planner(true).plan(without.ofBackward(false, true, 0)).orElseThrow();
+    GradientPlan plan = planner(true).plan(without.ofBackward(false, true, null)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
     assertThat(roles(plan)).containsExactly(Role.ONE_SWEEP, Role.COEFFICIENTS);
     assertThat(plan.step(Role.ONE_SWEEP).kernel().symbol())
@@ -128,15 +129,15 @@ class GradientPlannerTest {
   @Test
   void oneSweepIsForSomeBackwardsAlone() {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
-    Question suits = causal(shape, false).ofBackward(false, true, 0);
+    Question suits = causal(shape, false).ofBackward(false, true, null);
     GradientChoice choice = GradientChoice.parse("one_sweep");
     assertThat(planner(true).plan(suits, choice)).isPresent();
     assertThat(planner(false).plan(suits, choice)).as("without its kernel").isEmpty();
     List<Question> others =
         List.of(
             causal(shape, false),
-            suits.ofBackward(true, true, 0),
-            causal(shape, true).ofBackward(false, true, 0),
+            suits.ofBackward(true, true, null),
+            causal(shape, true).ofBackward(false, true, null),
             of(new AttentionShape(4, 16, 8, 10_000, 128, 128), DType.BF16),
             of(new AttentionShape(4, 16, 16, 10_000, 128, 64), DType.BF16),
             of(AttentionShape.of(4, 16, 10_000, 64), DType.BF16),
@@ -161,8 +162,76 @@ class GradientPlannerTest {
     }
   }
 
+  @Test
+  void longerSequencesAreAChainOfSegments() {
+    AttentionShape shape = AttentionShape.of(4, 16, 40_000, 128);
+    for (DType dtype : new DType[] {DType.BF16, DType.F16}) {
+      Question question = of(shape, dtype);
+      Checkpoints.Form form = planner(true).chain(question).orElseThrow();
+      assertThat(form).as("three of about the same length").isEqualTo(chained(13_376));
+      GradientPlan plan = planner(true).plan(question.keeping(form)).orElseThrow();
+      assertThat(plan.kind()).isEqualTo(Kind.CHAIN);
+      assertThat(roles(plan))
+          .containsExactly(
+              Role.ONE_SWEEP,
+              Role.COEFFICIENTS,
+              Role.ONE_SWEEP,
+              Role.COEFFICIENTS,
+              Role.ONE_SWEEP,
+              Role.COEFFICIENTS);
+      assertThat(plan.cut().itemTokens()).isEqualTo(13_376);
+      GradientPlan part = plan.parts().getFirst();
+      assertThat(part.kind()).isEqualTo(Kind.ONE_SWEEP);
+      assertThat(plan.workspaceBytes())
+          .as("gradients of two states, and what a part takes")
+          .isEqualTo(2 * StateArrays.bytes(shape, 1) + part.workspaceBytes());
+      assertThat(plan.reason())
+          .startsWith("chain: 3 items of up to 13376 tokens one after the other")
+          .contains("from the states that the forward kept", "next best two sweeps");
+      assertThat(plan.micros()).isLessThan(planner(true).plan(question).orElseThrow().micros());
+    }
+  }
+
+  @Test
+  void aChainIsForSomeBackwardsAlone() {
+    AttentionShape shape = AttentionShape.of(4, 16, 40_000, 128);
+    Question suits = of(shape, DType.BF16);
+    assertThat(planner(false).chain(suits)).as("without its kernel").isEmpty();
+    List<Question> others =
+        List.of(
+            of(AttentionShape.of(4, 16, 16_384, 128), DType.BF16), // one sweep of all
+            of(AttentionShape.of(4, 16, 131_073, 128), DType.BF16), // errors would add up
+            of(AttentionShape.of(4, 16, 65_537, 128), DType.F16),
+            of(AttentionShape.of(1, 2, 40_000, 128), DType.BF16), // segments at once are faster
+            of(shape, DType.F32),
+            of(AttentionShape.of(4, 16, 40_000, 64), DType.BF16),
+            of(new AttentionShape(4, 16, 8, 40_000, 128, 128), DType.BF16),
+            causal(shape, true).ofBackward(false, true, null),
+            suits.ofBackward(true, true, null));
+    for (Question other : others) {
+      assertThat(planner(true).chain(other)).as("%s", other).isEmpty();
+    }
+    Question withoutState = suits.ofBackward(false, false, chained(13_376));
+    assertThat(planner(true).plan(withoutState).orElseThrow().kind()).isEqualTo(Kind.SWEEPS);
+  }
+
+  @Test
+  void aChainThatIsAskedForNeedsWhatTheForwardKept() {
+    Question question = of(AttentionShape.of(1, 2, 1000, 128), DType.BF16);
+    GradientChoice choice = GradientChoice.parse("one_sweep:128");
+    assertThat(choice).hasToString("linattn.gradient.plan=one_sweep:128");
+    assertThat(planner(true).plan(question, choice)).isEmpty();
+    assertThat(planner(true).plan(question.keeping(chained(192)), choice)).isEmpty();
+    GradientPlan plan = planner(true).plan(question.keeping(chained(128)), choice).orElseThrow();
+    assertThat(plan.parts()).hasSize(8);
+  }
+
+  private static Checkpoints.Form chained(int segment) {
+    return new Checkpoints.Form(segment, true);
+  }
+
   private static Question of(AttentionShape shape, DType dtype) {
-    return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true, 0);
+    return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true, null);
   }
 
   @Test
@@ -178,15 +247,15 @@ class GradientPlannerTest {
   void packedSequencesTakeNoSingleSweep() {
     Question question = packed(AttentionShape.of(1, 64, 300, 128), 0, 64, 236);
     GradientChoice choice = GradientChoice.parse("one_sweep");
-    assertThat(planner(true).plan(question.ofBackward(false, true, 0), choice)).isEmpty();
-    assertThat(planner(true).plan(question.ofBackward(false, true, 0)).map(GradientPlan::kind))
+    assertThat(planner(true).plan(question.ofBackward(false, true, null), choice)).isEmpty();
+    assertThat(planner(true).plan(question.ofBackward(false, true, null)).map(GradientPlan::kind))
         .contains(Kind.SWEEPS);
   }
 
   @Test
   void fewHeadsStaySegmentedWhateverIsAtHand() {
     Question question = causal(AttentionShape.of(1, 4, 10_000, 128), false);
-    GradientPlan plan = planner(true).plan(question.ofBackward(false, true, 0)).orElseThrow();
+    GradientPlan plan = planner(true).plan(question.ofBackward(false, true, null)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(planner(true).plan(question).orElseThrow().reason()).doesNotContain("one sweep");
   }
@@ -306,7 +375,7 @@ class GradientPlannerTest {
   @Test
   void segmentsStartFromTheStatesThatAForwardKept() {
     Question summed = causal(AttentionShape.of(1, 8, 131_072, 128), false);
-    Question kept = summed.ofBackward(false, true, 2048);
+    Question kept = summed.ofBackward(false, true, new Checkpoints.Form(2048, false));
     GradientPlan plan = planner(true).plan(kept).orElseThrow();
     assertThat(roles(plan))
         .containsExactly(
@@ -336,7 +405,7 @@ class GradientPlannerTest {
                 Mode.DEFAULT,
                 true,
                 false)
-            .ofBackward(false, true, 16_384);
+            .ofBackward(false, true, new Checkpoints.Form(16_384, false));
     assertThat(16 * planner(true).plan(grouped).orElseThrow().cut().longest())
         .as("no longer than accumulators bear")
         .isLessThanOrEqualTo(131_072);

@@ -6,6 +6,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.Sequences;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Entry;
@@ -65,9 +66,33 @@ class PlansTest {
 
   @Test
   void oneSweepComesBeforeWhatWasTunedWithoutItsState() {
-    Question fromState = question(SHAPE, true, null).ofBackward(false, true, 0);
+    Question fromState = question(SHAPE, true, null).ofBackward(false, true, null);
     assertThat(plans(new Choice("mma", 4, 1)).backward(fromState).orElseThrow().kind())
         .isEqualTo(GradientPlan.Kind.ONE_SWEEP);
+  }
+
+  @Test
+  void aForwardOfManyTokensKeepsAChainForItsBackward() {
+    Plans plans = plans(new Choice("mma", 4, 1));
+    Question question = question(AttentionShape.of(4, 16, 100_000, 128), true, null).keeping(true);
+    Checkpoints.Form form = plans.checkpoints(question, false).orElseThrow();
+    assertThat(form).isEqualTo(new Checkpoints.Form(14_336, true));
+    ForwardPlan forward = plans.forward(question.keeping(form)).orElseThrow();
+    assertThat(forward.kind()).isEqualTo(ForwardPlan.Kind.CHAIN);
+    assertThat(forward.parts())
+        .hasSize(7)
+        .allMatch(part -> part.kind() == ForwardPlan.Kind.FORWARD);
+    assertThat(forward.cut().itemTokens()).isEqualTo(14_336);
+    assertThat(forward.micros())
+        .as("no more than to start again")
+        .isLessThan(1.05 * plans.forward(question).orElseThrow().micros());
+    assertThat(forward.reason()).startsWith("chain: 7 items of up to 14336 tokens");
+    assertThat(plans.checkpoints(question.keeping(false), false)).as("nobody asks").isEmpty();
+    assertThat(plans.checkpoints(question, true)).as("db is summed by two sweeps").isEmpty();
+    Question grows =
+        new Question(
+            question.shape(), DType.BF16, Mode.DEFAULT, true, false, null, true, true, true, true);
+    assertThat(plans.checkpoints(grows, false)).as("a state in place").isEmpty();
   }
 
   @Test

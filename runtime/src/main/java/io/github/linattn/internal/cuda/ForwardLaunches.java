@@ -1,0 +1,286 @@
+package io.github.linattn.internal.cuda;
+
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
+import io.github.linattn.Tensor;
+import io.github.linattn.bindings.Cuda;
+import io.github.linattn.bindings.LaunchScratch;
+import io.github.linattn.bindings.PreparedCopy;
+import io.github.linattn.bindings.PreparedLaunch;
+import io.github.linattn.internal.Checkpoints;
+import io.github.linattn.internal.ForwardCall;
+import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.cuda.ForwardPlan.Step;
+import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.Technique;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The copies and launches of one forward plan, with their arguments. The caller holds the queue's
+ * lock.
+ */
+final class ForwardLaunches {
+  private static final int MOST_LAUNCHES = 4;
+
+  private static final long INITIAL_COUNT =
+      ChunkedStructs.offset(ChunkedStructs.CHUNKED, "initial_count");
+  private static final long HOPPER_CHUNKED =
+      ChunkedStructs.offset(ChunkedStructs.HOPPER, "chunked");
+
+  private final CudaQueue queue;
+  private final LaunchScratch[] scratch = new LaunchScratch[MOST_LAUNCHES];
+  private final Arguments hopper;
+  private final Arguments hopperSums;
+  private final Arguments main;
+  private final Arguments sums;
+  private final Arguments scan;
+  private final PreparedLaunch[] launches = new PreparedLaunch[MOST_LAUNCHES];
+  private int launchCount;
+  private final List<PreparedCopy> copies = new ArrayList<>();
+  private long[] counts = {};
+
+  /**
+   * The states at the ends of what is computed.
+   *
+   * @param before the first token, or null for zeros
+   * @param after the last token, or null where it is not wanted
+   */
+  record Boundary(@Nullable StateArrays before, @Nullable StateArrays after) {}
+
+  ForwardLaunches(CudaQueue queue, Arena owner) {
+    this.queue = queue;
+    for (int i = 0; i < MOST_LAUNCHES; i++) {
+      scratch[i] = new LaunchScratch(owner);
+    }
+    this.hopper = Arguments.allocate(owner, ChunkedStructs.HOPPER);
+    this.hopperSums = Arguments.allocate(owner, ChunkedStructs.HOPPER);
+    this.main = Arguments.allocate(owner, ChunkedStructs.CHUNKED);
+    this.sums = Arguments.allocate(owner, ChunkedStructs.CHUNKED);
+    this.scan = Arguments.allocate(owner, ChunkedStructs.STATE_SCAN);
+  }
+
+  /** Tells how many tokens the initial state holds where there is one sequence. */
+  void setCount(long count) {
+    main.memory().set(JAVA_LONG, INITIAL_COUNT, count);
+    hopper.memory().set(JAVA_LONG, HOPPER_CHUNKED + INITIAL_COUNT, count);
+  }
+
+  /** Gives the copies and launches to the stream. */
+  void run(Cuda cuda) {
+    for (int i = 0; i < copies.size(); i++) {
+      cuda.copy(copies.get(i));
+    }
+    for (int i = 0; i < launchCount; i++) {
+      cuda.launch(launches[i]);
+    }
+  }
+
+  /**
+   * Fills it in.
+   *
+   * @param forward the call, or the part of one that the plan is for
+   * @param ends its states, if any
+   * @param tokensBefore in the initial state of each sequence
+   * @param workspace device address of the plan's workspace, used by the calls of the queue in turn
+   * @param tickets device address of zeros, which a step of decoding leaves as zeros
+   */
+  void fill(
+      ForwardCall forward,
+      ForwardPlan plan,
+      Boundary ends,
+      long[] tokensBefore,
+      Kernels kernels,
+      long workspace,
+      long tickets) {
+    launchCount = 0;
+    copies.clear();
+    counts = tokensBefore;
+    Checkpoints kept = forward.checkpoints();
+    long states = kept == null ? workspace : kept.memory().segment().address();
+    long marks = workspace + plan.stateBytes();
+    long copy = marks + ChunkedCall.alignedBytes(plan.markBytes());
+    AttentionShape shape = forward.input().shape();
+    fillCommon(main, forward);
+    main.set("turns", plan.turns()).set("slot_step", plan.slotStep()).set("tickets", tickets);
+    switch (plan.kind()) {
+      case FORWARD, DECODE -> fillWhole(plan, shape, ends, marks, copy);
+      case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
+      case NON_CAUSAL -> fillNonCausal(plan, shape, states);
+      case CHAIN -> throw new IllegalStateException("each part of a chain has launches of its own");
+    }
+    for (Step step : plan.steps()) {
+      launches[launchCount] = prepare(step, kernels.load(step.kernel()), forward);
+      launchCount++;
+    }
+  }
+
+  private PreparedLaunch prepare(Step step, LoadedKernel kernel, ForwardCall forward) {
+    Arguments arguments =
+        switch (step.kernel().operation()) {
+          case STATE_SUMS, NORMALIZED_STATE_SUMS -> sums;
+          case STATE_SCAN -> scan;
+          default -> main;
+        };
+    if (step.kernel().technique() == Technique.WGMMA) {
+      Arguments withMaps = arguments.equals(sums) ? hopperSums : hopper;
+      fillHopper(withMaps, arguments, forward, step.kernel().elementType());
+      arguments = withMaps;
+    }
+    return queue.prepare(scratch[launchCount], step, kernel, arguments);
+  }
+
+  private void fillCommon(Arguments struct, ForwardCall forward) {
+    AttentionInput input = forward.input();
+    AttentionShape shape = input.shape();
+    Operator operator = forward.operator();
+    struct
+        .clear()
+        .set("query", input.q())
+        .set("key", input.k())
+        .set("value", input.v())
+        .set("out", forward.output())
+        .set("normalizer", forward.normalizer())
+        .set("a", operator.isUniform() ? operator.a(0) : 0)
+        .set("b", operator.isUniform() ? operator.b(0) : 0)
+        .set("tokens", shape.tokens())
+        .set("heads", shape.heads())
+        .set("group", shape.headsPerKeyValueHead())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim())
+        .set("normalize", operator.normalize() ? 1 : 0)
+        .set("batches", shape.batch())
+        .set("initial_count", counts[0]);
+    if (!operator.isUniform()) {
+      struct
+          .set("a_per_head", queue.lists().floats(operator.a()))
+          .set("b_per_head", queue.lists().floats(operator.b()));
+    }
+  }
+
+  private static void setItems(Arguments struct, Cut cut, int slots) {
+    struct.set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
+  }
+
+  /** Each item is a sequence and starts from its state. */
+  private void fillWhole(
+      ForwardPlan plan, AttentionShape shape, Boundary states, long marks, long copy) {
+    Cut cut = plan.cut();
+    setItems(main, cut, cut.sequences());
+    if (!cut.isRegular()) {
+      main.set("items", queue.lists().itemsOfSequences(cut, counts));
+    }
+    if (plan.markBytes() > 0) {
+      main.set("marks", marks);
+    }
+    if (states.before() != null) {
+      boolean overwritten = plan.copyBytes() > 0;
+      main.setState(
+          "_in",
+          overwritten ? copied(states.before(), shape, cut.sequences(), copy) : states.before());
+    }
+    if (states.after() != null) {
+      main.setState("_out", states.after());
+    }
+  }
+
+  /** The state at another place, which the copies before the launches bring there. */
+  private StateArrays copied(StateArrays state, AttentionShape shape, int sequences, long target) {
+    StateArrays copy = StateArrays.at(target, shape, sequences);
+    long end = target + StateArrays.bytes(shape, sequences);
+    copies.add(queue.copyOf(state.s(), copy.s(), copy.z() - copy.s()));
+    copies.add(queue.copyOf(state.z(), copy.z(), copy.u() - copy.z()));
+    copies.add(queue.copyOf(state.u(), copy.u(), end - copy.u()));
+    return copy;
+  }
+
+  /** Each item is a segment: its sums, the states before it, and the forward from these. */
+  private void fillSegmented(
+      ForwardPlan plan, AttentionShape shape, Boundary ends, long states, long marks) {
+    Cut cut = plan.cut();
+    setItems(main, plan.forwardCut(), plan.slots());
+    main.set("marks", marks);
+    if (!cut.isRegular()) {
+      main.set("items", queue.lists().itemsOfSegments(cut, counts));
+    }
+    sums.copyOf(main);
+    StateArrays before = StateArrays.at(states, shape, plan.slots());
+    sums.setState("_out", before);
+    ofKeyValueHeads(sums, shape);
+    setItems(sums, cut, plan.slots());
+    sums.set("num_items", plan.summed());
+    main.setState("_in", before);
+    fillScan(cut, plan.slots(), before, shape);
+    if (ends.before() != null) {
+      scan.setState("_in", ends.before());
+    }
+    if (ends.after() != null) {
+      scan.setState("_out", ends.after());
+    }
+  }
+
+  /** Sums of segments, their total, and every query against the total of its sequence. */
+  private void fillNonCausal(ForwardPlan plan, AttentionShape shape, long states) {
+    Cut cut = plan.cut();
+    sums.copyOf(main);
+    setItems(sums, cut, cut.items());
+    if (!cut.isRegular()) {
+      sums.set("items", queue.lists().itemsOfSegments(cut, counts));
+    }
+    StateArrays before = StateArrays.at(states, shape, cut.items());
+    sums.setState("_out", before);
+    ofKeyValueHeads(sums, shape);
+    fillScan(cut, cut.items(), before, shape);
+    StateArrays total =
+        StateArrays.at(states + StateArrays.bytes(shape, cut.items()), shape, cut.sequences());
+    scan.setState("_out", total);
+    Cut outputs = plan.outputs();
+    if (outputs == null) {
+      throw new IllegalStateException("a plan without causality has items of outputs");
+    }
+    setItems(main, outputs, cut.sequences());
+    main.set("items", queue.lists().itemsOfTotals(outputs));
+    main.setState("_in", total);
+  }
+
+  /** Sums know no query heads. */
+  private static void ofKeyValueHeads(Arguments sums, AttentionShape shape) {
+    sums.set("heads", shape.keyValueHeads())
+        .set("group", 1)
+        .set("a_per_head", 0L)
+        .set("b_per_head", 0L)
+        .set("marks", 0L)
+        .set("turns", 1)
+        .set("slot_step", 1);
+  }
+
+  private void fillScan(Cut cut, int slots, StateArrays items, AttentionShape shape) {
+    scan.clear()
+        .setState("", items)
+        .set("spans", cut.isRegular() ? 0 : queue.lists().spans(cut))
+        .set("num_items", slots)
+        .set("num_sequences", cut.sequences())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim());
+  }
+
+  private void fillHopper(
+      Arguments struct, Arguments chunked, ForwardCall forward, ElementType element) {
+    AttentionInput input = forward.input();
+    struct.inner("chunked", ChunkedStructs.CHUNKED).copyOf(chunked);
+    setMap(struct, "query", input.q(), element);
+    setMap(struct, "key", input.k(), element);
+    setMap(struct, "value", input.v(), element);
+    setMap(struct, "out", forward.output(), element);
+  }
+
+  private void setMap(Arguments struct, String member, Tensor tensor, ElementType element) {
+    MemorySegment map = struct.memory().asSlice(struct.offset(member));
+    TensorMaps.write(queue.tensorMaps(), map, tensor, element);
+  }
+}
