@@ -10,8 +10,7 @@ import java.util.stream.Stream;
 /** One axis of the paper's evaluation, or of what users ask beside it. */
 enum PaperSweep {
   /** Figures 2 and 3, the upper halves, and table 1: time and memory against tokens. */
-  TOKENS(
-      Precision.ALL, List.of(Precision.BF16, Precision.F32, Precision.F16, Precision.TF32)) {
+  TOKENS(Precision.ALL, List.of(Precision.BF16, Precision.F32, Precision.F16, Precision.TF32)) {
     @Override
     Stream<AttentionShape> shapes(boolean quick) {
       return quick

@@ -189,12 +189,7 @@ class BenchFiguresCommandTest {
     put(file, second, PaperSweep.TOKENS, "fla linear", 3);
     assertThat(namesOfCurves(file)).containsExactly("fla linear f16");
     put(file, first, PaperSweep.TOKENS, "linattn", 1);
-    put(
-        file,
-        BenchCase.of(second.shape(), Precision.BF16),
-        PaperSweep.TOKENS,
-        "linattn",
-        3);
+    put(file, BenchCase.of(second.shape(), Precision.BF16), PaperSweep.TOKENS, "linattn", 3);
     assertThat(namesOfCurves(file)).containsExactly("linattn bf16, N^1.00");
   }
 

@@ -681,14 +681,13 @@ final class GradientPlanner {
   }
 
   private static String scans(GradientPlan plan) {
+    if (plan.kind() == Kind.CHAIN) {
+      return " one after the other, from the states that the forward kept";
+    }
     if (plan.keptStep() > 0) {
       return " from the states that the forward kept, with a scan before the second sweep";
     }
-    return switch (plan.kind()) {
-      case SEGMENTED -> " with a scan before each sweep";
-      case CHAIN -> " one after the other, from the states that the forward kept";
-      default -> "";
-    };
+    return plan.kind() == Kind.SEGMENTED ? " with a scan before each sweep" : "";
   }
 
   private static String name(Kind kind) {

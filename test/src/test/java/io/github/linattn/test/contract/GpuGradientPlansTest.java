@@ -164,4 +164,44 @@ final class GpuGradientPlansTest {
     first.assertRight(problem);
     Run.of(problem, subject.backend()).assertSameBits(first, "one sweep run twice");
   }
+
+  static List<Arguments> chains() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (DType dtype : List.of(DType.BF16, DType.F16)) {
+        for (Case.Builder builder : chainCases(dtype)) {
+          rows.add(Arguments.of(builder.dtype(dtype).keepingState().build(), subject));
+        }
+      }
+    }
+    return rows;
+  }
+
+  private static List<Case.Builder> chainCases(DType dtype) {
+    String name = dtype + " chain ";
+    return List.of(
+        oneSweep(name, 2, 3, 129),
+        oneSweep(name, 1, 2, 1000),
+        oneSweep(name + "last gradient", 2, 3, 384).throughStates(),
+        oneSweep(name + "states", 2, 3, 420).afterTokens(37).throughStates(),
+        oneSweep(name + "token-major", 2, 3, 300).layout(Layout.TOKEN_MAJOR),
+        oneSweep(name + "per head", 2, 3, 300)
+            .coefficients(new float[] {1, -2, 1.5f}, new float[] {0.5f, 0.25f, -0.125f}));
+  }
+
+  /** Every 128 tokens, where the planner would take thousands. */
+  @ParameterizedTest(name = "{0} on {1}")
+  @MethodSource("chains")
+  void aChainOfSegmentsIsRight(Case problem, Subject subject) {
+    assumeTrue(plansOneSweep(problem, subject), "left out: this GPU has no one sweep");
+    System.setProperty(PROPERTY, ONE_SWEEP + ":128");
+    Results first = Run.of(problem, subject.backend());
+    first.assertRight(problem);
+    Run.of(problem, subject.backend()).assertSameBits(first, "a chain run twice");
+  }
+
+  private static boolean plansOneSweep(Case problem, Subject subject) {
+    System.setProperty(PROPERTY, ONE_SWEEP);
+    return Subject.plansGradients(problem, subject.backend());
+  }
 }

@@ -25,6 +25,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -387,6 +388,111 @@ final class ChunkedBackwardTest extends OnFakeKernels {
       }
       assertThat(cudart.deviceBytes()).isEqualTo(bytes);
     }
+  }
+
+  @Test
+  void aChainPassesStatesAndTheirGradientsFromSegmentToSegment() {
+    System.setProperty(PLAN, "one_sweep:128");
+    AttentionShape shape = AttentionShape.of(2, 3, 300, D);
+    long state = 4L * 6 * (D * D + 2 * D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      AttentionState first = f.state(1);
+      AttentionInput from = f.input.from(AttentionState.over(first.s(), first.z(), first.u(), 37));
+      StateGradient finalGradient = f.stateGradient(1);
+      StateGradient firstGradient = f.stateGradient(1);
+      LinearAttention attention = linear().keepState(true).on(f.gpu);
+      Plan plan = attention.plan(shape, DType.BF16);
+      try (Forward y = attention.forward(from)) {
+        assertThat(kernels(0, 6))
+            .containsExactly(
+                "forward_wgmma_d128",
+                "recurrence_simt",
+                "forward_wgmma_d128",
+                "recurrence_simt",
+                "forward_wgmma_d128",
+                "recurrence_simt");
+        assertThat(plan.forward().steps()).hasSize(6);
+        List<MemorySegment> forwards =
+            IntStream.of(0, 2, 4).mapToObj(launch -> hopperForward(launch)).toList();
+        assertThat(forwards)
+            .extracting(each -> number(each, CHUNKED, "initial_count"))
+            .containsExactly(37L, 165L, 293L);
+        assertThat(forwards)
+            .extracting(each -> count(each, CHUNKED, "tokens"))
+            .containsExactly(128, 128, 44);
+        long kept = number(forwards.get(1), CHUNKED, "state_in");
+        assertThat(number(forwards.get(0), CHUNKED, "state_in")).isEqualTo(address(first.s()));
+        assertThat(number(forwards.get(0), CHUNKED, "state_out")).isEqualTo(kept);
+        assertThat(number(forwards.get(1), CHUNKED, "state_out")).isEqualTo(kept + state);
+        assertThat(number(forwards.get(2), CHUNKED, "state_in")).isEqualTo(kept + state);
+        AttentionState last = y.state().orElseThrow();
+        assertThat(number(forwards.get(2), CHUNKED, "state_out")).isEqualTo(address(last.s()));
+        assertThat(plan.forward().resultBytes())
+            .isEqualTo(
+                linear().keepState(false).on(f.gpu).plan(shape, DType.BF16).forward().resultBytes()
+                    + state
+                    + 2 * state);
+
+        int at = Math.toIntExact(cudart.launches());
+        Gradients into = f.with(firstGradient);
+        attention.backwardInto(y, f.dO, finalGradient, into);
+        assertThat(cudart.launches() - at).isEqualTo(plan.backward().steps().size()).isEqualTo(6);
+        long later = 0;
+        for (int i = 2; i >= 0; i--) {
+          int launch = at + 2 * (2 - i);
+          assertThat(kernels(launch, 2))
+              .containsExactly("one_sweep_gradient_wgmma_d128", "gradient_recurrence_simt");
+          MemorySegment sweep = arguments(launch, ONE_SWEEP);
+          MemorySegment values = hopperTask(launch, 1);
+          String segment = "segment " + i;
+          assertThat(number(sweep, ONE_SWEEP, "first_state"))
+              .as(segment)
+              .isEqualTo(i == 0 ? address(first.s()) : kept + (i - 1) * state);
+          assertThat(number(sweep, ONE_SWEEP, "last_state"))
+              .as(segment)
+              .isEqualTo(i == 2 ? address(last.s()) : kept + i * state);
+          assertThat(number(values, CHUNKED, "state_in"))
+              .as(segment)
+              .isEqualTo(i == 2 ? address(finalGradient.ds()) : later);
+          later = number(values, CHUNKED, "state_out");
+          assertThat(later)
+              .as(segment)
+              .isNotEqualTo(number(values, CHUNKED, "state_in"))
+              .isNotZero();
+          assertThat(number(values, CHUNKED, "initial_count")).isEqualTo(37 + i * 128);
+          assertThat(number(values, CHUNKED, "query"))
+              .isEqualTo(address(f.input.k()) + i * 128L * D * 2);
+          assertThat(count(arguments(launch + 1, REPAIR), REPAIR, "adds"))
+              .as("da and db of %s", segment)
+              .isEqualTo(i == 2 ? 0 : 1);
+        }
+        assertThat(later).isEqualTo(address(firstGradient.ds()));
+        repeats(attention, y, f, finalGradient, into);
+      }
+    }
+  }
+
+  /** The same call looks nothing up, and its initial state may have moved on. */
+  private static void repeats(
+      LinearAttention attention,
+      Forward y,
+      BackwardFixture f,
+      StateGradient finalGradient,
+      Gradients into) {
+    int at = Math.toIntExact(cudart.launches());
+    long bytes = cudart.deviceBytes();
+    attention.forwardInto(y);
+    attention.backwardInto(y, f.dO, finalGradient, into);
+    assertThat(cudart.launches() - at).isEqualTo(12);
+    assertThat(number(hopperForward(at + 4), CHUNKED, "initial_count")).isEqualTo(293);
+    assertThat(number(hopperTask(at + 6, 1), CHUNKED, "initial_count")).isEqualTo(293);
+    assertThat(cudart.deviceBytes()).isEqualTo(bytes);
+  }
+
+  private static MemorySegment hopperForward(int launch) {
+    StructLayout hopper = ChunkedStructs.HOPPER;
+    return arguments(launch, hopper)
+        .asSlice(hopper.byteOffset(PathElement.groupElement("chunked")), CHUNKED);
   }
 
   @Test

@@ -87,18 +87,42 @@ public final class Run implements AutoCloseable {
             : Gradients.over(
                 written.q, written.k, written.v, da.tensor(), db.tensor(), initialGradient);
     boolean differentiates = Subject.differentiates(problem, backend);
-    Forward y = Forward.over(input, o.tensor(), g.tensor(), problem.keepsState ? finalState : null);
-    if (differentiates) {
-      attention.backwardInto(y, dO.tensor(), finalGradient, gradients);
-    } else {
-      assertThatThrownBy(() -> attention.backwardInto(y, dO.tensor(), finalGradient, gradients))
-          .as("gradients of %s on %s", problem, backend)
-          .isInstanceOf(UnsupportedOperationException.class)
-          .message()
-          .hasSizeGreaterThan(40);
+    // One that keeps states may keep more than the one into guarded buffers, and compute it
+    // otherwise.
+    try (Forward y =
+        problem.keepsState
+            ? attention.forward(input)
+            : Forward.over(input, o.tensor(), g.tensor(), null)) {
+      if (differentiates) {
+        attention.backwardInto(y, dO.tensor(), finalGradient, gradients);
+      } else {
+        assertThatThrownBy(() -> attention.backwardInto(y, dO.tensor(), finalGradient, gradients))
+            .as("gradients of %s on %s", problem, backend)
+            .isInstanceOf(UnsupportedOperationException.class)
+            .message()
+            .hasSizeGreaterThan(40);
+      }
+      attention.synchronize();
+      return results(
+          problem.keepsState ? y.output().toFloats() : o.read(),
+          y.normalizer(),
+          y.state().orElse(finalState),
+          written,
+          differentiates ? da : null,
+          differentiates ? db : null,
+          initialGradient);
     }
-    attention.synchronize();
+  }
 
+  private Results results(
+      float[] o,
+      Tensor g,
+      @Nullable AttentionState finalState,
+      Triple written,
+      @Nullable Buffer da,
+      @Nullable Buffer db,
+      @Nullable StateGradient initialGradient) {
+    boolean differentiates = da != null && db != null;
     for (Snapshot snapshot : inputs) {
       assertThat(snapshot.buffer.bytes())
           .as("%s: %s keeps its bits", problem, snapshot.name)
@@ -106,13 +130,13 @@ public final class Run implements AutoCloseable {
     }
     buffers.forEach(Buffer::bytes); // asserts the canaries
     return new Results(
-        o.read(),
-        g.tensor().toFloats(),
+        o,
+        g.toFloats(),
         differentiates ? written.readQ.get() : null,
         differentiates ? written.readK.get() : null,
         differentiates ? written.readV.get() : null,
-        differentiates ? da.tensor().toFloats() : null,
-        differentiates ? db.tensor().toFloats() : null,
+        da == null ? null : da.tensor().toFloats(),
+        db == null ? null : db.tensor().toFloats(),
         finalState == null ? null : values(finalState),
         differentiates && initialGradient != null ? values(initialGradient) : null,
         !backend.name().equals("cpu"));
