@@ -133,7 +133,7 @@ final class ChunkedCall {
             initial == null ? null : StateArrays.of(initial),
             last == null ? null : StateArrays.of(last));
     if (plan.kind() == ForwardPlan.Kind.CHAIN) {
-      fillChain(forward, plan, ends, kernels, workspace);
+      fillChain(forward, plan, ends, kernels, workspace, tickets);
     } else {
       part(0).fill(forward, plan, ends, counts, kernels, workspace, tickets);
       starts = new long[1];
@@ -144,7 +144,12 @@ final class ChunkedCall {
 
   /** Each part starts from the state that the one before has left among the checkpoints. */
   private void fillChain(
-      ForwardCall forward, ForwardPlan plan, Boundary ends, Kernels kernels, long workspace) {
+      ForwardCall forward,
+      ForwardPlan plan,
+      Boundary ends,
+      Kernels kernels,
+      long workspace,
+      long tickets) {
     Checkpoints kept = Objects.requireNonNull(forward.checkpoints(), "what a chain keeps");
     AttentionShape shape = forward.input().shape();
     Cut cut = plan.cut();
@@ -157,7 +162,7 @@ final class ChunkedCall {
                   i + 1 == cut.items() ? ends.after() : StateArrays.ofChain(kept, shape, i + 1));
           long[] before = {counts[0] + start};
           ForwardCall window = forward.window(start, length);
-          part(i).fill(window, plan.parts().get(i), states, before, kernels, workspace, 0);
+          part(i).fill(window, plan.parts().get(i), states, before, kernels, workspace, tickets);
           tokensBefore[i] = start;
         });
     starts = tokensBefore;

@@ -176,12 +176,12 @@ final class ChunkedCalls {
     }
   }
 
-  /** Enough for the blocks of a step of decoding; 0 for other plans. */
+  /** Enough for the blocks of a step of decoding, also as a part of a chain; 0 for other plans. */
   private long tickets(ForwardPlan plan) {
-    if (plan.kind() != ForwardPlan.Kind.DECODE) {
+    long bytes = decodeBlocks(plan) * TICKET_BYTES;
+    if (bytes == 0) {
       return 0;
     }
-    long bytes = (long) plan.steps().getFirst().blocks() * TICKET_BYTES;
     if (tickets == null || tickets.byteSize() < bytes) {
       if (tickets != null) {
         Arena owner = ticketsOwner;
@@ -195,6 +195,14 @@ final class ChunkedCalls {
       tickets = fresh;
     }
     return tickets.address();
+  }
+
+  private static long decodeBlocks(ForwardPlan plan) {
+    return switch (plan.kind()) {
+      case DECODE -> plan.steps().getFirst().blocks();
+      case CHAIN -> plan.parts().stream().mapToLong(ChunkedCalls::decodeBlocks).max().orElse(0);
+      default -> 0;
+    };
   }
 
   private long grow(long bytes) {

@@ -10,7 +10,6 @@ import io.github.linattn.internal.cuda.GradientPlan.Memory;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
 import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
-import io.github.linattn.kernelgen.OneSweepPlan;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
@@ -245,7 +244,7 @@ final class GradientPlanner {
    */
   Optional<Checkpoints.Form> chain(Question question) {
     int tokens = question.shape().tokens();
-    int most = OneSweepPlan.MOST_TOKENS;
+    int most = oneSweepKernel(question).map(Rates::mostItemTokens).orElse(tokens);
     if (tokens <= most || tokens > Rates.mostChainTokens(question.element())) {
       return Optional.empty();
     }
@@ -274,8 +273,15 @@ final class GradientPlanner {
    * for the states, which {@link #hasStates} asks for.
    */
   private Optional<GradientPlan> oneSweep(Question question) {
+    Cut cut = new Cut(question.shape().tokens(), null, 0);
+    return oneSweepKernel(question)
+        .filter(kernel -> cut.longest() <= Rates.mostItemTokens(kernel))
+        .flatMap(kernel -> oneSweep(question, kernel, cut));
+  }
+
+  /** Empty where one sweep does not do this. */
+  private Optional<KernelEntry> oneSweepKernel(Question question) {
     AttentionShape shape = question.shape();
-    Cut cut = new Cut(shape.tokens(), question.packing(), 0);
     boolean suits =
         question.tensorMaps()
             && question.packing() == null
@@ -283,19 +289,16 @@ final class GradientPlanner {
             && !question.sumsSlope()
             && shape.headsPerKeyValueHead() == 1
             && shape.keyDim() == shape.valueDim();
-    if (!suits) {
-      return Optional.empty();
-    }
-    return model
-        .built()
-        .find(
-            Operation.ONE_SWEEP,
-            Technique.WGMMA,
-            shape.keyDim(),
-            question.element(),
-            question.precision())
-        .filter(kernel -> cut.longest() <= Rates.mostItemTokens(kernel))
-        .flatMap(kernel -> oneSweep(question, kernel, cut));
+    return suits
+        ? model
+            .built()
+            .find(
+                Operation.ONE_SWEEP,
+                Technique.WGMMA,
+                shape.keyDim(),
+                question.element(),
+                question.precision())
+        : Optional.empty();
   }
 
   private Optional<GradientPlan> oneSweep(Question question, KernelEntry kernel, Cut cut) {

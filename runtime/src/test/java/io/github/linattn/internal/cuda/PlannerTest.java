@@ -147,9 +147,9 @@ class PlannerTest {
       assertThat(plan.kind()).as(mode.name()).isEqualTo(Kind.SEGMENTED);
       assertThat(plan.cut().longest()).as(mode.name()).isBetween(most / 2, most);
     }
-    ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 140_000));
+    ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 340_000));
     assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
-    assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(131_072);
+    assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(327_680);
     assertThat(packed.cut().items(2)).isZero();
   }
 
@@ -328,8 +328,11 @@ class PlannerTest {
             "segments: 5 items of up to 2048 tokens with a scan between"
                 + " two passes, by wgmma on 132 multiprocessors");
     assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
-    Question tooLong = causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    Question tooLong = causal(AttentionShape.of(1, 1, 400_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
     assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
+    Question tooLongByMma =
+        causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    assertThat(planner(true).plan(tooLongByMma, new PlanChoice(Technique.MMA, 0, 1))).isEmpty();
   }
 
   @Test

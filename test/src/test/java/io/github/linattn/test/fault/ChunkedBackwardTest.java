@@ -472,6 +472,19 @@ final class ChunkedBackwardTest extends OnFakeKernels {
     }
   }
 
+  @Test
+  void aChainMayEndWithOneToken() {
+    System.setProperty(PLAN, "one_sweep:128");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(2, 3, 129, D), DType.BF16);
+        Forward y = linear().keepState(true).on(f.gpu).forward(f.input)) {
+      assertThat(kernels(0, 3))
+          .containsExactly("forward_wgmma_d128", "recurrence_simt", "decode_simt");
+      assertThat(number(arguments(2, CHUNKED), CHUNKED, "tickets")).isNotZero();
+      backwardFrom(y, f);
+      assertThat(kernels(3, 4)).filteredOn(each -> each.startsWith("one_sweep")).hasSize(2);
+    }
+  }
+
   /** The same call looks nothing up, and its initial state may have moved on. */
   private static void repeats(
       LinearAttention attention,
