@@ -54,7 +54,7 @@ enum BenchPreset {
   /** Also from what a forward keeps, where that is for: one sweep, or segments. */
   private Stream<BenchCase> withKeptState(BenchCase each) {
     boolean isFewHeads = each.shape().batch() == 1;
-    boolean isUsual = each.shape().equals(USUAL) && each.precision().equals(BF16);
+    boolean isUsual = each.shape().equals(USUAL) && each.precision().dtype() != DType.F32;
     return this == TARGETS && (isUsual || isFewHeads)
         ? Stream.of(each, each.keepingState())
         : Stream.of(each);
