@@ -52,6 +52,7 @@ class BenchBackwardCommandTest {
             "B=4 H=16 N=10000 D=128 bf16 default",
             "B=4 H=16 N=10000 D=128 from state bf16 default",
             "B=4 H=16 N=10000 D=128 f16 default",
+            "B=4 H=16 N=10000 D=128 from state f16 default",
             "B=4 H=16 N=10000 D=128 f32 tf32",
             "B=4 H=16 N=10000 D=128 f32 default",
             "B=4 H=16 N=10000 D=128 f32 accurate",

@@ -434,8 +434,10 @@ final class ChunkedBackwardTest extends OnFakeKernels {
                     + 2 * state);
 
         int at = Math.toIntExact(cudart.launches());
+        long held = cudart.deviceBytes() - plan.forward().workspaceBytes() - 2 * 256;
         Gradients into = f.with(firstGradient);
         attention.backwardInto(y, f.dO, finalGradient, into);
+        assertThat(cudart.deviceBytes() - held).isEqualTo(plan.backward().workspaceBytes());
         assertThat(cudart.launches() - at).isEqualTo(plan.backward().steps().size()).isEqualTo(6);
         long later = 0;
         for (int i = 2; i >= 0; i--) {
