@@ -134,20 +134,30 @@ final class GpuGradientPlansTest {
         oneSweep(dtype + " per head", 2, 3, 200)
             .coefficients(new float[] {1, -2, 1.5f}, new float[] {0.5f, 0.25f, -0.125f}));
     cases.add(oneSweep(dtype + " small gradients", 1, 1, 320).afterTokens(8000));
+    float[] keys = gaussian("keys", 2 * 1000, 1);
     cases.add(
         oneSweep(dtype + " a state beyond fp16", 1, 2, 1000)
-            .k(uniform("keys", 2 * 1000, 0, 1))
-            .v(uniform("values", 2 * 1000, 0, 800)));
+            .q(gaussian("queries", 2 * 1000, 0.02f))
+            .k(keys)
+            .v(times(300, keys)));
     return cases;
   }
 
-  private static float[] uniform(String name, int rows, double low, double high) {
+  private static float[] gaussian(String name, int rows, float deviation) {
     SplittableRandom random = Seeds.random(name);
     float[] values = new float[rows * ONE_SWEEP_DIM];
     for (int i = 0; i < values.length; i++) {
-      values[i] = (float) random.nextDouble(low, high);
+      values[i] = (float) random.nextGaussian() * deviation;
     }
     return values;
+  }
+
+  private static float[] times(float factor, float[] values) {
+    float[] products = new float[values.length];
+    for (int i = 0; i < values.length; i++) {
+      products[i] = factor * values[i];
+    }
+    return products;
   }
 
   private static Case.Builder oneSweep(String name, int batch, int heads, int tokens) {

@@ -18,8 +18,8 @@ import java.util.Random;
 
 /**
  * A program for the sanitizers: forwards and backwards in segments, from a state and with the
- * gradients of states, of few tokens, which no planner would cut. Others look at results; here they
- * must be finite.
+ * gradients of states, and in chains, of few tokens, which no planner would cut. Others look at
+ * results; here they must be finite.
  */
 public final class SegmentedRuns {
   private static final int TOKENS = 300;
@@ -51,7 +51,21 @@ public final class SegmentedRuns {
         }
       }
     }
-    System.out.println(PROBLEMS.size() - failed + " passed, " + failed + " failed");
+    System.clearProperty("linattn.plan");
+    System.setProperty("linattn.gradient.plan", "one_sweep:128");
+    int chains = 0;
+    try (Backend gpu = Backend.cuda(0)) {
+      for (DType dtype : List.of(DType.BF16, DType.F16)) {
+        for (int tokens : new int[] {257, 300}) { // the last segment is a step of decoding, or not
+          chains++;
+          if (!isChainRight(gpu, dtype, tokens)) {
+            System.out.println("not finite: a chain of " + dtype + ", " + tokens + " tokens");
+            failed++;
+          }
+        }
+      }
+    }
+    System.out.println(PROBLEMS.size() + chains - failed + " passed, " + failed + " failed");
     System.exit(failed == 0 ? 0 : 1);
   }
 
@@ -86,6 +100,26 @@ public final class SegmentedRuns {
       return List.of(o, g, dq, dk, dv, da, db).stream().allMatch(SegmentedRuns::isFinite)
           && isFinite(state.s())
           && isFinite(initial.ds());
+    }
+  }
+
+  /** Gradients of tensors that the forward has allocated with the states that it keeps. */
+  private static boolean isChainRight(Backend gpu, DType dtype, int tokens) {
+    AttentionShape shape = AttentionShape.of(1, 2, tokens, 128);
+    var random = new Random(tokens);
+    LinearAttention attention = LinearAttention.builder().keepState(true).on(gpu);
+    try (Tensor q = filled(gpu, dtype, shape.q(), random);
+        Tensor k = filled(gpu, dtype, shape.k(), random);
+        Tensor v = filled(gpu, dtype, shape.v(), random);
+        Tensor dO = filled(gpu, dtype, shape.output(), random);
+        Tensor dq = poisoned(gpu, dtype, shape.q());
+        Tensor dk = poisoned(gpu, dtype, shape.k());
+        Tensor dv = poisoned(gpu, dtype, shape.v());
+        Tensor da = poisoned(gpu, DType.F32, shape.coefficients());
+        Tensor db = poisoned(gpu, DType.F32, shape.coefficients());
+        Forward y = attention.forward(q, k, v)) {
+      attention.backwardInto(y, dO, null, Gradients.over(dq, dk, dv, da, db));
+      return List.of(dq, dk, dv, da, db).stream().allMatch(SegmentedRuns::isFinite);
     }
   }
 
