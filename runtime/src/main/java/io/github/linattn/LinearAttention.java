@@ -486,9 +486,9 @@ public final class LinearAttention {
 
     /**
      * Whether {@link #forward} gives the state after the last token; causal only. From there a
-     * backward on a GPU of compute capability 9.0 reads each tensor once, for bf16 and fp16, Dk = Dv
-     * = 128, rows that are not normalised, as many key/value heads as query heads, |b| ≥ |a| / 16
-     * and up to 16,384 tokens of bf16, 10,240 of fp16, not packed.
+     * backward on a GPU of compute capability 9.0 reads each tensor once, for bf16 and fp16, Dk =
+     * Dv = 128, rows that are not normalised, as many key/value heads as query heads, |b| ≥ |a| /
+     * 16 and up to 16,384 tokens of bf16, 10,240 of fp16, not packed.
      *
      * <p>{@link #forward} keeps states before segments of the tokens, too, if they take at most a
      * tenth of the memory of q, k and v, so that its backward need not sum them again: where a GPU

@@ -10,12 +10,23 @@ import java.util.stream.Stream;
 /** One axis of the paper's evaluation, or of what users ask beside it. */
 enum PaperSweep {
   /** Figures 2 and 3, the upper halves, and table 1: time and memory against tokens. */
-  TOKENS(Precision.ALL, List.of(Precision.BF16, Precision.F32, Precision.F16, Precision.TF32)) {
+  TOKENS(Precision.ALL, List.of(Precision.BF16, Precision.F32)) {
     @Override
     Stream<AttentionShape> shapes(boolean quick) {
       return quick
           ? IntStream.of(256, 1024).mapToObj(PaperSweep::small)
           : IntStream.of(1000, 3000, 10_000, 30_000, 100_000, 300_000).mapToObj(PaperSweep::usual);
+    }
+
+    /** In table 1 a peer stands beside every type; curves of all of them would hide one another. */
+    @Override
+    List<BenchCase> peers(boolean quick) {
+      List<BenchCase> cases = new ArrayList<>(super.peers(quick));
+      if (!quick) {
+        cases.addAll(
+            passes(List.of(Precision.F16, Precision.TF32), Stream.of(usual(PaperTable.TOKENS))));
+      }
+      return cases;
     }
   },
   /** Figures 2 and 3, the lower halves: time and memory against the head dimension. */

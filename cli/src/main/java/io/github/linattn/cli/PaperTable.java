@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  * the same of few heads.
  */
 final class PaperTable {
-  private static final int TOKENS = 10_000;
+  static final int TOKENS = 10_000;
   private static final String NOTHING = "-";
   private static final String DEFAULT = Text.id(Mode.DEFAULT);
 
