@@ -1,7 +1,9 @@
 package io.github.linattn;
 
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 
 /**
  * What a backend would do for a shape, known before any launch.
@@ -38,7 +40,7 @@ public record Plan(String backend, Pass forward, Pass backward) {
     }
   }
 
-  /** The plan as text for a person. */
+  /** The plan as text for a person; of equal steps the first, with their number. */
   public String describe() {
     return describe("forward", forward) + describe("backward", backward);
   }
@@ -60,7 +62,13 @@ public record Plan(String backend, Pass forward, Pass backward) {
       text.append(
           String.format(Locale.ROOT, "  %.1f µs: %s%n", pass.estimatedMicros(), pass.reason()));
     }
-    pass.steps().forEach(step -> text.append("  ").append(step).append(System.lineSeparator()));
+    Map<String, Integer> counts = new LinkedHashMap<>();
+    pass.steps().forEach(step -> counts.merge(step, 1, Integer::sum));
+    counts.forEach(
+        (step, count) ->
+            text.append(
+                String.format(
+                    Locale.ROOT, "  %s%s%n", step, count == 1 ? "" : ", " + count + " times")));
     return text.toString();
   }
 }

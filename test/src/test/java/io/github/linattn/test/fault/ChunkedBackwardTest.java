@@ -412,6 +412,7 @@ final class ChunkedBackwardTest extends OnFakeKernels {
                 "forward_wgmma_d128",
                 "recurrence_simt");
         assertThat(plan.forward().steps()).hasSize(6);
+        assertThat(plan.describe().lines().filter(line -> line.endsWith(", 3 times"))).hasSize(4);
         List<MemorySegment> forwards =
             IntStream.of(0, 2, 4).mapToObj(launch -> hopperForward(launch)).toList();
         assertThat(forwards)
