@@ -55,12 +55,6 @@ final class BackwardFixture implements AutoCloseable {
     return tensor;
   }
 
-  /** Closes it with this. */
-  <T extends AutoCloseable> T closing(T other) {
-    made.add(other);
-    return other;
-  }
-
   StateGradient stateGradient(int sequences) {
     StateGradient gradient = gpu.newStateGradient(input.shape(), sequences);
     made.add(gradient);

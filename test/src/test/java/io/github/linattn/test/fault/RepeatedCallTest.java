@@ -103,26 +103,6 @@ final class RepeatedCallTest extends OnFakeKernels {
     return () -> attention.backwardInto(packed, f.o, f.g, f.dO, last, into);
   }
 
-  /** A forward that keeps a chain, and its backward. */
-  private static Runnable chain(BackwardFixture f, AttentionInput input) {
-    System.setProperty("linattn.gradient.plan", "one_sweep:64");
-    try {
-      LinearAttention attention = linear().keepState(true).on(f.gpu);
-      Forward y = f.closing(attention.forward(input));
-      Runnable step =
-          () -> {
-            attention.forwardInto(y);
-            attention.backwardInto(y, f.dO, null, f.gradients);
-          };
-      long launches = cudart.launches();
-      step.run();
-      assertThat(cudart.launches() - launches).as("of two segments").isEqualTo(8);
-      return step;
-    } finally {
-      System.clearProperty("linattn.gradient.plan");
-    }
-  }
-
   /** Two calls in turn. */
   private static Runnable backwardsOfTwoOperators(BackwardFixture f) {
     Runnable plain = backward(f, linear());
@@ -148,8 +128,6 @@ final class RepeatedCallTest extends OnFakeKernels {
         call("one sweep", MANY, f -> oneSweep(f, f.input)),
         call("one sweep from a state", MANY, f -> oneSweep(f, f.input.from(f.state(1)))),
         call("one sweep of packed sequences", PACKED, RepeatedCallTest::oneSweepOfPacked),
-        call("a chain", SHORT, f -> chain(f, f.input)),
-        call("a chain from a state", SHORT, f -> chain(f, f.input.from(f.state(1)))),
         call("packed, with states", SHORT, RepeatedCallTest::backwardOfPackedStates),
         call("in turn", SHORT, RepeatedCallTest::backwardsOfTwoOperators));
   }
