@@ -33,9 +33,9 @@ enum BenchPreset {
   private static final List<Precision> ALL =
       List.of(
           BF16,
-          new Precision(DType.F16, Mode.DEFAULT),
-          new Precision(DType.F32, Mode.TF32),
-          new Precision(DType.F32, Mode.DEFAULT),
+          Precision.F16,
+          Precision.TF32,
+          Precision.F32,
           new Precision(DType.F32, Mode.ACCURATE));
 
   /**
