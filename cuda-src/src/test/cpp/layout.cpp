@@ -154,6 +154,8 @@ int main() {
   MEMBER(GradientRowsArguments, batches);
   MEMBER(GradientRowsArguments, key_dim);
   MEMBER(GradientRowsArguments, value_dim);
+  MEMBER(GradientRowsArguments, scales_are_kept);
+  MEMBER(GradientRowsArguments, reserved);
   SIZE(NormalizeRowsGradientArguments);
   MEMBER(NormalizeRowsGradientArguments, row);
   MEMBER(NormalizeRowsGradientArguments, gradient);

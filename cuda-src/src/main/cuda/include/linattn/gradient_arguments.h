@@ -82,6 +82,8 @@ struct GradientArguments {
 //    164      4  batches
 //    168      4  key_dim      Dk
 //    172      4  value_dim    Dv
+//    176      4  scales_are_kept  1: a forward has written the scales, 0 where it could not tell
+//    180      4  reserved     0
 struct GradientRowsArguments {
   TensorView query;
   TensorView key;
@@ -96,6 +98,8 @@ struct GradientRowsArguments {
   int32_t batches;
   int32_t key_dim;
   int32_t value_dim;
+  int32_t scales_are_kept;
+  int32_t reserved;
 };
 
 // dx = (dy - y (y . dy)) s with y = s x: the gradient of a row from that of the row over its length, in

@@ -256,6 +256,15 @@ __device__ __forceinline__ void row_scales(const TensorView& view, float* scales
   });
 }
 
+// Whether a forward could not tell the scale of any row of a block.
+template <class Plan>
+__device__ __forceinline__ bool misses_scales(const float* scales, int64_t num_rows, int64_t block) {
+  static_assert(Plan::kRows <= Plan::kThreads, "a row is looked at by a thread");
+  const int64_t row = block * Plan::kRows + threadIdx.x;
+  const bool is_missing = threadIdx.x < Plan::kRows && row < num_rows && scales[row] == 0.0f;
+  return __syncthreads_or(is_missing) != 0;
+}
+
 // The blocks of d, where it is wanted, then those of the rows of q and of k, where their scales are.
 template <class Plan>
 __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args) {
@@ -273,9 +282,14 @@ __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args)
     block -= query_blocks;
   }
   const bool is_query = block < query_blocks;
-  row_scales<Plan>(is_query ? args.query : args.key, is_query ? args.query_scale : args.key_scale, args.batches,
-                   is_query ? args.heads : kv_heads, args.tokens, args.key_dim,
-                   is_query ? block : block - query_blocks);
+  block -= is_query ? 0 : query_blocks;
+  float* const scales = is_query ? args.query_scale : args.key_scale;
+  const int heads = is_query ? args.heads : kv_heads;
+  if (args.scales_are_kept != 0 &&
+      !misses_scales<Plan>(scales, static_cast<int64_t>(args.batches) * heads * args.tokens, block)) {
+    return;
+  }
+  row_scales<Plan>(is_query ? args.query : args.key, scales, args.batches, heads, args.tokens, args.key_dim, block);
 }
 
 // dx = (dy - y (y . dy)) s with y = s x, in place. Rows are of at most 1024 bytes.

@@ -13,12 +13,23 @@
 namespace linattn {
 namespace hopper {
 
+// A forward.
+//
+// offset  bytes  member
+//      0    128  query
+//    128    128  key
+//    256    128  value
+//    384    128  out
+//    512    312  chunked
+//    824      8  row_scales  1 / |q| [batch, heads, tokens] and behind it 1 / |k| [batch, kv heads, tokens], 0 of a row
+//                            that a backward has to measure with care; or null: not wanted
 struct HopperArguments {
   TensorMap query;
   TensorMap key;
   TensorMap value;
   TensorMap out;
   ChunkedArguments chunked;
+  float* row_scales;
 };
 
 // One gradient: x, y, z and out of its table.

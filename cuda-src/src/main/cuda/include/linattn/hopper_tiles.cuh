@@ -257,12 +257,15 @@ struct Normalizer {
   int first_row;
   int lane;
 
-  // 1 for a row of zeros. NaN where squares leave the range of fp32, or elements have lost digits below
-  // the range of fp16: the outputs then show it.
-  __device__ __forceinline__ static float usable(float squares) {
+  // Not where squares leave the range of fp32, or elements have lost digits below the range of fp16.
+  __device__ __forceinline__ static bool in_range(float squares) {
     constexpr float kLeast = Plan::kConverted && Plan::kScaled ? 0x1p-16f : 0x1p-80f;
-    const bool in_range = squares >= kLeast && squares <= 0x1p120f;
-    return squares == 0.0f ? 1.0f : in_range ? squares : __int_as_float(0x7fffffff);
+    return squares >= kLeast && squares <= 0x1p120f;
+  }
+
+  // 1 for a row of zeros, NaN for one out of range: the outputs then show it.
+  __device__ __forceinline__ static float usable(float squares) {
+    return squares == 0.0f ? 1.0f : in_range(squares) ? squares : __int_as_float(0x7fffffff);
   }
 
   // Squared lengths: the diagonal of the products of the rows with themselves. Lane 4g + g/2 returns those
@@ -293,7 +296,7 @@ struct Normalizer {
     const bool odd = ((lane >> 2) & 1) != 0;
     const float first = odd ? first_frag[0][1] + first_frag[1][1] : first_frag[0][0] + first_frag[1][0];
     const float second = odd ? second_frag[0][3] + second_frag[1][3] : second_frag[0][2] + second_frag[1][2];
-    return make_float2(usable(first), usable(second));
+    return make_float2(first, second);
   }
 
   // Multiplies 8 elements of a row of K.
@@ -320,20 +323,52 @@ struct Normalizer {
     }
   }
 
-  // Keeps |q| of the rows and divides those of K by |k|; rows of K past the end become zero.
-  __device__ __forceinline__ void run(int stage_idx, int num_rows) const {
+  // For a backward: 1 / length of this group's rows, whose operands are `scale` times the rows.
+  __device__ __forceinline__ void keep(float* head_gmem, int chunk, float2 squares, float scale) const {
+    const int row = first_row + (lane >> 2);
+    float* const scales_gmem = head_gmem + block.work.start + block.first_token(chunk) + row;
+    const int num_rows = block.rows(chunk);
+    if (row < num_rows) {
+      scales_gmem[0] = in_range(squares.x) ? scale * rsqrtf(squares.x) : 0.0f;
+    }
+    if (row + 8 < num_rows) {
+      scales_gmem[8] = in_range(squares.y) ? scale * rsqrtf(squares.y) : 0.0f;
+    }
+  }
+
+  // Of rows of q, and of the k that its group shares: the first block of each tells a backward.
+  __device__ __forceinline__ void keep_lengths(int chunk, float2 query, float2 key) const {
+    const ItemWork& work = block.work;
+    const ChunkedArguments& args = block.chunked();
+    float* const scales_gmem = block.args.row_scales;
+    if (scales_gmem == nullptr || work.tile != 0) {
+      return;
+    }
+    const int64_t query_head = static_cast<int64_t>(work.batch) * args.heads + work.head;
+    keep(scales_gmem + query_head * args.tokens, chunk, query, block.scale(kQueryScale));
+    if (work.head == work.kv_head * args.group) {
+      const int64_t query_heads = static_cast<int64_t>(args.batches) * args.heads;
+      const int64_t key_head = static_cast<int64_t>(work.batch) * (args.heads / args.group) + work.kv_head;
+      keep(scales_gmem + (query_heads + key_head) * args.tokens, chunk, key, block.scale(kKeyScale));
+    }
+  }
+
+  // Keeps |q| of the rows of a chunk and divides those of K by |k|; rows of K past the end become zero.
+  __device__ __forceinline__ void run(int stage_idx, int chunk) const {
     const int group = lane >> 2;
     const int diagonal_lane = (lane & 28) + ((lane >> 3) & 3);  // of this lane's group
+    const int num_rows = block.rows(chunk);
     const float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
     if constexpr (!Plan::kSums) {
       const float2 query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
       if (lane == diagonal_lane) {
-        store_float(block.lengths(stage_idx) + (first_row + group) * 4, sqrtf(query.x));
-        store_float(block.lengths(stage_idx) + (first_row + group + 8) * 4, sqrtf(query.y));
+        store_float(block.lengths(stage_idx) + (first_row + group) * 4, sqrtf(usable(query.x)));
+        store_float(block.lengths(stage_idx) + (first_row + group + 8) * 4, sqrtf(usable(query.y)));
+        keep_lengths(chunk, query, key);
       }
     }
-    const float first_factor = __shfl_sync(kAllLanes, rsqrtf(key.x), diagonal_lane);
-    const float second_factor = __shfl_sync(kAllLanes, rsqrtf(key.y), diagonal_lane);
+    const float first_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.x)), diagonal_lane);
+    const float second_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.y)), diagonal_lane);
     __syncwarp();  // all lanes have read what some change now
     // The four lanes of a group now have the factors of rows g and g + 8, and share their units.
     const int first = first_row + group;
@@ -372,7 +407,7 @@ __device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_
     if constexpr (Plan::kApart) {
       barrier_wait(block.query_full(at.index()), at.parity());
     }
-    normalizer.run(at.index(), block.rows(chunk));
+    normalizer.run(at.index(), chunk);
     publish_to_async_proxy();
     barrier_arrive(block.barrier(Plan::kReady, at.index()));
     at.advance();
@@ -726,7 +761,7 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
       }
       if (slot == kLastKey && Plan::kNormalize) {
         __syncwarp();
-        normalizer.run(at.index(), block.rows(chunk));
+        normalizer.run(at.index(), chunk);
       }
       const bool ends_queries = Plan::kApart && is_query && box == Plan::kBoxes - 1;
       if (ends_queries || slot == kLastKey || is_value) {

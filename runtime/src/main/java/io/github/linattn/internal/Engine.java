@@ -59,9 +59,9 @@ public interface Engine extends AutoCloseable {
   void forward(ForwardCall call);
 
   /**
-   * The segments the states before which this forward would write, if it had memory for them, for a
-   * backward to start from; empty where there are none. They take at most a tenth of the memory of
-   * q, k and v.
+   * What this forward would write on its way, if it had memory for it, so that a backward need not
+   * compute it again; empty where there is nothing. It takes at most a tenth of the memory of q, k
+   * and v.
    */
   default Optional<Checkpoints.Form> checkpoints(ForwardCall call) {
     return Optional.empty();

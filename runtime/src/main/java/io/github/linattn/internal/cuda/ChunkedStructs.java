@@ -108,7 +108,7 @@ public final class ChunkedStructs {
               TENSOR_MAP.withName("value"),
               TENSOR_MAP.withName("out"),
               CHUNKED.withName("chunked"),
-              MemoryLayout.paddingLayout(8))
+              JAVA_LONG.withName("row_scales"))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
   /** By the very layouts: comparing them member by member would be slow as well. */

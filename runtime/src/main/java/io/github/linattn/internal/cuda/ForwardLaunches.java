@@ -102,7 +102,7 @@ final class ForwardLaunches {
     copies.clear();
     counts = tokensBefore;
     Checkpoints kept = forward.checkpoints();
-    long states = kept == null ? workspace : kept.memory().segment().address();
+    long states = kept != null && kept.hasStates() ? kept.memory().segment().address() : workspace;
     long marks = workspace + plan.stateBytes();
     long copy = marks + ChunkedCall.alignedBytes(plan.markBytes());
     AttentionShape shape = forward.input().shape();
@@ -277,6 +277,8 @@ final class ForwardLaunches {
     setMap(struct, "key", input.k(), element);
     setMap(struct, "value", input.v(), element);
     setMap(struct, "out", forward.output(), element);
+    Checkpoints kept = forward.checkpoints();
+    struct.set("row_scales", kept == null ? 0 : kept.lengthsAddress(input.shape()));
   }
 
   private void setMap(Arguments struct, String member, Tensor tensor, ElementType element) {

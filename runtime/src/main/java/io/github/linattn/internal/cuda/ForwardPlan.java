@@ -1,7 +1,11 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.Operation;
+import io.github.linattn.kernelgen.Technique;
 import java.util.List;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -123,16 +127,32 @@ record ForwardPlan(
   }
 
   /**
-   * Tokens of the segments before which a state is worth keeping for a backward; 0 where there are
-   * none, or where they would take more than a tenth of q, k and v.
+   * What it keeps for a backward on its way, if that takes no more than a tenth of q, k and v:
+   * lengths of rows, and states before its segments.
    */
-  int segmentToKeep(Question question) {
-    boolean hasAll = kind == Kind.SEGMENTED && cut.isRegular() && slots() == cut.items();
-    if (!question.finalState() || question.inPlace() || !hasAll) {
-      return 0;
+  Optional<Checkpoints.Form> toKeep(Question question) {
+    if (!question.keepsForBackward()) {
+      return Optional.empty();
     }
     double rows = question.keyValueBytes() + question.queryRowBytes();
-    return LEAST_ROWS_FOR_STATES * stateBytes <= rows ? cut.itemTokens() : 0;
+    long lengthBytes = measuresRows(question) ? question.lengthBytes() : 0;
+    boolean keepsLengths = lengthBytes > 0 && LEAST_ROWS_FOR_STATES * lengthBytes <= rows;
+    boolean hasAll = kind == Kind.SEGMENTED && cut.isRegular() && slots() == cut.items();
+    boolean keepsStates =
+        hasAll && LEAST_ROWS_FOR_STATES * (stateBytes + (keepsLengths ? lengthBytes : 0)) <= rows;
+    Checkpoints.Form states = Checkpoints.Form.ofSegments(keepsStates ? cut.itemTokens() : 0);
+    Checkpoints.Form all = keepsLengths ? states.withLengths() : states;
+    return keepsLengths || keepsStates ? Optional.of(all) : Optional.empty();
+  }
+
+  /** Whether its kernels find the lengths of all rows of q and k. */
+  private boolean measuresRows(Question question) {
+    return question.normalize()
+        && steps.stream()
+            .anyMatch(
+                step ->
+                    step.kernel().operation() == Operation.NORMALIZED_FORWARD
+                        && step.kernel().technique() == Technique.WGMMA);
   }
 
   long workspaceBytes() {

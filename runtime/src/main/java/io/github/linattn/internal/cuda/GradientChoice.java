@@ -32,7 +32,7 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
 
   /** What a chain needs of the forward. */
   Checkpoints.Form form() {
-    return new Checkpoints.Form(segment, true);
+    return Checkpoints.Form.ofChain(segment);
   }
 
   /** Reads what the property holds. */

@@ -39,6 +39,7 @@ final class GradientFill {
   private final StateArrays totals;
   private final long workspace;
   private final long delta;
+  private final boolean lengthsAreKept;
   private final long queryScale;
   private final long keyScale;
   private final long partials;
@@ -101,8 +102,18 @@ final class GradientFill {
     this.items = StateArrays.at(workspace, shape, plan.cut().items());
     this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
     this.delta = workspace + memory.deltaAt();
-    this.queryScale = operator.normalize() ? workspace + memory.queryScaleAt() : 0;
-    this.keyScale = operator.normalize() ? workspace + memory.keyScaleAt() : 0;
+    long kept = call.checkpoints() == null ? 0 : call.checkpoints().lengthsAddress(shape);
+    this.lengthsAreKept = kept != 0;
+    if (!operator.normalize()) {
+      this.queryScale = 0;
+      this.keyScale = 0;
+    } else if (lengthsAreKept) {
+      this.queryScale = kept;
+      this.keyScale = kept + shape.normalizer().elements() * Float.BYTES;
+    } else {
+      this.queryScale = workspace + memory.queryScaleAt();
+      this.keyScale = workspace + memory.keyScaleAt();
+    }
     this.partials = workspace + memory.partialsAt();
     this.aPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.a());
     this.bPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.b());
@@ -159,6 +170,7 @@ final class GradientFill {
         .set("delta", plan.step(Role.QUERY).kernel().formsDelta() ? 0 : delta)
         .set("query_scale", queryScale)
         .set("key_scale", keyScale)
+        .set("scales_are_kept", lengthsAreKept ? 1 : 0)
         .set("tokens", shape.tokens())
         .set("heads", shape.heads())
         .set("group", shape.headsPerKeyValueHead())

@@ -250,7 +250,7 @@ final class GradientPlanner {
     }
     int least = Math.ceilDiv(tokens, Math.ceilDiv(tokens, most));
     int segment = Math.ceilDiv(least, Planner.CHUNK) * Planner.CHUNK;
-    var form = new Checkpoints.Form(segment, true);
+    Checkpoints.Form form = Checkpoints.Form.ofChain(segment);
     return plan(question.keeping(form)).filter(plan -> plan.kind() == Kind.CHAIN).map(plan -> form);
   }
 
@@ -467,7 +467,7 @@ final class GradientPlanner {
     int tokens = question.shape().tokens();
     long queryRows = question.heads() * tokens * Float.BYTES;
     long keyRows = question.keyValueHeads() * tokens * Float.BYTES;
-    boolean scales = question.normalize();
+    boolean scales = !question.lengthsAreKept();
     return new Memory(
         states,
         totals,
@@ -506,7 +506,10 @@ final class GradientPlanner {
     long tokens = question.shape().tokens();
     long queries = question.heads() * tokens;
     long keys = question.keyValueHeads() * tokens;
-    int queryParts = (query.formsDelta() ? 0 : 1) + (question.normalize() ? 1 : 0);
+    int ofDelta = query.formsDelta() ? 0 : 1;
+    int queryParts = ofDelta + (question.normalize() ? 1 : 0);
+    int read =
+        question.lengthsAreKept() ? ofDelta : queryParts; // pairs of tensors: o and dO, q and k
     steps.add(
         Role.ROWS,
         rowKernel(question, Operation.GRADIENT_ROWS)
@@ -517,7 +520,7 @@ final class GradientPlanner {
                   long rows = queryParts * wholeQueries + (question.normalize() ? keys : 0);
                   return model.step(kernel, question, rows);
                 }),
-        step -> 2 * question.queryBytes() / Rates.BYTES_PER_MICRO);
+        step -> read * question.queryBytes() / Rates.BYTES_PER_MICRO);
   }
 
   private void addSums(Collected steps, Question question, Cut cut, int summed) {

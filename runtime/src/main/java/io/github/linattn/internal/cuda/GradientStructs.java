@@ -49,7 +49,9 @@ public final class GradientStructs {
           JAVA_INT.withName("group"),
           JAVA_INT.withName("batches"),
           JAVA_INT.withName("key_dim"),
-          JAVA_INT.withName("value_dim"));
+          JAVA_INT.withName("value_dim"),
+          JAVA_INT.withName("scales_are_kept"),
+          JAVA_INT.withName("reserved"));
 
   /** {@code linattn::NormalizeRowsGradientArguments}. */
   public static final StructLayout NORMALIZE_ROWS_GRADIENT =

@@ -82,16 +82,12 @@ final class Plans {
    */
   Optional<Checkpoints.Form> checkpoints(Question question, boolean sumsSlope) {
     Optional<ForwardPlan> plan = forward(question);
-    int segment = plan.map(chosen -> chosen.segmentToKeep(question)).orElse(0);
-    if (segment > 0) {
-      return Optional.of(new Checkpoints.Form(segment, false));
-    }
-    boolean suits =
-        question.finalState()
-            && !question.inPlace()
+    Optional<Checkpoints.Form> kept = plan.flatMap(chosen -> chosen.toKeep(question));
+    boolean mayChain =
+        question.keepsForBackward()
             && question.packing() == null
             && plan.filter(chosen -> chosen.kind() == ForwardPlan.Kind.FORWARD).isPresent();
-    return suits ? chain(question.ofBackward(sumsSlope, true, null)) : Optional.empty();
+    return kept.isEmpty() && mayChain ? chain(question.ofBackward(sumsSlope, true, null)) : kept;
   }
 
   private Optional<Checkpoints.Form> chain(Question backward) {

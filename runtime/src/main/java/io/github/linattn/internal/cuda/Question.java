@@ -17,8 +17,8 @@ import org.jspecify.annotations.Nullable;
  * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
  * @param sumsSlope of a backward: whether db does not follow from da
  * @param lastState of a backward: whether the state after the last token is at hand
- * @param kept of a backward: the segments before which states are at hand, or null; of a forward
- *     those that it writes if they are a chain
+ * @param kept of a backward: what its forward has kept for it, or null; of a forward what it keeps
+ *     if that is a chain
  */
 record Question(
     AttentionShape shape,
@@ -134,6 +134,16 @@ record Question(
         null);
   }
 
+  /** Of a forward: whether it may keep things that go with the state after the last token. */
+  boolean keepsForBackward() {
+    return finalState && !inPlace;
+  }
+
+  /** Whether a forward has kept the lengths of rows, or they are not wanted. */
+  boolean lengthsAreKept() {
+    return !normalize || (kept != null && kept.lengths());
+  }
+
   ElementType element() {
     return switch (dtype) {
       case F32 -> ElementType.F32;
@@ -175,6 +185,11 @@ record Question(
   long stateBytes() {
     long elements = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
     return elements * Float.BYTES;
+  }
+
+  /** Bytes of one number for each row of q and k. */
+  long lengthBytes() {
+    return (heads() + keyValueHeads()) * shape.tokens() * Float.BYTES;
   }
 
   /** Bytes of k and v. */

@@ -227,7 +227,7 @@ class GradientPlannerTest {
   }
 
   private static Checkpoints.Form chained(int segment) {
-    return new Checkpoints.Form(segment, true);
+    return Checkpoints.Form.ofChain(segment);
   }
 
   private static Question of(AttentionShape shape, DType dtype) {
@@ -328,6 +328,19 @@ class GradientPlannerTest {
   }
 
   @Test
+  void lengthsThatAForwardKeptTakeNoWorkspace() {
+    Question question = causal(AttentionShape.of(4, 16, 1000, 128), true);
+    GradientPlan measuring = planner(true).plan(question).orElseThrow();
+    Checkpoints.Form lengths = Checkpoints.Form.ofSegments(0).withLengths();
+    GradientPlan kept = planner(true).plan(question.ofBackward(false, true, lengths)).orElseThrow();
+    assertThat(roles(kept)).as("rows are looked at").isEqualTo(roles(measuring));
+    assertThat(kept.memory().queryScale()).isZero();
+    assertThat(kept.workspaceBytes())
+        .isEqualTo(measuring.workspaceBytes() - 2 * aligned(64_000 * 4));
+    assertThat(kept.micros()).isLessThan(measuring.micros());
+  }
+
+  @Test
   void theWidthOfWhatIsMultipliedChoosesTheKernel() {
     AttentionShape shape = new AttentionShape(4, 16, 16, 1000, 128, 64);
     GradientPlan plan = planner(true).plan(causal(shape, false)).orElseThrow();
@@ -375,7 +388,7 @@ class GradientPlannerTest {
   @Test
   void segmentsStartFromTheStatesThatAForwardKept() {
     Question summed = causal(AttentionShape.of(1, 8, 131_072, 128), false);
-    Question kept = summed.ofBackward(false, true, new Checkpoints.Form(2048, false));
+    Question kept = summed.ofBackward(false, true, Checkpoints.Form.ofSegments(2048));
     GradientPlan plan = planner(true).plan(kept).orElseThrow();
     assertThat(roles(plan))
         .containsExactly(
@@ -405,7 +418,7 @@ class GradientPlannerTest {
                 Mode.DEFAULT,
                 true,
                 false)
-            .ofBackward(false, true, new Checkpoints.Form(16_384, false));
+            .ofBackward(false, true, Checkpoints.Form.ofSegments(16_384));
     assertThat(16 * planner(true).plan(grouped).orElseThrow().cut().longest())
         .as("no longer than accumulators bear")
         .isLessThanOrEqualTo(327_680);

@@ -7,6 +7,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.Sequences;
+import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
@@ -116,21 +117,38 @@ class PlannerTest {
     Question plain = causal(shape, DType.BF16, Mode.DEFAULT);
     Question keeping = plain.keeping(true);
     ForwardPlan plan = plan(keeping);
-    assertThat(plan.segmentToKeep(keeping)).isEqualTo(plan.cut().itemTokens());
+    assertThat(plan.toKeep(keeping)).contains(Checkpoints.Form.ofSegments(plan.cut().itemTokens()));
     assertThat(10 * plan.stateBytes()).isLessThanOrEqualTo(3L * 4 * 65_536 * KEY_DIM * 2);
-    assertThat(plan(plain).segmentToKeep(plain)).as("nobody asks for them").isZero();
+    assertThat(plan(plain).toKeep(plain)).as("nobody asks for them").isEmpty();
     Question many = causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
-    assertThat(plan(many.keeping(true)).segmentToKeep(many.keeping(true))).as("one pass").isZero();
+    assertThat(plan(many.keeping(true)).toKeep(many.keeping(true))).as("one pass").isEmpty();
     Question few = causal(AttentionShape.of(1, 1, 8192, KEY_DIM), DType.BF16, Mode.DEFAULT);
     ForwardPlan fine = plan(few.keeping(true));
     assertThat(fine.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(fine.cut().itemTokens()).as("a state takes 860 tokens").isLessThan(860);
-    assertThat(fine.segmentToKeep(few.keeping(true))).isZero();
+    assertThat(fine.toKeep(few.keeping(true))).isEmpty();
     Question packed = packed(2, 70_000, 10, 0, 140_000);
     assertThat(plan(packed).kind()).isEqualTo(Kind.SEGMENTED);
-    assertThat(plan(packed).segmentToKeep(packed)).isZero();
+    assertThat(plan(packed).toKeep(packed)).isEmpty();
     Question inPlace = withState(shape, true);
-    assertThat(plan(inPlace).segmentToKeep(inPlace)).isZero();
+    assertThat(plan(inPlace).toKeep(inPlace)).isEmpty();
+  }
+
+  @Test
+  void lengthsOfRowsAreKeptWhereTheForwardFindsThem() {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, KEY_DIM);
+    Question keeping = normalized(shape).keeping(true);
+    Checkpoints.Form lengths = Checkpoints.Form.ofSegments(0).withLengths();
+    assertThat(plan(keeping).toKeep(keeping)).contains(lengths);
+    assertThat(lengths.elements(shape)).isEqualTo(2L * 4 * 16 * 10_000);
+    Question few = normalized(AttentionShape.of(1, 4, 65_536, KEY_DIM)).keeping(true);
+    assertThat(plan(few).toKeep(few))
+        .contains(Checkpoints.Form.ofSegments(plan(few).cut().itemTokens()).withLengths());
+    assertThat(planner(false).plan(keeping).orElseThrow().toKeep(keeping)).as("by mma").isEmpty();
+  }
+
+  private static Question normalized(AttentionShape shape) {
+    return Question.of(shape, DType.BF16, Mode.DEFAULT, true, true);
   }
 
   @Test

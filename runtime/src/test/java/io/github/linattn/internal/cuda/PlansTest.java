@@ -76,7 +76,7 @@ class PlansTest {
     Plans plans = plans(new Choice("mma", 4, 1));
     Question question = question(AttentionShape.of(4, 16, 100_000, 128), true, null).keeping(true);
     Checkpoints.Form form = plans.checkpoints(question, false).orElseThrow();
-    assertThat(form).isEqualTo(new Checkpoints.Form(14_336, true));
+    assertThat(form).isEqualTo(Checkpoints.Form.ofChain(14_336));
     ForwardPlan forward = plans.forward(question.keeping(form)).orElseThrow();
     assertThat(forward.kind()).isEqualTo(ForwardPlan.Kind.CHAIN);
     assertThat(forward.parts())
