@@ -759,9 +759,11 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
         slot_at.advance();
       }
-      if (slot == kLastKey && Plan::kNormalize) {
-        __syncwarp();
-        normalizer.run(at.index(), chunk);
+      if constexpr (Plan::kNormalize) {
+        if (slot == kLastKey) {
+          __syncwarp();
+          normalizer.run(at.index(), chunk);
+        }
       }
       const bool ends_queries = Plan::kApart && is_query && box == Plan::kBoxes - 1;
       if (ends_queries || slot == kLastKey || is_value) {

@@ -18,8 +18,8 @@ import java.util.Random;
 
 /**
  * A program for the sanitizers: forwards and backwards in segments, from a state and with the
- * gradients of states, and in chains, of few tokens, which no planner would cut. Others look at
- * results; here they must be finite.
+ * gradients of states, and in chains, of few tokens, which no planner would cut; and backwards from
+ * lengths that a forward kept. Others look at results; here they must be finite.
  */
 public final class SegmentedRuns {
   private static final int TOKENS = 300;
@@ -32,6 +32,7 @@ public final class SegmentedRuns {
           new Problem(DType.BF16, Mode.DEFAULT, 256, false),
           new Problem(DType.F16, Mode.DEFAULT, 64, false),
           new Problem(DType.F16, Mode.DEFAULT, 192, true),
+          new Problem(DType.BF16, Mode.DEFAULT, 64, true),
           new Problem(DType.F32, Mode.TF32, 128, false),
           new Problem(DType.F32, Mode.DEFAULT, 128, true),
           new Problem(DType.F32, Mode.ACCURATE, 64, false));
@@ -58,14 +59,28 @@ public final class SegmentedRuns {
       for (DType dtype : List.of(DType.BF16, DType.F16)) {
         for (int tokens : new int[] {257, 300}) { // the last segment is a step of decoding, or not
           chains++;
-          if (!isChainRight(gpu, dtype, tokens)) {
+          if (!isRightFromKept(gpu, new Problem(dtype, Mode.DEFAULT, 128, false), tokens)) {
             System.out.println("not finite: a chain of " + dtype + ", " + tokens + " tokens");
             failed++;
           }
         }
       }
     }
-    System.out.println(PROBLEMS.size() + chains - failed + " passed, " + failed + " failed");
+    System.clearProperty("linattn.gradient.plan");
+    int lengths = 0;
+    try (Backend gpu = Backend.cuda(0)) {
+      for (Problem problem : PROBLEMS) {
+        if (problem.normalize) {
+          lengths++;
+          if (!isRightFromKept(gpu, problem, TOKENS)) {
+            System.out.println("not finite: from lengths, " + problem);
+            failed++;
+          }
+        }
+      }
+    }
+    int runs = PROBLEMS.size() + chains + lengths;
+    System.out.println(runs - failed + " passed, " + failed + " failed");
     System.exit(failed == 0 ? 0 : 1);
   }
 
@@ -103,11 +118,17 @@ public final class SegmentedRuns {
     }
   }
 
-  /** Gradients of tensors that the forward has allocated with the states that it keeps. */
-  private static boolean isChainRight(Backend gpu, DType dtype, int tokens) {
-    AttentionShape shape = AttentionShape.of(1, 2, tokens, 128);
+  /** Gradients of tensors that the forward has allocated with what it keeps. */
+  private static boolean isRightFromKept(Backend gpu, Problem problem, int tokens) {
+    AttentionShape shape = AttentionShape.of(1, 2, tokens, problem.dim);
+    DType dtype = problem.dtype;
     var random = new Random(tokens);
-    LinearAttention attention = LinearAttention.builder().keepState(true).on(gpu);
+    LinearAttention attention =
+        LinearAttention.builder()
+            .mode(problem.mode)
+            .normalizeQueriesAndKeys(problem.normalize)
+            .keepState(true)
+            .on(gpu);
     try (Tensor q = filled(gpu, dtype, shape.q(), random);
         Tensor k = filled(gpu, dtype, shape.k(), random);
         Tensor v = filled(gpu, dtype, shape.v(), random);

@@ -750,6 +750,51 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   }
 
   @Test
+  void lengthsThatAForwardKeptAreTaken() {
+    AttentionShape shape = new AttentionShape(2, 4, 2, 100, D, D);
+    LinearAttention.Builder operator = linear().normalizeQueriesAndKeys(true);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      LinearAttention attention = operator.keepState(true).on(f.gpu);
+      Plan plan = attention.plan(shape, DType.BF16);
+      Plan without = operator.keepState(false).on(f.gpu).plan(shape, DType.BF16);
+      long states = 4L * 2 * 2 * (D * D + 2 * D);
+      long lengths = 4L * 2 * (4 + 2) * 100;
+      assertThat(plan.forward().resultBytes())
+          .isEqualTo(without.forward().resultBytes() + states + lengths);
+      assertThat(plan.backward().workspaceBytes())
+          .isLessThan(without.backward().workspaceBytes() - lengths);
+      try (Forward y = attention.forward(f.input)) {
+        assertThat(kernels(0, 1)).containsExactly("normalized_forward_wgmma_d128");
+        MemorySegment forward = arguments(0, ChunkedStructs.HOPPER);
+        long ofQueries = number(forward, ChunkedStructs.HOPPER, "row_scales");
+        assertThat(ofQueries).isNotZero();
+        int at = Math.toIntExact(cudart.launches());
+        attention.backwardInto(y, f.dO, f.gradients);
+        assertThat(cudart.launches() - at).isEqualTo(plan.backward().steps().size());
+        MemorySegment rows = arguments(at, ROWS);
+        assertThat(count(rows, ROWS, "scales_are_kept")).isEqualTo(1);
+        long ofKeys = ofQueries + 4L * 2 * 4 * 100;
+        assertThat(number(rows, ROWS, "query_scale")).isEqualTo(ofQueries);
+        assertThat(number(rows, ROWS, "key_scale")).isEqualTo(ofKeys);
+        assertThat(number(hopperTask(at + 1, 0), GRADIENT, "query_scale")).isEqualTo(ofQueries);
+        assertThat(number(hopperTask(at + 2, 1), GRADIENT, "key_scale")).isEqualTo(ofKeys);
+        assertThat(number(arguments(at + 5, NORMALIZED), NORMALIZED, "scale")).isEqualTo(ofKeys);
+      }
+      int at = Math.toIntExact(cudart.launches());
+      attention.forwardInto(f.input, f.o, f.g, f.state(1));
+      assertThat(number(arguments(at, ChunkedStructs.HOPPER), ChunkedStructs.HOPPER, "row_scales"))
+          .as("nobody has memory for them")
+          .isZero();
+      at = Math.toIntExact(cudart.launches());
+      attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
+      MemorySegment rows = arguments(at, ROWS);
+      assertThat(count(rows, ROWS, "scales_are_kept")).isZero();
+      assertThat(number(rows, ROWS, "key_scale")).isNotZero();
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
   void theSlopeIsSummedWhereItFollowsBadlyFromTheConstant() {
     float[] a = {1, 1};
     for (float smallest : new float[] {0.0625f, 0.0624f, 0}) {

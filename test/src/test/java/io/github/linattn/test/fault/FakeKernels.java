@@ -43,6 +43,7 @@ final class FakeKernels {
       }
       entries.add(entry(Operation.FORWARD, Technique.MMA, element, exact));
       entries.add(entry(Operation.STATE_SUMS, Technique.MMA, element, exact));
+      entries.add(entry(Operation.NORMALIZED_FORWARD, Technique.WGMMA, HEAD_DIM, element, exact));
       entries.add(entry(Operation.STATE_SUMS, Technique.WGMMA, HEAD_DIM, element, exact));
       entries.add(
           entry(Operation.NORMALIZED_STATE_SUMS, Technique.WGMMA, HEAD_DIM, element, exact));
@@ -111,7 +112,13 @@ final class FakeKernels {
       case NORMALIZE_ROWS_GRADIENT -> GradientStructs.NORMALIZE_ROWS_GRADIENT;
       case GRADIENT_RECURRENCE -> GradientStructs.GRADIENT_RECURRENCE;
       case ONE_SWEEP -> GradientStructs.HOPPER_ONE_SWEEP;
-      case FORWARD, STATE_SUMS, NORMALIZED_STATE_SUMS, STATE_OUTPUTS, DECODE, RECURRENCE ->
+      case FORWARD,
+          NORMALIZED_FORWARD,
+          STATE_SUMS,
+          NORMALIZED_STATE_SUMS,
+          STATE_OUTPUTS,
+          DECODE,
+          RECURRENCE ->
           tensorMaps ? ChunkedStructs.HOPPER : ChunkedStructs.CHUNKED;
       default -> tensorMaps ? GradientStructs.HOPPER_GRADIENTS : GradientStructs.GRADIENT;
     };
