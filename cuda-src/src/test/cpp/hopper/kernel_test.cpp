@@ -1,6 +1,7 @@
 // Runs a kernel of sm_90a on the emulator, under several schedules, and compares what it writes with sums over rows in
 // double. Built as problem.h says. Arguments: the error that is allowed, the schedules to try, the first of them. Exit
 // status 0: agrees.
+#include <algorithm>
 #include <cstdio>
 
 #include "reference.h"
@@ -205,6 +206,21 @@ void set_states_out(ChunkedArguments& args, States<float>& states) {
   args.value_sum_out = states.u.data();
 }
 
+// Of rows of q, and behind them of k, as a forward tells them a backward: 0 of a row of zeros.
+void compare_lengths(const Problem& p, const std::vector<float>& got) {
+  const auto first_key = got.begin() + static_cast<std::ptrdiff_t>(p.query_scale.size());
+  const auto compare = [&](const char* what, const std::vector<float>& scales, const std::vector<float>& kept) {
+    Rows expected(scales.begin(), scales.end());
+    std::replace(expected.begin(), expected.end(), -1.0, 0.0);
+    for (size_t row = 0; row < expected.size(); ++row) {
+      expected[row] = p.item_of[row % p.tokens] == kNoItem ? NAN : expected[row];
+    }
+    compare_column(what, p, expected, kept);
+  };
+  compare("1/|q|", p.query_scale, {got.begin(), first_key});
+  compare("1/|k|", p.key_scale, {first_key, got.end()});
+}
+
 template <class Plan>
 void run_forward(Problem& p, unsigned seed, int turns) {
   if constexpr (!Plan::kGradient && !Plan::kSums) {
@@ -220,8 +236,13 @@ void run_forward(Problem& p, unsigned seed, int turns) {
     set_states_out(args.chunked, states);
     args.chunked.marks = marks.marks.data();
     args.chunked.turns = turns;
+    std::vector<float> lengths(p.query_scale.size() + p.key_scale.size(), NAN);
+    args.row_scales = Plan::kNormalize ? lengths.data() : nullptr;
     launch(p.heads * p.items * turns, tiles_of(p.value_dim), seed, args,
            [](const HopperArguments& all) { forward<Plan>(all); });
+    if constexpr (Plan::kNormalize) {
+      compare_lengths(p, lengths);
+    }
     std::swap(g, p.g);
     const ForwardSums expected(p);
     compare_column("g", p, expected.g, g);
