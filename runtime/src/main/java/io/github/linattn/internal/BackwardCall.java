@@ -55,11 +55,6 @@ public record BackwardCall(
 
   /** Of so many tokens from {@code start} on, with views of its tensors and without states. */
   public BackwardCall window(int start, int tokens) {
-    AttentionInput part =
-        AttentionInput.of(
-            input.q().sliced(2, start, tokens),
-            input.k().sliced(2, start, tokens),
-            input.v().sliced(2, start, tokens));
     Gradients written =
         Gradients.over(
             gradients.dq().sliced(2, start, tokens),
@@ -69,7 +64,7 @@ public record BackwardCall(
             gradients.db());
     return new BackwardCall(
         operator,
-        part,
+        ForwardCall.window(input, start, tokens),
         output.sliced(2, start, tokens),
         normalizer.sliced(2, start, tokens),
         outputGradient.sliced(2, start, tokens),

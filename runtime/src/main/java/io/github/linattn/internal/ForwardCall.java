@@ -27,15 +27,18 @@ public record ForwardCall(
   }
 
   /** Of so many tokens from {@code start} on, with views of its tensors and without states. */
+  static AttentionInput window(AttentionInput input, int start, int tokens) {
+    return AttentionInput.of(
+        input.q().sliced(2, start, tokens),
+        input.k().sliced(2, start, tokens),
+        input.v().sliced(2, start, tokens));
+  }
+
+  /** The same of a call. */
   public ForwardCall window(int start, int tokens) {
-    AttentionInput part =
-        AttentionInput.of(
-            input.q().sliced(2, start, tokens),
-            input.k().sliced(2, start, tokens),
-            input.v().sliced(2, start, tokens));
     return new ForwardCall(
         operator,
-        part,
+        window(input, start, tokens),
         output.sliced(2, start, tokens),
         normalizer.sliced(2, start, tokens),
         null,

@@ -4,7 +4,9 @@ import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
+import io.github.linattn.AttentionShape;
 import io.github.linattn.Tensor;
+import io.github.linattn.internal.Operator;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
@@ -46,6 +48,31 @@ record Arguments(StructLayout layout, MemorySegment memory) {
     memory.set(JAVA_LONG, at + 16, tensor.stride(1));
     memory.set(JAVA_LONG, at + 24, tensor.stride(2));
     return this;
+  }
+
+  /** Sets what every kernel of a call is told in its {@link ChunkedStructs#CHUNKED}. */
+  Arguments setProblem(
+      Operator operator, AttentionShape shape, long initialCount, DeviceLists lists) {
+    return setCoefficients(operator, lists)
+        .set("initial_count", initialCount)
+        .set("tokens", shape.tokens())
+        .set("heads", shape.heads())
+        .set("group", shape.headsPerKeyValueHead())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim())
+        .set("normalize", operator.normalize() ? 1 : 0)
+        .set("batches", shape.batch())
+        .set("turns", 1)
+        .set("slot_step", 1);
+  }
+
+  /** Sets a and b of all heads, or pointers to those of each. */
+  Arguments setCoefficients(Operator operator, DeviceLists lists) {
+    boolean uniform = operator.isUniform();
+    return set("a_per_head", uniform ? 0 : lists.floats(operator.a()))
+        .set("b_per_head", uniform ? 0 : lists.floats(operator.b()))
+        .set("a", uniform ? operator.a(0) : 0)
+        .set("b", uniform ? operator.b(0) : 0);
   }
 
   /** Sets the three pointers to a state whose names end so. */

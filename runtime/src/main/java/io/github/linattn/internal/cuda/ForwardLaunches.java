@@ -11,7 +11,6 @@ import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
-import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Technique;
@@ -137,8 +136,6 @@ final class ForwardLaunches {
 
   private void fillCommon(Arguments struct, ForwardCall forward) {
     AttentionInput input = forward.input();
-    AttentionShape shape = input.shape();
-    Operator operator = forward.operator();
     struct
         .clear()
         .set("query", input.q())
@@ -146,21 +143,7 @@ final class ForwardLaunches {
         .set("value", input.v())
         .set("out", forward.output())
         .set("normalizer", forward.normalizer())
-        .set("a", operator.isUniform() ? operator.a(0) : 0)
-        .set("b", operator.isUniform() ? operator.b(0) : 0)
-        .set("tokens", shape.tokens())
-        .set("heads", shape.heads())
-        .set("group", shape.headsPerKeyValueHead())
-        .set("key_dim", shape.keyDim())
-        .set("value_dim", shape.valueDim())
-        .set("normalize", operator.normalize() ? 1 : 0)
-        .set("batches", shape.batch())
-        .set("initial_count", counts[0]);
-    if (!operator.isUniform()) {
-      struct
-          .set("a_per_head", queue.lists().floats(operator.a()))
-          .set("b_per_head", queue.lists().floats(operator.b()));
-    }
+        .setProblem(forward.operator(), input.shape(), counts[0], queue.lists());
   }
 
   private static void setItems(Arguments struct, Cut cut, int slots) {

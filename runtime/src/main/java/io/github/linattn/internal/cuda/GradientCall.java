@@ -30,6 +30,7 @@ final class GradientCall {
   private final CudaQueue queue;
   private final Arena owner;
   private final List<Part> parts = new ArrayList<>();
+  private int partCount;
   private final List<PreparedLaunch> launches = new ArrayList<>();
   private @Nullable BackwardCall call;
   private @Nullable AttentionState initial;
@@ -61,6 +62,7 @@ final class GradientCall {
     initial = null;
     tensors = List.of();
     launches.clear();
+    partCount = 0;
   }
 
   /** Whether it is this very call, with tensors that are still open and lists that still fit. */
@@ -174,6 +176,7 @@ final class GradientCall {
     while (index >= parts.size()) {
       parts.add(new Part(owner));
     }
+    partCount = Math.max(partCount, index + 1);
     Part part = parts.get(index);
     part.start = start;
     long[] before = Arrays.stream(counts).map(count -> count + start).toArray();
@@ -189,7 +192,7 @@ final class GradientCall {
   void run() {
     Cuda cuda = queue.device().enter();
     if (initial != null) {
-      for (int i = 0; i < parts.size(); i++) {
+      for (int i = 0; i < partCount; i++) {
         Part part = parts.get(i);
         part.structs.setInitialCount(initial.count(0) + part.start);
       }

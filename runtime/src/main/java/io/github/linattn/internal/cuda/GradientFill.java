@@ -43,8 +43,6 @@ final class GradientFill {
   private final long queryScale;
   private final long keyScale;
   private final long partials;
-  private final long aPerHead;
-  private final long bPerHead;
 
   /**
    * What is at hand before the first token and after the last, and the gradients there.
@@ -115,8 +113,6 @@ final class GradientFill {
       this.keyScale = workspace + memory.keyScaleAt();
     }
     this.partials = workspace + memory.partialsAt();
-    this.aPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.a());
-    this.bPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.b());
   }
 
   /** Fills in the arguments of a launch. */
@@ -183,7 +179,7 @@ final class GradientFill {
   private void fillStateSums() {
     Arguments sums = structs.of(Role.STATE_SUMS).clear();
     setViews(sums, input.q(), input.k(), input.v(), call.output());
-    setCommon(sums);
+    sums.setProblem(operator, shape, counts[0], queue.lists());
     setSegments(sums);
     sums.set("heads", shape.keyValueHeads())
         .set("group", 1)
@@ -369,7 +365,7 @@ final class GradientFill {
         .set("tasks", task != QUERY_TASK && hasBothTasks() ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
     setViews(chunked, x, y, z, out);
-    setCommon(chunked);
+    chunked.setProblem(operator, shape, counts[0], queue.lists());
     return chunked
         .set("key_dim", Math.toIntExact(x.shape().extent(3)))
         .set("value_dim", Math.toIntExact(z.shape().extent(3)));
@@ -387,24 +383,6 @@ final class GradientFill {
         .set("value", z)
         .set("out", out)
         .set("normalizer", call.normalizer());
-  }
-
-  private void setCommon(Arguments chunked) {
-    chunked
-        .set("a_per_head", aPerHead)
-        .set("b_per_head", bPerHead)
-        .set("a", operator.isUniform() ? operator.a(0) : 0)
-        .set("b", operator.isUniform() ? operator.b(0) : 0)
-        .set("initial_count", counts[0])
-        .set("tokens", shape.tokens())
-        .set("heads", shape.heads())
-        .set("group", shape.headsPerKeyValueHead())
-        .set("key_dim", shape.keyDim())
-        .set("value_dim", shape.valueDim())
-        .set("normalize", operator.normalize() ? 1 : 0)
-        .set("batches", shape.batch())
-        .set("turns", 1)
-        .set("slot_step", 1);
   }
 
   /** Items of a sweep, or of outputs without causality. */
@@ -465,16 +443,13 @@ final class GradientFill {
         .set("adds", ends.isLast ? 0 : 1)
         .inner("coefficients", GradientStructs.COEFFICIENT_SUMS)
         .set("partials", partials)
-        .set("a_per_head", aPerHead)
-        .set("b_per_head", bPerHead)
+        .setCoefficients(operator, queue.lists())
         .set("a_gradient", call.gradients().da().segment().address())
         .set("b_gradient", call.gradients().db().segment().address())
         .set("count", plan.partials())
         .set("heads", shape.heads())
         .set("batches", shape.batch())
-        .set("slope_is_summed", operator.sumsSlope() ? 1 : 0)
-        .set("a", operator.isUniform() ? operator.a(0) : 0)
-        .set("b", operator.isUniform() ? operator.b(0) : 0);
+        .set("slope_is_summed", operator.sumsSlope() ? 1 : 0);
   }
 
   /** The struct of a role with tensor maps before it. */

@@ -769,7 +769,7 @@ final class ChunkedBackwardTest extends OnFakeKernels {
         long ofQueries = number(forward, ChunkedStructs.HOPPER, "row_scales");
         assertThat(ofQueries).isNotZero();
         int at = Math.toIntExact(cudart.launches());
-        attention.backwardInto(y, f.dO, f.gradients);
+        attention.backwardInto(y, f.dO, null, f.gradients);
         assertThat(cudart.launches() - at).isEqualTo(plan.backward().steps().size());
         MemorySegment rows = arguments(at, ROWS);
         assertThat(count(rows, ROWS, "scales_are_kept")).isEqualTo(1);
