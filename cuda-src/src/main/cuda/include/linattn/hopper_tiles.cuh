@@ -246,12 +246,13 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
   }
 }
 
-// Lengths of rows, each warp for 16 rows of q and k.
+// Lengths of rows, each warp for 16 rows of q and k. What a warp loads does not wait for one another: the products of a
+// chunk wait for the division of its keys.
 template <class Plan>
 struct Normalizer {
   using Half = typename Plan::Half;
   static constexpr int kSteps = (Plan::kHeadDim + 15) / 16;
-  static constexpr int kChains = 2;  // of sums, because a product waits for the one before
+  static constexpr int kStepsAtOnce = Plan::kConverted ? 1 : 4;  // registers are short beside rows of fp32
 
   const Block<Plan>& block;
   int first_row;
@@ -271,26 +272,32 @@ struct Normalizer {
   // Squared lengths: the diagonal of the products of the rows with themselves. Lane 4g + g/2 returns those
   // of rows g and g + 8.
   __device__ __forceinline__ float2 squared_lengths(uint32_t first_box, int box_bytes, int lower_distance) const {
+    constexpr int kChains = 2;  // of sums, because a product waits for the one before
     float first_frag[kChains][4] = {};
     float second_frag[kChains][4] = {};
     const int row = first_row + (lane & 15);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int chain = step % kChains;
-      const uint32_t tile = first_box + (step / 4) * box_bytes + swizzled(row, (step % 4) * 2 + (lane >> 4));
-      uint32_t upper[4];
-      load_matrices(tile, upper);
-      Half::add_product(first_frag[chain], upper, upper[0], upper[2]);
-      Half::add_product(second_frag[chain], upper, upper[1], upper[3]);
-      if constexpr (Plan::kSplit) {
-        uint32_t lower[4];
-        load_matrices(tile + lower_distance, lower);
-        Half::add_product(first_frag[chain], upper, lower[0], lower[2]);
-        Half::add_product(second_frag[chain], upper, lower[1], lower[3]);
-        Half::add_product(first_frag[chain], lower, upper[0], upper[2]);
-        Half::add_product(second_frag[chain], lower, upper[1], upper[3]);
-        Half::add_product(first_frag[chain], lower, lower[0], lower[2]);
-        Half::add_product(second_frag[chain], lower, lower[1], lower[3]);
+    for (int first_step = 0; first_step < kSteps; first_step += kStepsAtOnce) {
+      uint32_t upper[kStepsAtOnce][4];
+      uint32_t lower[kStepsAtOnce][4];
+#pragma unroll
+      for (int i = 0; i < kStepsAtOnce && first_step + i < kSteps; ++i) {
+        const int step = first_step + i;
+        const uint32_t tile = first_box + (step / 4) * box_bytes + swizzled(row, (step % 4) * 2 + (lane >> 4));
+        load_matrices(tile, upper[i]);
+        if constexpr (Plan::kSplit) {
+          load_matrices(tile + lower_distance, lower[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kStepsAtOnce && first_step + i < kSteps; ++i) {
+        const int chain = (first_step + i) % kChains;
+        add_squares(first_frag[chain], second_frag[chain], upper[i], upper[i]);
+        if constexpr (Plan::kSplit) {
+          add_squares(first_frag[chain], second_frag[chain], upper[i], lower[i]);
+          add_squares(first_frag[chain], second_frag[chain], lower[i], upper[i]);
+          add_squares(first_frag[chain], second_frag[chain], lower[i], lower[i]);
+        }
       }
     }
     const bool odd = ((lane >> 2) & 1) != 0;
@@ -298,30 +305,52 @@ struct Normalizer {
     const float second = odd ? second_frag[0][3] + second_frag[1][3] : second_frag[0][2] + second_frag[1][2];
     return make_float2(first, second);
   }
+  __device__ __forceinline__ static void add_squares(float (&first_frag)[4], float (&second_frag)[4],
+                                                     const uint32_t (&x)[4], const uint32_t (&y)[4]) {
+    Half::add_product(first_frag, x, y[0], y[2]);
+    Half::add_product(second_frag, x, y[1], y[3]);
+  }
 
-  // Multiplies 8 elements of a row of K.
-  __device__ __forceinline__ static void scale_unit(uint32_t address, float factor) {
-    const uint4 unit = load_unit(address);
-    uint32_t upper[4] = {unit.x, unit.y, unit.z, unit.w};
-    uint32_t lower[4] = {};
-    if constexpr (Plan::kSplit) {
-      const uint4 rest = load_unit(address + Plan::kLowerKey);
-      lower[0] = rest.x, lower[1] = rest.y, lower[2] = rest.z, lower[3] = rest.w;
+  // NaN in the place of a square that is zero though the row is not: it was below the range of its operands or sums.
+  __device__ __forceinline__ float checked(float squares, const TensorView& view, int head, int chunk, int row) const {
+    if (squares != 0.0f || row >= block.rows(chunk)) {
+      return squares;
     }
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      if constexpr (Plan::kSplit) {
-        split<Half>((Half::low(upper[pair]) + Half::low(lower[pair])) * factor,
-                    (Half::high(upper[pair]) + Half::high(lower[pair])) * factor, upper[pair], lower[pair]);
-      } else {
-        upper[pair] = Half::pack(Half::low(upper[pair]) * factor, Half::high(upper[pair]) * factor);
+    using Bytes = Untyped<Plan::Element::kBytes>;
+    constexpr uint32_t kMagnitude = Plan::Element::kBytes == 4 ? 0x7fffffffu : 0x7fff7fffu;
+    constexpr int kUnits = Plan::kHeadDim * Plan::Element::kBytes / kUnitBytes;
+    const int64_t token = static_cast<int64_t>(block.work.start) + block.first_token(chunk) + row;
+    const auto* const row_gmem =
+        reinterpret_cast<const uint4*>(row_address<const Bytes>(view, block.work.batch, head, token));
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int i = 0; i < kUnits; ++i) {
+      const uint4 unit = row_gmem[i];
+      bits |= (unit.x | unit.y | unit.z | unit.w) & kMagnitude;
+    }
+    return bits == 0 ? 0.0f : __int_as_float(0x7fffffff);
+  }
+
+  // Asked by all lanes at once, because that costs less than to ask each: rows of zeros are rare.
+  __device__ __forceinline__ void check(float2& query, float2& key, int chunk) const {
+    if constexpr (!Plan::kFollows) {  // squares of fp16 are in the range of fp32
+      const float least = Plan::kSums ? fminf(key.x, key.y) : fminf(fminf(query.x, query.y), fminf(key.x, key.y));
+      if (__any_sync(kAllLanes, least == 0.0f && lane == diagonal_lane())) {
+        const int row = first_row + (lane >> 2);
+        const ChunkedArguments& args = block.chunked();
+        key.x = checked(key.x, args.key, block.work.kv_head, chunk, row);
+        key.y = checked(key.y, args.key, block.work.kv_head, chunk, row + 8);
+        if constexpr (!Plan::kSums) {
+          query.x = checked(query.x, args.query, block.work.head, chunk, row);
+          query.y = checked(query.y, args.query, block.work.head, chunk, row + 8);
+        }
+        __syncwarp();
       }
     }
-    store_unit(address, make_uint4(upper[0], upper[1], upper[2], upper[3]));
-    if constexpr (Plan::kSplit) {
-      store_unit(address + Plan::kLowerKey, make_uint4(lower[0], lower[1], lower[2], lower[3]));
-    }
   }
+
+  // Of this lane's group of four: the one that has squares of its two rows.
+  __device__ __forceinline__ int diagonal_lane() const { return (lane & 28) + ((lane >> 3) & 3); }
 
   // For a backward: 1 / length of this group's rows, whose operands are `scale` times the rows.
   __device__ __forceinline__ void keep(float* head_gmem, int chunk, float2 squares, float scale) const {
@@ -353,47 +382,148 @@ struct Normalizer {
     }
   }
 
-  // Keeps |q| of the rows of a chunk and divides those of K by |k|; rows of K past the end become zero.
-  __device__ __forceinline__ void run(int stage_idx, int chunk) const {
-    const int group = lane >> 2;
-    const int diagonal_lane = (lane & 28) + ((lane >> 3) & 3);  // of this lane's group
-    const int num_rows = block.rows(chunk);
-    const float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
+  // |q| of the rows, for the scores, and what a backward is told.
+  __device__ __forceinline__ void store_lengths(int stage_idx, int chunk, float2 query, float2 key) const {
     if constexpr (!Plan::kSums) {
-      const float2 query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
-      if (lane == diagonal_lane) {
-        store_float(block.lengths(stage_idx) + (first_row + group) * 4, sqrtf(usable(query.x)));
-        store_float(block.lengths(stage_idx) + (first_row + group + 8) * 4, sqrtf(usable(query.y)));
+      if (lane == diagonal_lane()) {
+        const uint32_t lengths = block.lengths(stage_idx) + (first_row + (lane >> 2)) * 4;
+        store_float(lengths, sqrtf(usable(query.x)));
+        store_float(lengths + 32, sqrtf(usable(query.y)));
         keep_lengths(chunk, query, key);
       }
     }
-    const float first_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.x)), diagonal_lane);
-    const float second_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.y)), diagonal_lane);
-    __syncwarp();  // all lanes have read what some change now
-    // The four lanes of a group now have the factors of rows g and g + 8, and share their units.
-    const int first = first_row + group;
+  }
+
+  // Keeps |q| of the rows of a chunk and divides those of K by |k|; rows of K past the end become zero.
+  __device__ __forceinline__ void run(int stage_idx, int chunk) const {
+    Units units;
+    if constexpr (!Plan::kConverted) {  // under way while their lengths are found
+      load_units(stage_idx, 0, units);
+    }
+    float2 query = {};
+    float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
+    if constexpr (!Plan::kSums) {
+      query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
+    }
+    check(query, key, chunk);
+    if constexpr (Plan::kConverted) {
+      store_lengths(stage_idx, chunk, query, key);
+      const float first_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.x)), diagonal_lane());
+      const float second_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.y)), diagonal_lane());
+      __syncwarp();  // all lanes have read what some change now
+      divide_in_turn(stage_idx, first_factor, second_factor, block.rows(chunk));
+    } else {
+      divide_together(stage_idx, rsqrtf(usable(key.x)), rsqrtf(usable(key.y)), block.rows(chunk), units);
+      store_lengths(stage_idx, chunk, query, key);
+    }
+  }
+
+  // The four lanes of a group, which have the factors of rows g and g + 8, share their units.
+  __device__ __forceinline__ void divide_in_turn(int stage_idx, float first_factor, float second_factor,
+                                                 int num_rows) const {
+    const int first = first_row + (lane >> 2);
 #pragma unroll
     for (int box = 0; box < Plan::kBoxes; ++box) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int unit = 4 * i + (lane & 3);
         const uint32_t address = block.key(stage_idx, box);
-        scale_or_clear(address + swizzled(first, unit), first_factor, first < num_rows);
-        scale_or_clear(address + swizzled(first + 8, unit), second_factor, first + 8 < num_rows);
+        divide_unit(address + swizzled(first, unit), first_factor, first < num_rows);
+        divide_unit(address + swizzled(first + 8, unit), second_factor, first + 8 < num_rows);
       }
     }
   }
 
-  __device__ __forceinline__ static void scale_or_clear(uint32_t address, float factor, bool within) {
-    if (within) {
-      scale_unit(address, factor);
+  // Where eight lanes have a row of a box, so that no two want the same bank: four rows of a box are a part of K. Units of
+  // 16 bytes of as many parts as are under way at once.
+  static constexpr int kRowParts = 4;
+  static constexpr int kParts = kRowParts * Plan::kBoxes;
+  static constexpr int kTogether = 8;
+  struct Units {
+    uint4 of_part[kTogether];
+  };
+  __device__ __forceinline__ int row_of_part(int part) const { return part % kRowParts * 4 + (lane >> 3); }
+  __device__ __forceinline__ uint32_t unit_of_part(int stage_idx, int part) const {
+    return block.key(stage_idx, part / kRowParts) + swizzled(first_row + row_of_part(part), lane & 7);
+  }
+  __device__ __forceinline__ void load_units(int stage_idx, int first, Units& units) const {
+#pragma unroll
+    for (int i = 0; i < kTogether && first + i < kParts; ++i) {
+      units.of_part[i] = load_unit(unit_of_part(stage_idx, first + i));
+    }
+  }
+
+  // With the factors where squared_lengths() has left the squares, and the first units.
+  __device__ __forceinline__ void divide_together(int stage_idx, float first_factor, float second_factor, int num_rows,
+                                                  Units& units) const {
+    float factors[kRowParts];
+#pragma unroll
+    for (int i = 0; i < kRowParts; ++i) {
+      const int row = row_of_part(i) & 7;
+      factors[i] =
+          __shfl_sync(kAllLanes, i < kRowParts / 2 ? first_factor : second_factor, 4 * row + (row >> 1));
+    }
+    __syncwarp();  // all lanes have read what some change now
+#pragma unroll
+    for (int first = 0; first < kParts; first += kTogether) {
+      if (first > 0) {
+        load_units(stage_idx, first, units);
+      }
+      if (num_rows < Plan::kChunk) {
+        clear_units(first, num_rows, factors, units);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether && first + i < kParts; ++i) {
+        store_unit(unit_of_part(stage_idx, first + i), divided(units.of_part[i], factors[(first + i) % kRowParts]));
+      }
+    }
+  }
+
+  // Of rows past the end, with their factors.
+  __device__ __forceinline__ void clear_units(int first, int num_rows, float (&factors)[kRowParts],
+                                              Units& units) const {
+#pragma unroll
+    for (int i = 0; i < kTogether && first + i < kParts; ++i) {
+      if (first_row + row_of_part(first + i) >= num_rows) {
+        units.of_part[i] = make_uint4(0, 0, 0, 0);
+        factors[(first + i) % kRowParts] = 0.0f;
+      }
+    }
+  }
+
+  // Zeros past the end.
+  __device__ __forceinline__ static void divide_unit(uint32_t address, float factor, bool within) {
+    if (!within) {
+      const uint4 zero = make_uint4(0, 0, 0, 0);
+      store_unit(address, zero);
+      if constexpr (Plan::kSplit) {
+        store_unit(address + Plan::kLowerKey, zero);
+      }
       return;
     }
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    store_unit(address, zero);
+    const uint4 unit = load_unit(address);
     if constexpr (Plan::kSplit) {
-      store_unit(address + Plan::kLowerKey, zero);
+      const uint4 rest = load_unit(address + Plan::kLowerKey);
+      uint32_t upper[4] = {unit.x, unit.y, unit.z, unit.w};
+      uint32_t lower[4] = {rest.x, rest.y, rest.z, rest.w};
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        split<Half>((Half::low(upper[pair]) + Half::low(lower[pair])) * factor,
+                    (Half::high(upper[pair]) + Half::high(lower[pair])) * factor, upper[pair], lower[pair]);
+      }
+      store_unit(address, make_uint4(upper[0], upper[1], upper[2], upper[3]));
+      store_unit(address + Plan::kLowerKey, make_uint4(lower[0], lower[1], lower[2], lower[3]));
+    } else {
+      store_unit(address, divided(unit, factor));
     }
+  }
+
+  __device__ __forceinline__ static uint4 divided(const uint4& unit, float factor) {
+    return make_uint4(divided(unit.x, factor), divided(unit.y, factor), divided(unit.z, factor),
+                      divided(unit.w, factor));
+  }
+  __device__ __forceinline__ static uint32_t divided(uint32_t pair, float factor) {
+    return Half::pack(Half::low(pair) * factor, Half::high(pair) * factor);
   }
 };
 

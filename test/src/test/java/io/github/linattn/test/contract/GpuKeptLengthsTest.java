@@ -73,7 +73,7 @@ final class GpuKeptLengthsTest {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (DType dtype : DType.values()) {
-        for (float size : new float[] {0, 1e-13f, 1e19f}) {
+        for (float size : new float[] {0, 1e-25f, 1e-13f, 1e19f}) {
           if (size == 0 || dtype != DType.F16) { // which has no such numbers
             rows.add(Arguments.of(dtype, size, subject));
           }
@@ -83,7 +83,7 @@ final class GpuKeptLengthsTest {
     return rows;
   }
 
-  /** Squares of such lengths leave the range of fp32, and a row of zeros has none. */
+  /** Such elements or their squares leave the range of operands and sums; zeros have no length. */
   @ParameterizedTest(name = "{0}, rows of {1}, on {2}")
   @MethodSource("sizesAndSubjects")
   void aRowOfAnySizeHasItsLength(DType dtype, float size, Subject subject) {

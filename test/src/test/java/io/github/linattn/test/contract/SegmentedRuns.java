@@ -139,6 +139,8 @@ public final class SegmentedRuns {
         Tensor da = poisoned(gpu, DType.F32, shape.coefficients());
         Tensor db = poisoned(gpu, DType.F32, shape.coefficients());
         Forward y = attention.forward(q, k, v)) {
+      poison(y.output());
+      attention.forwardInto(y);
       attention.backwardInto(y, dO, null, Gradients.over(dq, dk, dv, da, db));
       return List.of(dq, dk, dv, da, db).stream().allMatch(SegmentedRuns::isFinite);
     }
@@ -155,11 +157,15 @@ public final class SegmentedRuns {
 
   /** NaN, so that what nobody writes shows; and initcheck does not see what tensor copies write. */
   private static Tensor poisoned(Backend gpu, DType dtype, TensorShape shape) {
-    float[] values = new float[Math.toIntExact(shape.elements())];
-    Arrays.fill(values, Float.NaN);
     Tensor tensor = gpu.allocate(dtype, shape);
-    tensor.copyFrom(values);
+    poison(tensor);
     return tensor;
+  }
+
+  private static void poison(Tensor tensor) {
+    float[] values = new float[Math.toIntExact(tensor.shape().elements())];
+    Arrays.fill(values, Float.NaN);
+    tensor.copyFrom(values);
   }
 
   private static Tensor filled(Backend gpu, DType dtype, TensorShape shape, Random random) {
