@@ -175,6 +175,23 @@ T __shfl_sync(unsigned, T value, int source) {
   return shuffled(value, source);
 }
 
+inline int __any_sync(unsigned, int says) {
+  struct Argument {
+    bool says;
+    bool result;
+  } mine{says != 0, false};
+  emulator::in_warp("a vote", &mine, [](void* const (&lanes)[32]) {
+    bool any = false;
+    for (void* lane : lanes) {
+      any |= static_cast<Argument*>(lane)->says;
+    }
+    for (void* lane : lanes) {
+      static_cast<Argument*>(lane)->result = any;
+    }
+  });
+  return mine.result;
+}
+
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   const unsigned before = *at;
