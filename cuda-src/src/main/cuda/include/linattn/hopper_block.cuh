@@ -363,6 +363,15 @@ struct Block {
     }
     return row < rows(chunk) ? load_float(scales(place) + (Plan::kChunk + row) * 4) : 1.0f;
   }
+  // 1 / length of a row of operands with this scale: NaN where these have lost digits below the range of fp16, so that
+  // what depends on it is marked.
+  __device__ __forceinline__ float trusted(float row_scale, Scale of_operand) const {
+    if constexpr (Plan::kConverted && Plan::kScaled) {
+      constexpr float kMost = 0x1p8f;
+      return row_scale <= kMost * scale(of_operand) ? row_scale : __int_as_float(0x7fffffff);
+    }
+    return row_scale;
+  }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
   // Of the reverse: the constants of the columns of W. Of sums: what they multiply the rows of y by, and 64 words
   // behind those of z. Then the unit of z.

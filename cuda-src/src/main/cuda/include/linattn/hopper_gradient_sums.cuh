@@ -70,15 +70,20 @@ struct SumWeigher : Weigher<Plan> {
     for (int i = 0; i < 2; ++i) {
       const bool within = row(i) < num_rows;
       const float inverse = within ? reciprocal(load_float(block.normalizers(rows_at.index()) + row(i) * 4)) : 0.0f;
-      weights[i] = b * inverse * (Plan::kScalesRows ? block.z_scale(rows_at.index(), chunk, row(i)) : 1.0f);
+      const float scale = Plan::kScalesRows ? block.z_scale(rows_at.index(), chunk, row(i)) : 1.0f;
+      weights[i] = b * inverse * block.trusted(scale, kKeyScale);
       key_factors[i] = within ? -weights[i] * load_float(block.deltas(rows_at.index()) + row(i) * 4) : 0.0f;
       value_factors[i] = a * inverse;
     }
     // Brings the largest row near to kRowTop; the sums are in fp32.
-    const float unit =
-        Plan::kScaled ? block.scale(kRowTop) * power_of_two(-Base::exponent_of_largest(weights)) : 1.0f;
-    weights[0] *= unit;
-    weights[1] *= unit;
+    float unit = 1.0f;
+    if constexpr (Plan::kScaled) {
+      const int exponent = Base::exponent_of_largest(weights);
+      unit = block.scale(kRowTop) * power_of_two(-exponent);
+      weights[0] *= unit;
+      weights[1] *= unit;
+      Base::mark_lost_rows(weights, unit * power_of_two(exponent));
+    }
     this->wait_for_place(at);
     if (Plan::kScaled && warp == 0 && lane == 0) {
       store_float(block.unit_address(at.index()), unit);

@@ -55,14 +55,16 @@ struct Weigher {
       constants[i] = within ? constant * constant_scale : 0.0f;
       if constexpr (Plan::kScalesRows) {  // b / (g |q|) z (a |q| / b + k.q): q is divided, a is not
         const float query_scale = block.z_scale(rows_at.index(), chunk, lane + 32 * i);
-        weights[i] *= query_scale;
+        weights[i] *= is_key ? query_scale : block.trusted(query_scale, kKeyScale);
         constants[i] *= is_key ? 1.0f : reciprocal(query_scale);
       }
     }
     if constexpr (Plan::kScaled) {
-      const float unit = unit_of(weights, chunk);
+      const int exponent = exponent_of_largest(weights);
+      const float unit = unit_of(exponent, chunk);
       weights[0] *= unit;
       weights[1] *= unit;
+      mark_lost_rows(weights, unit * power_of_two(exponent));
       wait_for_place(at);
       if (warp == 0 && lane == 0) {
         store_float(block.unit_address(at.index()), unit);
@@ -109,12 +111,25 @@ struct Weigher {
 
   // Brings the largest row of a chunk near to kRowTop, and less where so many tokens are behind it that their sum
   // would leave the range of fp16.
-  __device__ __forceinline__ float unit_of(const float (&weights)[2], int chunk) const {
-    const int exponent = exponent_of_largest(weights);
+  __device__ __forceinline__ float unit_of(int exponent, int chunk) const {
     const float tokens = static_cast<float>((block.work.tokens - block.first_token(chunk)) * block.group());
     const float sum = fmaf(block.scale(kStateBound), tokens, block.scale(kStartBound) * power_of_two(-exponent));
     const int excess = sum > kMaxHalf ? exponent_of(sum / kMaxHalf) + 1 : 0;
     return block.scale(kRowTop) * power_of_two(-exponent - excess);
+  }
+
+  // NaN for the weights of a chunk where one is so much smaller than the largest that its row would lose digits: rows of
+  // very different lengths.
+  __device__ __forceinline__ static void mark_lost_rows(float (&weights)[2], float largest) {
+    if constexpr (Plan::kScalesRows) {
+      constexpr float kLeast = 0x1p-11f;
+      const float limit = kLeast * fabsf(largest);
+      const bool is_lost = (weights[0] != 0.0f && fabsf(weights[0]) < limit) ||
+                           (weights[1] != 0.0f && fabsf(weights[1]) < limit);
+      if (__any_sync(kAllLanes, is_lost)) {
+        weights[0] = weights[1] = __int_as_float(0x7fffffff);
+      }
+    }
   }
 
   // Of a power of two above all weights of a chunk; 0 where it is zero or not a size to go by.
@@ -185,7 +200,8 @@ struct ReverseScore : Scores<Plan> {
         const uint32_t columns = block.columns(weights_at.index()) + row * 4;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float scale = divides ? block.x_scale(rows_at.index(), chunk, row + 8 * i) : 1.0f;
+          const float scale =
+              divides ? block.trusted(block.x_scale(rows_at.index(), chunk, row + 8 * i), kQueryScale) : 1.0f;
           store_float(columns + 32 * i, scale);
           lengths[i] = reciprocal(scale);
         }
