@@ -78,6 +78,13 @@ final class BackwardFixture implements AutoCloseable {
     return Forward.over(from, o, g, AttentionState.over(last.s(), last.z(), last.u(), counts));
   }
 
+  /** What a forward gives that owns its results. */
+  Forward kept(LinearAttention attention) {
+    Forward y = attention.forward(input);
+    made.add(y);
+    return y;
+  }
+
   /** With the gradient of the initial state. */
   Gradients with(StateGradient initial) {
     return Gradients.over(

@@ -90,6 +90,16 @@ final class RepeatedCallTest extends OnFakeKernels {
     };
   }
 
+  /** As a training loop repeats it. */
+  private static Runnable normalizedFromKept(BackwardFixture f) {
+    LinearAttention attention = linear().normalizeQueriesAndKeys(true).keepState(true).on(f.gpu);
+    Forward y = f.kept(attention);
+    return () -> {
+      attention.forwardInto(y);
+      attention.backwardInto(y, f.dO, null, f.gradients);
+    };
+  }
+
   private static Runnable oneSweepOfPacked(BackwardFixture f) {
     Sequences packing = Sequences.ofLengths(0, 1, 999);
     return oneSweep(f, f.input.packed(packing).from(f.state(3)));
@@ -122,6 +132,7 @@ final class RepeatedCallTest extends OnFakeKernels {
         call("backward of segments", LONG, f -> backward(f, linear())),
         call("backward of groups of heads", GROUPED, f -> backward(f, linear())),
         call("normalised", SHORT, f -> backward(f, linear().normalizeQueriesAndKeys(true))),
+        call("normalised, from kept lengths", SHORT, RepeatedCallTest::normalizedFromKept),
         call("without causality", SHORT, f -> backward(f, linear().causal(false))),
         call("states that move", SHORT, RepeatedCallTest::backwardOfStates),
         call("segments and states that move", LONG, RepeatedCallTest::backwardOfStates),
