@@ -96,6 +96,11 @@ public final class Forward implements AutoCloseable {
     return Optional.ofNullable(state);
   }
 
+  /** The same without an object of the heap, for a call that is repeated. */
+  @Nullable AttentionState stateOrNull() {
+    return state;
+  }
+
   /**
    * The state after the last token, or null where it was not kept, is closed, or has been moved on
    * by a later call.

@@ -105,7 +105,7 @@ public final class LinearAttention {
    */
   public void forwardInto(Forward y) {
     Checks.present("y", y);
-    AttentionState state = y.state().orElse(null);
+    AttentionState state = y.stateOrNull();
     y.setKept(false); // also where this ends halfway
     y.setKept(forwardInto(y.input(), y.output(), y.normalizer(), state, y.checkpoints()));
   }

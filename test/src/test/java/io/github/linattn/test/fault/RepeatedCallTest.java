@@ -28,6 +28,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.function.Function;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
@@ -38,12 +39,19 @@ import org.junit.jupiter.params.provider.MethodSource;
  */
 final class RepeatedCallTest extends OnFakeKernels {
   private static final int D = FakeKernels.HEAD_DIM;
+  private static final String PLAN = "linattn.gradient.plan";
   private static final int LAYERS = 64;
   private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
+  private static final AttentionShape TWO_SEGMENTS = AttentionShape.of(2, 3, 200, D);
   private static final AttentionShape LONG = AttentionShape.of(1, 2, 20_000, D);
   private static final AttentionShape MANY = AttentionShape.of(4, 16, 1000, D);
   private static final AttentionShape PACKED = AttentionShape.of(1, 64, 1000, D);
   private static final AttentionShape GROUPED = new AttentionShape(1, 8, 2, 100, D, D);
+
+  @AfterEach
+  void clear() {
+    System.clearProperty(PLAN);
+  }
 
   private static LinearAttention.Builder linear() {
     return LinearAttention.builder();
@@ -90,9 +98,15 @@ final class RepeatedCallTest extends OnFakeKernels {
     };
   }
 
+  /** Of two segments, in which nobody would cut so few tokens. */
+  private static Runnable chain(BackwardFixture f) {
+    System.setProperty(PLAN, "one_sweep:128");
+    return fromKept(f, linear());
+  }
+
   /** As a training loop repeats it. */
-  private static Runnable normalizedFromKept(BackwardFixture f) {
-    LinearAttention attention = linear().normalizeQueriesAndKeys(true).keepState(true).on(f.gpu);
+  private static Runnable fromKept(BackwardFixture f, LinearAttention.Builder operator) {
+    LinearAttention attention = operator.keepState(true).on(f.gpu);
     Forward y = f.kept(attention);
     return () -> {
       attention.forwardInto(y);
@@ -132,7 +146,11 @@ final class RepeatedCallTest extends OnFakeKernels {
         call("backward of segments", LONG, f -> backward(f, linear())),
         call("backward of groups of heads", GROUPED, f -> backward(f, linear())),
         call("normalised", SHORT, f -> backward(f, linear().normalizeQueriesAndKeys(true))),
-        call("normalised, from kept lengths", SHORT, RepeatedCallTest::normalizedFromKept),
+        call(
+            "normalised, from kept lengths",
+            SHORT,
+            f -> fromKept(f, linear().normalizeQueriesAndKeys(true))),
+        call("chain", TWO_SEGMENTS, RepeatedCallTest::chain),
         call("without causality", SHORT, f -> backward(f, linear().causal(false))),
         call("states that move", SHORT, RepeatedCallTest::backwardOfStates),
         call("segments and states that move", LONG, RepeatedCallTest::backwardOfStates),
