@@ -38,8 +38,8 @@ record ForwardPlan(
     List<ForwardPlan> parts,
     double micros,
     String reason) {
-  /** Bytes of q, k and v for each of states that are kept. */
-  private static final double LEAST_ROWS_FOR_STATES = 10;
+  /** Bytes of q, k and v for each that is kept. */
+  private static final double LEAST_ROWS_FOR_KEPT = 10;
 
   ForwardPlan {
     steps = List.copyOf(steps);
@@ -136,10 +136,10 @@ record ForwardPlan(
     }
     double rows = question.keyValueBytes() + question.queryRowBytes();
     long lengthBytes = measuresRows(question) ? question.lengthBytes() : 0;
-    boolean keepsLengths = lengthBytes > 0 && LEAST_ROWS_FOR_STATES * lengthBytes <= rows;
+    boolean keepsLengths = lengthBytes > 0 && LEAST_ROWS_FOR_KEPT * lengthBytes <= rows;
     boolean hasAll = kind == Kind.SEGMENTED && cut.isRegular() && slots() == cut.items();
     boolean keepsStates =
-        hasAll && LEAST_ROWS_FOR_STATES * (stateBytes + (keepsLengths ? lengthBytes : 0)) <= rows;
+        hasAll && LEAST_ROWS_FOR_KEPT * (stateBytes + (keepsLengths ? lengthBytes : 0)) <= rows;
     Checkpoints.Form states = Checkpoints.Form.ofSegments(keepsStates ? cut.itemTokens() : 0);
     Checkpoints.Form all = keepsLengths ? states.withLengths() : states;
     return keepsLengths || keepsStates ? Optional.of(all) : Optional.empty();
