@@ -75,6 +75,22 @@ record Arguments(StructLayout layout, MemorySegment memory) {
         .set("b", uniform ? operator.b(0) : 0);
   }
 
+  /** Sets which items there are, and states of a head. */
+  Arguments setItems(Cut cut, int slots) {
+    return set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
+  }
+
+  /** Sets a scan of the states of {@code slots} items in place. */
+  Arguments setScan(
+      StateArrays items, Cut cut, int slots, AttentionShape shape, DeviceLists lists) {
+    return setState("", items)
+        .set("spans", cut.isRegular() ? 0 : lists.spans(cut))
+        .set("num_items", slots)
+        .set("num_sequences", cut.sequences())
+        .set("key_dim", shape.keyDim())
+        .set("value_dim", shape.valueDim());
+  }
+
   /** Sets the three pointers to a state whose names end so. */
   Arguments setState(String suffix, StateArrays state) {
     return set("state" + suffix, state.s())

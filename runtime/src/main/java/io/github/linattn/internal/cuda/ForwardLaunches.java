@@ -146,15 +146,11 @@ final class ForwardLaunches {
         .setProblem(forward.operator(), input.shape(), counts[0], queue.lists());
   }
 
-  private static void setItems(Arguments struct, Cut cut, int slots) {
-    struct.set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
-  }
-
   /** Each item is a sequence and starts from its state. */
   private void fillWhole(
       ForwardPlan plan, AttentionShape shape, Boundary states, long marks, long copy) {
     Cut cut = plan.cut();
-    setItems(main, cut, cut.sequences());
+    main.setItems(cut, cut.sequences());
     if (!cut.isRegular()) {
       main.set("items", queue.lists().itemsOfSequences(cut, counts));
     }
@@ -186,7 +182,7 @@ final class ForwardLaunches {
   private void fillSegmented(
       ForwardPlan plan, AttentionShape shape, Boundary ends, long states, long marks) {
     Cut cut = plan.cut();
-    setItems(main, plan.forwardCut(), plan.slots());
+    main.setItems(plan.forwardCut(), plan.slots());
     main.set("marks", marks);
     if (!cut.isRegular()) {
       main.set("items", queue.lists().itemsOfSegments(cut, counts));
@@ -195,10 +191,10 @@ final class ForwardLaunches {
     StateArrays before = StateArrays.at(states, shape, plan.slots());
     sums.setState("_out", before);
     ofKeyValueHeads(sums, shape);
-    setItems(sums, cut, plan.slots());
+    sums.setItems(cut, plan.slots());
     sums.set("num_items", plan.summed());
     main.setState("_in", before);
-    fillScan(cut, plan.slots(), before, shape);
+    scan.clear().setScan(before, cut, plan.slots(), shape, queue.lists());
     if (ends.before() != null) {
       scan.setState("_in", ends.before());
     }
@@ -211,14 +207,14 @@ final class ForwardLaunches {
   private void fillNonCausal(ForwardPlan plan, AttentionShape shape, long states) {
     Cut cut = plan.cut();
     sums.copyOf(main);
-    setItems(sums, cut, cut.items());
+    sums.setItems(cut, cut.items());
     if (!cut.isRegular()) {
       sums.set("items", queue.lists().itemsOfSegments(cut, counts));
     }
     StateArrays before = StateArrays.at(states, shape, cut.items());
     sums.setState("_out", before);
     ofKeyValueHeads(sums, shape);
-    fillScan(cut, cut.items(), before, shape);
+    scan.clear().setScan(before, cut, cut.items(), shape, queue.lists());
     StateArrays total =
         StateArrays.at(states + StateArrays.bytes(shape, cut.items()), shape, cut.sequences());
     scan.setState("_out", total);
@@ -226,7 +222,7 @@ final class ForwardLaunches {
     if (outputs == null) {
       throw new IllegalStateException("a plan without causality has items of outputs");
     }
-    setItems(main, outputs, cut.sequences());
+    main.setItems(outputs, cut.sequences());
     main.set("items", queue.lists().itemsOfTotals(outputs));
     main.setState("_in", total);
   }
@@ -240,16 +236,6 @@ final class ForwardLaunches {
         .set("marks", 0L)
         .set("turns", 1)
         .set("slot_step", 1);
-  }
-
-  private void fillScan(Cut cut, int slots, StateArrays items, AttentionShape shape) {
-    scan.clear()
-        .setState("", items)
-        .set("spans", cut.isRegular() ? 0 : queue.lists().spans(cut))
-        .set("num_items", slots)
-        .set("num_sequences", cut.sequences())
-        .set("key_dim", shape.keyDim())
-        .set("value_dim", shape.valueDim());
   }
 
   private void fillHopper(

@@ -213,15 +213,7 @@ final class GradientFill {
 
   private Arguments scan(Role role) {
     Cut cut = plan.cut();
-    return structs
-        .of(role)
-        .clear()
-        .setState("", items)
-        .set("spans", cut.isRegular() ? 0 : queue.lists().spans(cut))
-        .set("num_items", cut.items())
-        .set("num_sequences", cut.sequences())
-        .set("key_dim", shape.keyDim())
-        .set("value_dim", shape.valueDim());
+    return structs.of(role).clear().setScan(items, cut, cut.items(), shape, queue.lists());
   }
 
   private void fillQuery() {
@@ -389,14 +381,14 @@ final class GradientFill {
   private void setSweepItems(Arguments chunked) {
     switch (plan.kind()) {
       case SWEEPS, ONE_SWEEP -> {
-        setItems(chunked, plan.cut(), plan.cut().sequences());
+        chunked.setItems(plan.cut(), plan.cut().sequences());
         if (!plan.cut().isRegular()) {
           chunked.set("items", queue.lists().itemsOfSequences(plan.cut(), counts));
         }
       }
       case SEGMENTED -> setSegments(chunked);
       case NON_CAUSAL -> {
-        setItems(chunked, plan.outputs(), plan.outputs().sequences());
+        chunked.setItems(plan.outputs(), plan.outputs().sequences());
         chunked.set("items", queue.lists().itemsOfTotals(plan.outputs()));
       }
       case CHAIN -> throw ofParts();
@@ -414,14 +406,10 @@ final class GradientFill {
   }
 
   private void setSegments(Arguments chunked) {
-    setItems(chunked, plan.cut(), plan.cut().items());
+    chunked.setItems(plan.cut(), plan.cut().items());
     if (!plan.cut().isRegular()) {
       chunked.set("items", queue.lists().itemsOfSegments(plan.cut(), counts));
     }
-  }
-
-  private static void setItems(Arguments chunked, Cut cut, int slots) {
-    chunked.set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
   }
 
   private void fillNormalized(Role role, Tensor row, Tensor gradient, long scale) {

@@ -84,15 +84,18 @@ public final class SegmentedRuns {
     System.exit(failed == 0 ? 0 : 1);
   }
 
+  private static LinearAttention attention(Backend gpu, Problem problem) {
+    return LinearAttention.builder()
+        .mode(problem.mode)
+        .normalizeQueriesAndKeys(problem.normalize)
+        .keepState(true)
+        .on(gpu);
+  }
+
   private static boolean isRight(Backend gpu, Problem problem) {
     AttentionShape shape = AttentionShape.of(1, 2, TOKENS, problem.dim);
     var random = new Random(problem.dim);
-    LinearAttention attention =
-        LinearAttention.builder()
-            .mode(problem.mode)
-            .normalizeQueriesAndKeys(problem.normalize)
-            .keepState(true)
-            .on(gpu);
+    LinearAttention attention = attention(gpu, problem);
     try (Tensor q = filled(gpu, problem.dtype, shape.q(), random);
         Tensor k = filled(gpu, problem.dtype, shape.k(), random);
         Tensor v = filled(gpu, problem.dtype, shape.v(), random);
@@ -123,12 +126,7 @@ public final class SegmentedRuns {
     AttentionShape shape = AttentionShape.of(1, 2, tokens, problem.dim);
     DType dtype = problem.dtype;
     var random = new Random(tokens);
-    LinearAttention attention =
-        LinearAttention.builder()
-            .mode(problem.mode)
-            .normalizeQueriesAndKeys(problem.normalize)
-            .keepState(true)
-            .on(gpu);
+    LinearAttention attention = attention(gpu, problem);
     try (Tensor q = filled(gpu, dtype, shape.q(), random);
         Tensor k = filled(gpu, dtype, shape.k(), random);
         Tensor v = filled(gpu, dtype, shape.v(), random);
