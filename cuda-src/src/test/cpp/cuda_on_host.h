@@ -1,48 +1,34 @@
 // Enough of CUDA for a host compiler to run the device headers: a fiber for each CUDA thread, one block after the other.
-// For ThreadSanitizer each is a std::thread; __syncthreads is a barrier of the block and a shuffle one of its warp, so that
-// it sees a missing __syncthreads as a data race.
+// __syncthreads is a barrier of the block and a shuffle one of its warp, so that ThreadSanitizer sees a missing
+// __syncthreads as a data race.
 #pragma once
-
-#include <pthread.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "cuda_names.h"
 #include "fiber.h"
 
-inline thread_local Index threadIdx;
-inline thread_local Index blockIdx;
+inline Index threadIdx;
+inline Index blockIdx;
+
+UNWATCHED inline void set_thread(unsigned thread_idx) { threadIdx.x = thread_idx; }
 
 struct alignas(16) float4 {
   float x, y, z, w;
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-#ifdef __SANITIZE_THREAD__
-// Of pthread, because ThreadSanitizer knows what its barrier orders.
-class Barrier {
- public:
-  explicit Barrier(unsigned threads) { pthread_barrier_init(&barrier_, nullptr, threads); }
-  ~Barrier() { pthread_barrier_destroy(&barrier_); }
-  Barrier(const Barrier&) = delete;
-  Barrier& operator=(const Barrier&) = delete;
-  void wait() { pthread_barrier_wait(&barrier_); }
-
- private:
-  pthread_barrier_t barrier_;
-};
-#else
 class Barrier {
  public:
   explicit Barrier(unsigned threads) : threads_(threads) {}
-  void wait() {
+  UNWATCHED void wait() {
     const unsigned before = generation_;
+    Fiber::release(&places_[before % 2]);  // one that is ahead says the other
     if (++arrived_ == threads_) {
       arrived_ = 0;
       ++generation_;
@@ -50,14 +36,15 @@ class Barrier {
     while (generation_ == before) {
       Fiber::suspend();
     }
+    Fiber::acquire(&places_[before % 2]);
   }
 
  private:
   unsigned threads_;
   unsigned arrived_ = 0;
   unsigned generation_ = 0;
+  uint64_t places_[2] = {};
 };
-#endif
 
 struct Warp {
   Barrier barrier{32};
@@ -91,20 +78,10 @@ namespace linattn {
 alignas(16) inline float shared_smem[32 * 1024];
 }
 
+inline std::vector<Fiber> fibers;
+
 template <typename Kernel>
 void run_block(unsigned threads, unsigned block_idx, Kernel kernel) {
-#ifdef __SANITIZE_THREAD__
-  std::vector<std::thread> running;
-  for (unsigned thread_idx = 0; thread_idx < threads; ++thread_idx) {
-    running.emplace_back([=] {
-      blockIdx.x = block_idx;
-      threadIdx.x = thread_idx;
-      kernel();
-    });
-  }
-  for (auto& thread : running) thread.join();
-#else
-  static std::vector<Fiber> fibers;
   if (fibers.size() < threads) fibers = std::vector<Fiber>(threads);
   blockIdx.x = block_idx;
   for (unsigned i = 0; i < threads; ++i) fibers[i].start(kernel);
@@ -113,11 +90,10 @@ void run_block(unsigned threads, unsigned block_idx, Kernel kernel) {
     for (unsigned i = 0; i < threads; ++i) {
       if (fibers[i].ended()) continue;
       all_ended = false;
-      threadIdx.x = i;
+      set_thread(i);
       fibers[i].resume();
     }
   }
-#endif
 }
 
 template <typename Kernel>
