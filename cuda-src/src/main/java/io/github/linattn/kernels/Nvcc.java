@@ -8,6 +8,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -22,6 +23,10 @@ public record Nvcc(Path executable, String version) {
 
   /** The system property that names the executable; nothing else is tried where it is set. */
   public static final String PROPERTY = "linattn.nvcc";
+
+  /** ptxas takes memory in large pages then, where the system has them: a fifth of its time. */
+  private static final Map<String, String> ENVIRONMENT =
+      Map.of("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
   private static final Pattern VERSION = Pattern.compile("V(\\d+\\.\\d+\\.\\d+)");
 
@@ -85,7 +90,7 @@ public record Nvcc(Path executable, String version) {
     command.addAll(flags());
     architectures.forEach(architecture -> command.addAll(architecture.nvccArguments()));
     command.addAll(List.of("-I", include.toString(), "-o", image.toString(), source.toString()));
-    Output output = ToolkitPrograms.run(command);
+    Output output = ToolkitPrograms.run(command, ENVIRONMENT);
     if (output.status() != 0) {
       throw new KernelBuildException(
           "nvcc refuses " + source.getFileName() + ":\n" + output.text());

@@ -7,6 +7,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.regex.Pattern;
 
 /** Programs of the CUDA toolkit and its driver: where they usually stand, and a run of one. */
@@ -52,7 +53,18 @@ public final class ToolkitPrograms {
    * @throws IOException if it can't be started, or was interrupted
    */
   public static Output run(List<String> command) throws IOException {
-    Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
+    return run(command, Map.of());
+  }
+
+  /**
+   * Runs a command as {@link #run(List)} does.
+   *
+   * @param environment variables that it gets where they are not set
+   */
+  static Output run(List<String> command, Map<String, String> environment) throws IOException {
+    ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true);
+    environment.forEach(builder.environment()::putIfAbsent);
+    Process process = builder.start();
     try {
       process.getOutputStream().close();
       String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
