@@ -304,6 +304,10 @@ __device__ __forceinline__ void store_word(uint32_t address, uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 
+__device__ __forceinline__ void store_half(uint32_t address, uint32_t half) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<uint16_t>(half)) : "memory");
+}
+
 __device__ __forceinline__ void store_float(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }

@@ -193,7 +193,8 @@ enum Scale {
   kPlainTokens,   // up to this count S is its own operand
   kWeightScale,   // of the weights of the reverse
   kRowTop,        // of the rows of z of the reverse, where their weights are about one
-  kStartBound     // of S that the reverse starts from, in the unit of such rows
+  kStartBound,    // of S that the reverse starts from, in the unit of such rows
+  kLengthScale    // of 1 / |k| where S takes it
 };
 
 // An element of which only the size matters.
@@ -203,6 +204,8 @@ struct alignas(kBytes) Untyped {
 };
 
 constexpr float kMaxHalf = 32768.0f;  // half of the range of fp16
+
+__device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffffff); }
 
 __device__ __forceinline__ int exponent_of(float positive) {
   return static_cast<int>(__float_as_uint(positive) >> 23) - 127;
@@ -301,6 +304,14 @@ struct Block {
     return is_one ? 1.0f : load_float(scale_address(scale));
   }
 
+  // By which 1 / |k| is an operand of 16 bits, and S with it: of fp16 a power of two near the lengths of the first chunk.
+  __device__ __forceinline__ float length_scale() const {
+    return Plan::kWeighsKeys && Plan::kScaled ? load_float(scale_address(kLengthScale)) : 1.0f;
+  }
+  __device__ __forceinline__ float inverse_length_scale() const {
+    return Plan::kWeighsKeys && Plan::kScaled ? inverse_of_power(length_scale()) : 1.0f;
+  }
+
   __device__ __forceinline__ uint32_t barrier(int first, int index = 0) const {
     return base + Plan::kBarriersOffset + 8 * (first + index);
   }
@@ -341,6 +352,21 @@ struct Block {
   __device__ __forceinline__ uint32_t lengths(int stage_idx) const {
     return base + Plan::kLengthsOffset + stage_idx * Plan::kChunk * 4;
   }
+  // 1 / |k| of the rows of a stage, 0 of rows of zeros and past the end, where keys are weighed.
+  __device__ __forceinline__ uint32_t key_weights(int stage_idx) const {
+    return base + Plan::kKeyWeightsOffset + stage_idx * Plan::kKeyWeightBytes;
+  }
+  // A part of them, times length_scale().
+  __device__ __forceinline__ uint32_t key_weight_part(int stage_idx, int part) const {
+    return key_weights(stage_idx) + Plan::kChunk * 4 + part * Plan::kWeightPartBytes;
+  }
+  __device__ __forceinline__ uint32_t sums() const { return base + Plan::kSumsOffset; }
+  // Until the lengths of the rows of a stage are there, and its keys past the end are zero.
+  __device__ __forceinline__ void wait_for_lengths(int stage_idx, uint32_t parity) const {
+    if constexpr (Plan::kWeighsKeys) {
+      barrier_wait(barrier(Plan::kLengthsFull, stage_idx), parity);
+    }
+  }
   // g of the rows of a chunk, and 64 words behind d, or its parts; they are there once rows_full has completed.
   __device__ __forceinline__ uint32_t normalizers(int place) const {
     return base + Plan::kRowValuesOffset + place * Plan::kRowBytesOfChunk;
@@ -368,7 +394,7 @@ struct Block {
   __device__ __forceinline__ float trusted(float row_scale, Scale of_operand) const {
     if constexpr (Plan::kConverted && Plan::kScaled) {
       constexpr float kMost = 0x1p8f;
-      return row_scale <= kMost * scale(of_operand) ? row_scale : __int_as_float(0x7fffffff);
+      return row_scale <= kMost * scale(of_operand) ? row_scale : not_a_number();
     }
     return row_scale;
   }

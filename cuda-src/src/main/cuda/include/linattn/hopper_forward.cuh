@@ -5,8 +5,8 @@
 //   auxiliary  3 or 7 warps      z, rows past the end
 //   score      4 warps           W = T o (a + b Q K^T), g, 1/g
 //   state      4 warps           O^T = S^T Q^T + V^T W^T, S^T += V^T K, o = O / g
-//   rows       4 warps or none   fp32 tensors: makes 16-bit tiles of what has landed; where rows are
-//                                normalised: |q|, and divides the rows of k by |k|
+//   rows       4 warps or none   fp32 tensors: makes 16-bit tiles of what has landed, of normalised k divided by
+//                                |k|; normalised rows of 16 bits: |q| and 1 / |k|
 //
 // Where one warpgroup of the state would leave q and k to be read by too many blocks there are two, with 64
 // value columns each, and the warps of the scores are producer and auxiliary as well (kBeside).
@@ -21,11 +21,13 @@
 
 #include "linattn/hopper_auxiliary.cuh"
 #include "linattn/hopper_block.cuh"
+#include "linattn/hopper_converter.cuh"
+#include "linattn/hopper_normalizer.cuh"
 #include "linattn/hopper_outputs.cuh"
+#include "linattn/hopper_producer.cuh"
 #include "linattn/hopper_scales.cuh"
 #include "linattn/hopper_score.cuh"
 #include "linattn/hopper_state.cuh"
-#include "linattn/hopper_tiles.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -54,9 +56,9 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
   // Who writes shared memory arrives with every thread: racecheck does not follow one lane for its warp.
   constexpr int kFillers = Plan::kConverted ? Plan::kConverters * kWarp : 1;
   constexpr int kStateReaders = 4 * Plan::kBeside;
-  constexpr int kStageReaders = Plan::kAuxiliaryArrivals + kStateReaders * (Plan::kWeighsInState ? kWarp : 1) +
+  constexpr int kStageReaders = Plan::kAuxiliaryArrivals +
+                                kStateReaders * (Plan::kWeighsInState || Plan::kWeighsKeys ? kWarp : 1) +
                                 (Plan::kSums ? 0 : Plan::kScoreArrivals);
-  constexpr bool normalizers = !Plan::kConverted && Plan::kNormalize;
   for (int i = 0; i < Plan::kNumSlotBarriers; ++i) {
     barrier_init(block.barrier(Plan::kSlotFull, i), 1);
     if (!Plan::kSplit) {
@@ -77,7 +79,10 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     // A warp that does not wait for this barrier must not arrive at it either: it would be a phase ahead of others.
     barrier_init(block.barrier(Plan::kValueEmpty, i),
                  Plan::kSums && !Plan::kGradientSums ? kStageReaders : kStateReaders);
-    barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals + (normalizers ? kWarpgroup : 0));
+    barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals);
+    if constexpr (Plan::kWeighsKeys) {
+      barrier_init(block.barrier(Plan::kLengthsFull, i), kWarpgroup);
+    }
   }
   if constexpr (Plan::kQueryGradient) {
     barrier_init(block.barrier(Plan::kPartialsFull), Plan::kSummingWarps);

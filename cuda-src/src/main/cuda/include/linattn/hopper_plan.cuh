@@ -66,6 +66,8 @@ struct HopperPlan {
   static constexpr bool kScoresProduce = kMerged && !kGradient;
   // Rows of z get their weights in the registers of the state, not where they landed.
   static constexpr bool kWeighsInState = kReverse && kBeside > 1 && !kConverted;
+  // Normalised rows of k of 16 bits stay as they landed: the scores, z and S take 1 / |k| with their products.
+  static constexpr bool kWeighsKeys = kNormalize && !kConverted;
   // Whether warpgroups mark their columns themselves, so that nothing is kept until all meet: cheaper in registers
   // unless scales follow the tokens.
   static constexpr bool kMarksAtOnce = kReverse && !kFollows;
@@ -125,8 +127,13 @@ struct HopperPlan {
   static constexpr int kWeightsOffset = kOutputRowsOffset + (kSendsDelta ? kSlotBytes : 0);
   static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
+  // 1 / |k|, and behind it its parts of 16 bits, with four words between them so that no two want the same bank.
+  static constexpr int kKeyWeightsOffset = kLengthsOffset + kStages * kChunk * 4;
+  static constexpr int kWeightParts = 3;
+  static constexpr int kWeightPartBytes = kChunk * 2 + 16;
+  static constexpr int kKeyWeightBytes = kChunk * 4 + kWeightParts * kWeightPartBytes;
   // Of the rows of z, of sums those of y and of z, and the unit of z.
-  static constexpr int kFactorsOffset = kLengthsOffset + kStages * kChunk * 4;
+  static constexpr int kFactorsOffset = kKeyWeightsOffset + (kWeighsKeys ? kStages * kKeyWeightBytes : 0);
   static constexpr int kFactorBytes = kWeighsRows ? (kGradientSums ? 2 : 1) * kChunk * 4 + 16 : 0;
   // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
   // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, or of two; the other block
@@ -147,7 +154,10 @@ struct HopperPlan {
   // dz and du of the rows of each of the four warps that convert.
   static constexpr int kRowSumsOffset = kPartialsOffset + (kQueryGradient ? kPartialsBytes : 0);
   static constexpr int kRowSumsBytes = 4 * (kBoxes + 1) * kBoxColumns * 4;
-  static constexpr int kBarriersOffset = kRowSumsOffset + (kGradientSums && kConverted ? kRowSumsBytes : 0);
+  // z, and of sums u, where keys are weighed.
+  static constexpr int kSumsOffset = kRowSumsOffset + (kGradientSums && kConverted ? kRowSumsBytes : 0);
+  static constexpr int kSumsBytes = ((kHeadDim + 15) / 16 * 16 + (kSums ? kTileColumns : 0)) * 4;
+  static constexpr int kBarriersOffset = kSumsOffset + (kWeighsKeys ? kSumsBytes : 0);
 
   // Barriers, 8 bytes each.
   static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
@@ -167,7 +177,8 @@ struct HopperPlan {
   static constexpr int kOutputRowsFull = kPartialsFull + (kQueryGradient ? 1 : 0);
   static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSendsDelta ? 1 : 0);
   static constexpr int kQueryRead = kOutputRowsEmpty + (kSendsDelta ? 1 : 0);
-  static constexpr int kNumBarriers = kQueryRead + (kOutputsInQueries ? kStages : 0);
+  static constexpr int kLengthsFull = kQueryRead + (kOutputsInQueries ? kStages : 0);
+  static constexpr int kNumBarriers = kLengthsFull + (kWeighsKeys ? kStages : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;
@@ -196,7 +207,7 @@ struct HopperPlan {
   // Every lane of the warp that writes what threads read; of sums of 16-bit tensors one lane writes.
   static constexpr int kReadyArrivals = kAuxiliaryWarps + (kReverse || (kGradientSums && kConverted) ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
-  static constexpr bool kAlwaysReady = !kSums || kGradientSums || (kNormalize && !kConverted);
+  static constexpr bool kAlwaysReady = !kSums || kGradientSums;
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
   // this many threads starts with.
   static constexpr int kPartColumns = kInParts ? kBoxColumns : kHeadDim < 128 ? kHeadDim : 128;

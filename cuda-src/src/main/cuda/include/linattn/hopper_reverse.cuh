@@ -127,7 +127,7 @@ struct Weigher {
       const bool is_lost = (weights[0] != 0.0f && fabsf(weights[0]) < limit) ||
                            (weights[1] != 0.0f && fabsf(weights[1]) < limit);
       if (__any_sync(kAllLanes, is_lost)) {
-        weights[0] = weights[1] = __int_as_float(0x7fffffff);
+        weights[0] = weights[1] = not_a_number();
       }
     }
   }

@@ -120,6 +120,9 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
     root[i] = fminf(sqrtf(__uint_as_float(extents_smem[i].squares) / num_rows), bound[i]);
   }
   const float key_scale = scale[1];
+  if constexpr (Plan::kWeighsKeys) {
+    store_float(block.scale_address(kLengthScale), size_of(sqrtf(Plan::kHeadDim) * root[1]));
+  }
   if constexpr (Plan::kNormalize) {  // what follows sees unit rows
     bound[1] = 1.0f;
     root[1] = 1.0f;

@@ -3,7 +3,7 @@
 
 #include "linattn/hopper_auxiliary.cuh"
 #include "linattn/hopper_block.cuh"
-#include "linattn/hopper_tiles.cuh"
+#include "linattn/hopper_producer.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -167,6 +167,30 @@ struct GradientRows<Plan, false> {
   __device__ __forceinline__ static float constant(int, float a) { return a; }
 };
 
+// b in the unit of the weights, of columns column and column + 1 of each 8; where keys are weighed, with 1 / |k|.
+template <class Plan, bool kWeighted = Plan::kWeighsKeys>
+struct ColumnSlopes {
+  float2 slopes[Plan::kChunk / 8];
+
+  __device__ __forceinline__ ColumnSlopes(const Block<Plan>& block, int stage_idx, int column, float slope) {
+#pragma unroll
+    for (int block8 = 0; block8 < Plan::kChunk / 8; ++block8) {
+      const float2 weight = load_float2(block.key_weights(stage_idx) + (8 * block8 + column) * 4);
+      slopes[block8] = make_float2(slope * weight.x, slope * weight.y);
+    }
+  }
+
+  __device__ __forceinline__ float2 of(int block8) const { return slopes[block8]; }
+};
+
+template <class Plan>
+struct ColumnSlopes<Plan, false> {
+  float slope;
+
+  __device__ __forceinline__ ColumnSlopes(const Block<Plan>&, int, int, float of_all) : slope(of_all) {}
+  __device__ __forceinline__ float2 of(int) const { return make_float2(slope, slope); }
+};
+
 template <class Plan>
 struct Score : Scores<Plan> {
   using Base = Scores<Plan>;
@@ -283,6 +307,9 @@ struct Score : Scores<Plan> {
     const int t = lane & 3;
     const int row = this->row();
     float scores_frag[Plan::Products::kScoreRegisters];
+    if (block.rows(chunk) < Plan::kChunk) {
+      block.wait_for_lengths(at.index(), at.parity());
+    }
     this->start_products(scores_frag);
     // Everything is in the unit of O; with normalised rows times |q| as well. Formed under the products.
     block.follow(count + Plan::kChunk, plain_tokens, unit);
@@ -290,6 +317,8 @@ struct Score : Scores<Plan> {
     const float key_sum_scale = slope * power_of_two(block.key_sum_exponent(count + 1.0f));
     float first_length = 1.0f;
     float second_length = 1.0f;
+    block.wait_for_lengths(at.index(), at.parity());
+    const ColumnSlopes<Plan> slopes(block, at.index(), 2 * t, slope);
     if constexpr (Plan::kNormalize) {
       const float query_scale = block.scale(kScoreScale);
       first_length = load_float(block.lengths(at.index()) + row * 4) * query_scale;
@@ -319,10 +348,11 @@ struct Score : Scores<Plan> {
         for (int i = 0; i < 2; ++i) {
           const int block8 = 2 * pair + i;
           const int column = 8 * block8 + 2 * t;
-          float w0 = fmaf(slope, scores_frag[4 * block8], first_offset);
-          float w1 = fmaf(slope, scores_frag[4 * block8 + 1], first_offset);
-          float w2 = fmaf(slope, scores_frag[4 * block8 + 2], second_offset);
-          float w3 = fmaf(slope, scores_frag[4 * block8 + 3], second_offset);
+          const float2 slope_of = slopes.of(block8);
+          float w0 = fmaf(slope_of.x, scores_frag[4 * block8], first_offset);
+          float w1 = fmaf(slope_of.y, scores_frag[4 * block8 + 1], first_offset);
+          float w2 = fmaf(slope_of.x, scores_frag[4 * block8 + 2], second_offset);
+          float w3 = fmaf(slope_of.y, scores_frag[4 * block8 + 3], second_offset);
           if (pair == warp) {
             w0 = column <= row ? w0 : 0.0f;
             w1 = column + 1 <= row ? w1 : 0.0f;

@@ -27,11 +27,14 @@ struct State {
       Plan::kReverse && Plan::kScaled && (Plan::kSplit || (Plan::kWeighsInState && !Plan::kMerged));
   using Half = typename Plan::Half;
   using Products = typename Plan::Products;
-  // V^T of a chunk: where it landed; or in registers, in parts because these are few, 16 tokens in four words.
+  // V^T of a chunk for the outputs and for S: where it landed; or weighed in registers, in parts because these are few, 16
+  // tokens in four words.
+  static constexpr bool kWeighsValues = Plan::kWeighsInState || Plan::kWeighsKeys;
   using Values = std::conditional_t<Plan::kWeighsInState, const uint32_t*, uint64_t>;
+  using StateValues = std::conditional_t<kWeighsValues, const uint32_t*, uint64_t>;
   static constexpr int kValueParts = Plan::kWeighsInState && (Plan::kMerged || Plan::kScalesRows) ? 2 : 1;
   static constexpr int kValueSteps = 4 / kValueParts;
-  static constexpr int kValueWords = Plan::kWeighsInState ? 4 * kValueSteps : 1;
+  static constexpr int kValueWords = kWeighsValues ? 4 * kValueSteps : 1;
 
   const Block<Plan>& block;
   Outputs<Plan>& outputs;  // of the same columns
@@ -68,7 +71,7 @@ struct State {
   }
 
   // sum^T += V^T K for 16 tokens.
-  __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], Values value,
+  __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], StateValues value,
                                                        uint64_t key, int accumulate) {
     constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
     constexpr int kPartBytes = Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox;
@@ -82,7 +85,7 @@ struct State {
   }
 
   __device__ __forceinline__ float state_scale() const {
-    return (Plan::kNormalize ? 1.0f : block.scale(kKeyScale)) * block.scale(kValueScale);
+    return (Plan::kNormalize ? block.length_scale() : block.scale(kKeyScale)) * block.scale(kValueScale);
   }
 
   __device__ __forceinline__ void start() {
@@ -148,7 +151,11 @@ struct State {
   __device__ __forceinline__ void run() {
     start();
     if constexpr (Plan::kSums) {
-      run_sums();
+      if constexpr (Plan::kWeighsKeys) {
+        run_weighed_sums();
+      } else {
+        run_sums();
+      }
       change_unit(1.0f);
     } else {
       outputs.start();
@@ -176,15 +183,7 @@ struct State {
   __device__ __forceinline__ void run_sums() {
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      barrier_wait(block.key_full(at.index()), at.parity());
-      if constexpr (Plan::kConverted) {
-        barrier_wait(block.value_full(at.index()), at.parity());
-      }
-      if (Plan::kAlwaysReady) {
-        barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
-      } else if (block.rows(chunk) < Plan::kChunk) {
-        barrier_wait(block.barrier(Plan::kReady, at.index()), 0);  // its only phase
-      }
+      wait_for_sums(at, chunk);
       follow_unit(at);
       const uint64_t value = operand(block.value(at.index(), outputs.box));
       const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
@@ -199,8 +198,60 @@ struct State {
     }
   }
 
+  // The same of weighed keys.
+  __device__ __forceinline__ void run_weighed_sums() {
+    RingPosition<Plan::kStages> at;
+    uint32_t value_frag[2][kValueWords];
+    if (block.num_chunks > 0) {
+      load_values_for_sums(at, 0, value_frag[0]);
+    }
+    for (int chunk = 0; chunk < block.num_chunks; chunk += 2) {
+      add_weighed(at, chunk, value_frag[0], value_frag[1]);
+      if (chunk + 1 < block.num_chunks) {
+        add_weighed(at, chunk + 1, value_frag[1], value_frag[0]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void wait_for_sums(const RingPosition<Plan::kStages>& at, int chunk) const {
+    barrier_wait(block.key_full(at.index()), at.parity());
+    if constexpr (Plan::kConverted) {
+      barrier_wait(block.value_full(at.index()), at.parity());
+    }
+    if (Plan::kAlwaysReady) {
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+    } else if (block.rows(chunk) < Plan::kChunk) {
+      barrier_wait(block.barrier(Plan::kReady, at.index()), 0);  // its only phase
+    }
+  }
+
+  __device__ __forceinline__ void load_values_for_sums(const RingPosition<Plan::kStages>& at, int chunk,
+                                                       uint32_t (&value_frag)[kValueWords]) const {
+    wait_for_sums(at, chunk);
+    load_values(at, block.rows(chunk), 0, value_frag);
+  }
+
+  // A chunk whose values are in registers; under its products come those of the next one.
+  __device__ __forceinline__ void add_weighed(RingPosition<Plan::kStages>& at, int chunk,
+                                              uint32_t (&value_frag)[kValueWords],
+                                              uint32_t (&next_frag)[kValueWords]) {
+    const RingPosition<Plan::kStages> chunk_at = at;
+    at.advance();
+    pin(value_frag);
+    pin_parts(state_frag);
+    products_fence();
+    add_chunk(value_frag, operand(block.key(chunk_at.index(), 0), Plan::kKeyBox));
+    products_commit();
+    if (chunk + 1 < block.num_chunks) {
+      load_values_for_sums(at, chunk + 1, next_frag);
+    }
+    finish_products();
+    pin(value_frag);
+    barrier_arrive(block.key_empty(chunk_at.index()));
+  }
+
   // S^T += V^T K.
-  __device__ __forceinline__ void add_chunk(Values value, uint64_t key) {
+  __device__ __forceinline__ void add_chunk(StateValues value, uint64_t key) {
 #pragma unroll
     for (int step = 0; step < kValueSteps; ++step) {
       add_value_key(state_frag, rows_further(value, step), rows_further(key, step), 1);
@@ -264,19 +315,33 @@ struct State {
     for (int step = 0; step < kValueSteps; ++step) {
       load_matrices_transposed(tile + step * 16 * kRowBytes, value_frag + 4 * step);
     }
-    if (Plan::kApart && part == kValueParts - 1) {
+    if (Plan::kWeighsInState && Plan::kApart && part == kValueParts - 1) {
       finish_reads();
       arrive_once_a_warp(block.value_empty(at.index()), lane);
     }
-    barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+    uint32_t weights = block.lengths(at.index());
+    float scale = 1.0f;
+    if constexpr (Plan::kWeighsKeys) {
+      block.wait_for_lengths(at.index(), at.parity());
+      weights = block.key_weights(at.index());
+      scale = block.length_scale();
+    } else {
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+    }
 #pragma unroll
     for (int i = 0; i < 2 * kValueSteps; ++i) {  // tokens `row` and the next, of two columns
       const int row = first_row + 8 * i + 2 * (lane & 3);
-      const float2 weight = load_float2(block.lengths(at.index()) + row * 4);
+      float2 weight = load_float2(weights + row * 4);
+      if constexpr (Plan::kWeighsKeys && Plan::kScaled) {
+        weight = make_float2(weight.x * scale, weight.y * scale);
+      }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         uint32_t& pair = value_frag[2 * i + j];
-        pair = Half::weigh(row + 1 < num_rows ? pair : row < num_rows ? pair & 0xffffu : 0u, weight);
+        if constexpr (!Plan::kWeighsKeys) {  // rows past the end are still what they were
+          pair = row + 1 < num_rows ? pair : row < num_rows ? pair & 0xffffu : 0u;
+        }
+        pair = Half::weigh(pair, weight);
       }
     }
     pin(value_frag);
@@ -285,8 +350,11 @@ struct State {
 
   // Of a stage K, and V where it is not in registers since; all products have read them.
   __device__ __forceinline__ void give_back(const RingPosition<Plan::kStages>& at) const {
-    if constexpr (Plan::kWeighsInState) {  // the weights of its rows too
+    if constexpr (kWeighsValues) {  // the weights of its rows too
       barrier_arrive(block.key_empty(at.index()));
+      if constexpr (Plan::kWeighsKeys && Plan::kApart) {
+        arrive_once_a_warp(block.value_empty(at.index()), lane);
+      }
     } else if (lane == 0) {
       barrier_arrive(block.key_empty(at.index()));
       if constexpr (Plan::kApart) {
@@ -331,7 +399,7 @@ struct State {
       if constexpr (!kFollowsProduct) {
         follow_unit(at);
       }
-      const float scale = Plan::kReverse ? block.scale(kWeightScale) : unit.slope;
+      const float scale = Plan::kReverse ? block.scale(kWeightScale) : unit.slope * block.inverse_length_scale();
       outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
       if constexpr (kQueryParts == 1) {
         uint32_t half_frag[kPairs];
@@ -360,7 +428,10 @@ struct State {
         scale_outputs(outputs_frag, follow_unit(at));
       }
       [[maybe_unused]] uint32_t value_frag[kValueWords];
-      if constexpr (Plan::kWeighsInState) {  // under the product of S
+      if constexpr (Plan::kWeighsKeys) {  // rows past the end are zero
+        barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      }
+      if constexpr (kWeighsValues) {  // under the product of S
         load_values(at, block.rows(chunk), 0, value_frag);
       }
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
@@ -398,7 +469,12 @@ struct State {
         outputs.template add_value_weights<kValueSteps>(outputs_frag, value,
                                                         operand(block.weights(weights_at.index())), uses_state);
         products_commit();
-        add_chunk(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
+        const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
+        if constexpr (Plan::kWeighsKeys) {
+          add_chunk(value_frag, key);
+        } else {
+          add_chunk(value, key);
+        }
         products_commit();
       }
       const float constant = Plan::kReverse ? reverse_factor() : block.work.a * unit.value;
@@ -411,7 +487,7 @@ struct State {
       pin(outputs_frag);
       outputs.write(outputs_frag, constant, chunk, weights_at.index(), outputs_at.index());
       finish_products();
-      if constexpr (Plan::kWeighsInState) {
+      if constexpr (kWeighsValues) {
         pin(value_frag);
       }
       give_back(at);
@@ -802,7 +878,7 @@ struct State {
   }
 
   // S^T += V^T K.
-  __device__ __forceinline__ void add_values(Values value, uint64_t key) {
+  __device__ __forceinline__ void add_values(StateValues value, uint64_t key) {
     if constexpr (Plan::kInParts) {
       float part_frag[kPartRegisters] = {};
 #pragma unroll

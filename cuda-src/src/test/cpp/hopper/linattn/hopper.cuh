@@ -142,6 +142,7 @@ inline void store_matrices(uint32_t row, const uint32_t* four_frag) { store_matr
 inline void store_matrices_transposed(uint32_t row, const uint32_t* four_frag) { store_matrices_as(true, row, four_frag); }
 inline void load_matrices(uint32_t row, uint32_t (&four_frag)[4]) { load_matrices_as(false, row, four_frag); }
 inline void load_matrices_transposed(uint32_t row, uint32_t* four_frag) { load_matrices_as(true, row, four_frag); }
+inline void store_half(uint32_t address, uint32_t half) { emulator::store(address, static_cast<uint16_t>(half)); }
 inline void store_word(uint32_t address, uint32_t word) { emulator::store(address, word); }
 inline void store_float(uint32_t address, float value) { emulator::store(address, value); }
 inline uint32_t load_word(uint32_t address) { return emulator::load<uint32_t>(address); }

@@ -229,6 +229,11 @@ public record HopperPlan(
     return isReverse(spec.operation()) && spec.elementType() != ElementType.F32 && beside > 1;
   }
 
+  /** Whether rows of k are not divided by their lengths, but scores, z and S take these. */
+  static boolean weighsKeys(Operation operation, ElementType element) {
+    return findsLengths(operation) && element != ElementType.F32;
+  }
+
   private static boolean merges(Operation operation, int headDim, int beside) {
     return beside > 1 && !isSums(operation) && headDim > mostSingle(operation);
   }
@@ -514,6 +519,14 @@ public record HopperPlan(
       add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
     }
     add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
+    boolean weighsKeys = weighsKeys(operation, element);
+    if (weighsKeys) {
+      int parts = 3 * (CHUNK * Short.BYTES + 16);
+      add(
+          map,
+          "1 / lengths of the rows of k [64], and in three parts of 16 bits",
+          buffers.stages * (CHUNK * Float.BYTES + parts));
+    }
     if (weighsRows(operation)) {
       add(
           map,
@@ -547,7 +560,12 @@ public record HopperPlan(
           CONVERTING_WARPS * (boxes + 1) * KernelSpec.BOX_COLUMNS * Float.BYTES);
     }
     int read = !sums && buffers.outputs == 0 ? buffers.stages : 0;
-    int others = places + (query ? 1 : 0) + (sendsDelta ? 2 : 0) + read;
+    if (weighsKeys) {
+      int columns = Math.ceilDiv(headDim, 16) * 16 + (sums ? beside * KernelSpec.BOX_COLUMNS : 0);
+      add(map, sums ? "z and u of the columns" : "z", columns * Float.BYTES);
+    }
+    int lengths = weighsKeys ? buffers.stages : 0;
+    int others = places + (query ? 1 : 0) + (sendsDelta ? 2 : 0) + read + lengths;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;

@@ -96,6 +96,7 @@ final class HopperText {
     int weights = CHUNK + EXTRA;
     boolean reverse = HopperPlan.isReverse(spec.operation()); // has no z
     boolean weighs = plan.weighsInState(spec);
+    boolean weighsForState = weighs || HopperPlan.weighsKeys(spec.operation(), spec.elementType());
     int scores = reverse ? CHUNK : split ? weights + CHUNK : weights;
     List<Instruction> instructions = new ArrayList<>();
     if (!sums) {
@@ -117,9 +118,9 @@ final class HopperText {
     boolean inParts = split && (plan.beside() > 1 || spec.headDim() > PART);
     int part = inParts ? CHUNK : Math.min(spec.headDim(), PART);
     int rest = spec.headDim() % part;
-    instructions.add(values("value_key", part, part / 2, operand, weighs, true));
+    instructions.add(values("value_key", part, part / 2, operand, weighsForState, true));
     if (rest > 0) {
-      instructions.add(values("value_key_rest", rest, part / 2, operand, weighs, true));
+      instructions.add(values("value_key_rest", rest, part / 2, operand, weighsForState, true));
     }
     return "struct Products {\n  static constexpr int kScoreRegisters = "
         + scores / 2

@@ -73,8 +73,9 @@ final class GpuKeptLengthsTest {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (DType dtype : DType.values()) {
-        for (float size : new float[] {0, 1e-25f, 1e-13f, 1e19f}) {
-          if (size == 0 || dtype != DType.F16) { // which has no such numbers
+        for (float size : new float[] {0, 1e-25f, 1e-13f, 1e-3f, 8e3f, 1e19f}) {
+          boolean isHalf = size == 0 || (size >= 1e-3f && size <= 8e3f);
+          if (isHalf || dtype != DType.F16) {
             rows.add(Arguments.of(dtype, size, subject));
           }
         }
