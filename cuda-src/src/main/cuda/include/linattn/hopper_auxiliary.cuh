@@ -139,7 +139,7 @@ struct Auxiliary {
         divide_values(chunk, at, num_rows);
       }
     }
-    const bool has_tail = num_rows < Plan::kChunk;
+    const bool has_tail = !Plan::kWeighsKeys && num_rows < Plan::kChunk;  // where keys are weighed others clear it
     if (has_tail) {
       barrier_wait(block.key_full(at.index()), at.parity());
       barrier_wait(block.value_full(at.index()), at.parity());

@@ -361,7 +361,7 @@ struct Block {
     return key_weights(stage_idx) + Plan::kChunk * 4 + part * Plan::kWeightPartBytes;
   }
   __device__ __forceinline__ uint32_t sums() const { return base + Plan::kSumsOffset; }
-  // Until the lengths of the rows of a stage are there, and its keys past the end are zero.
+  // Until the lengths of the rows of a stage are there, and its keys and values past the end are zero.
   __device__ __forceinline__ void wait_for_lengths(int stage_idx, uint32_t parity) const {
     if constexpr (Plan::kWeighsKeys) {
       barrier_wait(barrier(Plan::kLengthsFull, stage_idx), parity);

@@ -175,8 +175,10 @@ struct Normalizer {
     }
   }
 
-  // |q| and 1 / |k| of the rows of a chunk; rows of K past the end become zero.
-  __device__ __forceinline__ void find(int stage_idx, int chunk) const {
+  // |q| and 1 / |k| of the rows of a chunk; rows of K and V past the end become zero, before who waits for the lengths reads
+  // them.
+  __device__ __forceinline__ void find(const RingPosition<Plan::kStages>& at, int chunk) const {
+    const int stage_idx = at.index();
     float2 query = {};
     float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
     if constexpr (!Plan::kSums) {
@@ -192,12 +194,18 @@ struct Normalizer {
     store_lengths(stage_idx, chunk, query, key);
     reads_are_used();
     if (num_rows < Plan::kChunk) {
+      barrier_wait(block.value_full(stage_idx), at.parity());
       __syncwarp();  // all lanes have read
+      const uint4 zero = make_uint4(0, 0, 0, 0);
       for (int i = lane; i < 16 * 8; i += kWarp) {
         const int row = first_row + i / 8;
+        const uint32_t unit = swizzled(row, i % 8);
 #pragma unroll
         for (int box = 0; box < Plan::kBoxes && row >= num_rows; ++box) {
-          store_unit(block.key(stage_idx, box) + swizzled(row, i % 8), make_uint4(0, 0, 0, 0));
+          store_unit(block.key(stage_idx, box) + unit, zero);
+        }
+        if (row >= num_rows) {
+          store_unit(block.value(stage_idx) + unit, zero);
         }
       }
       publish_to_async_proxy();
@@ -281,7 +289,7 @@ __device__ __forceinline__ void normalize(const Block<Plan>& block, int warp_in_
     if constexpr (Plan::kApart) {
       barrier_wait(block.query_full(at.index()), at.parity());
     }
-    normalizer.find(at.index(), chunk);
+    normalizer.find(at, chunk);
     barrier_arrive(block.barrier(Plan::kLengthsFull, at.index()));
     at.advance();
   }

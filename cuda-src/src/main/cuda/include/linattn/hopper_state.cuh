@@ -221,7 +221,11 @@ struct State {
     if (Plan::kAlwaysReady) {
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
     } else if (block.rows(chunk) < Plan::kChunk) {
-      barrier_wait(block.barrier(Plan::kReady, at.index()), 0);  // its only phase
+      if constexpr (Plan::kWeighsKeys) {
+        block.wait_for_lengths(at.index(), at.parity());
+      } else {
+        barrier_wait(block.barrier(Plan::kReady, at.index()), 0);  // its only phase
+      }
     }
   }
 
@@ -428,8 +432,10 @@ struct State {
         scale_outputs(outputs_frag, follow_unit(at));
       }
       [[maybe_unused]] uint32_t value_frag[kValueWords];
-      if constexpr (Plan::kWeighsKeys) {  // rows past the end are zero
-        barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      if constexpr (Plan::kWeighsKeys) {
+        if (block.rows(chunk) < Plan::kChunk) {  // values past the end are zero then
+          block.wait_for_lengths(at.index(), at.parity());
+        }
       }
       if constexpr (kWeighsValues) {  // under the product of S
         load_values(at, block.rows(chunk), 0, value_frag);

@@ -434,7 +434,7 @@ public record HopperPlan(
       return new Roles(72, 128, 224, 88);
     }
     if (wide) {
-      return new Roles(80, 104, 248, 80);
+      return converted ? new Roles(80, 104, 248, 80) : new Roles(72, 104, 248, 88);
     }
     return converted ? new Roles(80, 120, 200, 112) : new Roles(80, 144, 176, 112);
   }
