@@ -6,7 +6,7 @@
 // block      384 threads: warpgroups copies and sums (104 registers), state (232), rows (168)
 // grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 6 in shared memory
-// shared     217040 bytes from a multiple of 1024 on, 218064 with what finding it may take:
+// shared     222240 bytes from a multiple of 1024 on, 223264 with what finding it may take:
 //   offset  bytes  holds
 //        0  27648  stage 0: keys and z [72 x 64] x 3
 //    27648   8192  stage 0: values [64 x 64]
@@ -21,7 +21,9 @@
 //   179200  27648  stage 5: keys and z [72 x 64] x 3
 //   206848   8192  stage 5: values [64 x 64]
 //   215040   1536  lengths of the rows of q [64]
-//   216576    464  barriers, scales, the item
+//   216576   4128  1 / lengths of the rows of k [64], and in three parts of 16 bits
+//   220704   1024  z and u of the columns
+//   221728    512  barriers, scales, the item
 #include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_forward.cuh"
 
@@ -29,17 +31,17 @@ namespace {
 struct Products {
   static constexpr int kScoreRegisters = 36;
 
-  static __device__ __forceinline__ void value_key(float (&d)[64], uint64_t a, uint64_t b, int add) {
+  static __device__ __forceinline__ void value_key(float (&d)[64], const uint32_t* a, uint64_t b, int add) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %66, 0;\n"
+        "setp.ne.b32 accumulate, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
         "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
         "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
         "%59, %60, %61, %62, %63}, "
-        "%64, %65, accumulate, 1, 1, 1, 1;\n"
+        "{%64, %65, %66, %67}, %68, accumulate, 1, 1, 1;\n"
         "}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
@@ -50,25 +52,26 @@ struct Products {
           "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
           "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
           "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "l"(a), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 
-  static __device__ __forceinline__ void value_key_rest(float (&d)[64], uint64_t a, uint64_t b, int add) {
+  static __device__ __forceinline__ void value_key_rest(float (&d)[64], const uint32_t* a,
+                                                        uint64_t b, int add) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %34, 0;\n"
+        "setp.ne.b32 accumulate, %37, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
         "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, accumulate, 1, 1, 1, 1;\n"
+        "{%32, %33, %34, %35}, %36, accumulate, 1, 1, 1;\n"
         "}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
           "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
           "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
           "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "l"(a), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 };
 
@@ -104,7 +107,7 @@ struct Spec {
 
 using Plan = linattn::hopper::HopperPlan<Spec>;
 static_assert(Plan::kThreads == 384, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 218064, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 223264, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 96, "the header and the resource plan disagree on state");
 }  // namespace
 
