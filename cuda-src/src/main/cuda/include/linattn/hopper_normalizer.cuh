@@ -175,23 +175,33 @@ struct Normalizer {
     }
   }
 
+  // Squared, of this lane's rows; those of q unless sums are all that is wanted.
+  struct Lengths {
+    float2 query;
+    float2 key;
+  };
+  __device__ __forceinline__ Lengths squared(int stage_idx, int chunk) const {
+    Lengths squares = {};
+    squares.key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
+    if constexpr (!Plan::kSums) {
+      squares.query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
+    }
+    check(squares.query, squares.key, chunk);
+    return squares;
+  }
+
   // |q| and 1 / |k| of the rows of a chunk; rows of K and V past the end become zero, before who waits for the lengths reads
   // them.
   __device__ __forceinline__ void find(const RingPosition<Plan::kStages>& at, int chunk) const {
     const int stage_idx = at.index();
-    float2 query = {};
-    float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
-    if constexpr (!Plan::kSums) {
-      query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
-    }
-    check(query, key, chunk);
+    const Lengths squares = squared(stage_idx, chunk);
     const int num_rows = block.rows(chunk);
     if (lane == diagonal_lane()) {
       const int row = first_row + (lane >> 2);
-      store_key_weight(stage_idx, row, key_weight(key.x, row < num_rows));
-      store_key_weight(stage_idx, row + 8, key_weight(key.y, row + 8 < num_rows));
+      store_key_weight(stage_idx, row, key_weight(squares.key.x, row < num_rows));
+      store_key_weight(stage_idx, row + 8, key_weight(squares.key.y, row + 8 < num_rows));
     }
-    store_lengths(stage_idx, chunk, query, key);
+    store_lengths(stage_idx, chunk, squares.query, squares.key);
     reads_are_used();
     if (num_rows < Plan::kChunk) {
       barrier_wait(block.value_full(stage_idx), at.parity());
@@ -214,15 +224,10 @@ struct Normalizer {
 
   // Keeps |q| of the rows of a chunk and divides those of K by |k|; rows of K past the end become zero.
   __device__ __forceinline__ void divide(int stage_idx, int chunk) const {
-    float2 query = {};
-    float2 key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
-    if constexpr (!Plan::kSums) {
-      query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
-    }
-    check(query, key, chunk);
-    store_lengths(stage_idx, chunk, query, key);
-    const float first_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.x)), diagonal_lane());
-    const float second_factor = __shfl_sync(kAllLanes, rsqrtf(usable(key.y)), diagonal_lane());
+    const Lengths squares = squared(stage_idx, chunk);
+    store_lengths(stage_idx, chunk, squares.query, squares.key);
+    const float first_factor = __shfl_sync(kAllLanes, rsqrtf(usable(squares.key.x)), diagonal_lane());
+    const float second_factor = __shfl_sync(kAllLanes, rsqrtf(usable(squares.key.y)), diagonal_lane());
     __syncwarp();  // all lanes have read what some change now
     divide_rows(stage_idx, first_factor, second_factor, block.rows(chunk));
   }
