@@ -399,6 +399,12 @@ struct Block {
     return row_scale;
   }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
+  // Where they are of a chunk, once they are there.
+  __device__ __forceinline__ int wait_for_rows(int chunk) const {
+    const int place = chunk % Plan::kRowPlaces;
+    barrier_wait(rows_full(place), chunk / Plan::kRowPlaces & 1);
+    return place;
+  }
   // Of the reverse: the constants of the columns of W. Of sums: what they multiply the rows of y by, and 64 words
   // behind those of z. Then the unit of z.
   __device__ __forceinline__ uint32_t factors(int stage_idx) const {

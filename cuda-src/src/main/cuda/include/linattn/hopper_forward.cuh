@@ -32,7 +32,8 @@
 namespace linattn {
 namespace hopper {
 
-// What is not written again: the rows behind z, W above its diagonal, and the row of ones that adds up v.
+// What is not written again: the rows behind z, W above its diagonal, and the row of ones that adds up v. Weights of rows past
+// the end are what stood there before, so that they have to be numbers at first.
 template <class Plan>
 __device__ __forceinline__ void clear_constants(const Block<Plan>& block) {
   constexpr int kWords = Plan::kExtraBytes / 4;
@@ -43,6 +44,11 @@ __device__ __forceinline__ void clear_constants(const Block<Plan>& block) {
   for (int i = threadIdx.x; i < Plan::kStages * Plan::kBoxes * kWords; i += Plan::kThreads) {
     const int box = i / kWords;
     store_word(block.key(box / Plan::kBoxes, box % Plan::kBoxes) + Plan::kBoxBytes + (i % kWords) * 4, 0u);
+  }
+  if constexpr (Plan::kQueryGradient && Plan::kWeighsInState) {
+    for (int i = threadIdx.x; i < Plan::kRowPlaces * Plan::kRowBytesOfChunk / 4; i += Plan::kThreads) {
+      store_word(block.normalizers(0) + i * 4, 0u);
+    }
   }
   __syncthreads();
   constexpr int kRowWords = kRowBytes / 4;

@@ -122,11 +122,12 @@ struct Outputs {
   }
 
   // V^T times the row of ones behind the weights, which is always there.
-  __device__ __forceinline__ void sum_values(float (&sums_frag)[4], uint64_t value) const {
+  template <typename Values>
+  __device__ __forceinline__ void sum_values(float (&sums_frag)[4], Values value) const {
     const uint64_t ones = operand(block.weights(0) + Plan::kBoxBytes);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      Plan::Products::value_sums(sums_frag, further(value, step * 2048), further(ones, step * 32), step > 0);
+      Plan::Products::value_sums(sums_frag, rows_further(value, step), further(ones, step * 32), step > 0);
     }
   }
 

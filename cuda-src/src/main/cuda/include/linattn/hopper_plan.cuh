@@ -64,8 +64,9 @@ struct HopperPlan {
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
   // registers for a warpgroup of its own.
   static constexpr bool kScoresProduce = kMerged && !kGradient;
-  // Rows of z get their weights in the registers of the state, not where they landed.
-  static constexpr bool kWeighsInState = kReverse && kBeside > 1 && !kConverted;
+  // Rows of z get their weights in the registers of the state, not where they landed; in the gradient of q these are 1 / |k|.
+  static constexpr bool kWeighsInState =
+      !kConverted && ((kReverse && kBeside > 1) || (kQueryGradient && kScalesRows));
   // Normalised rows of k of 16 bits stay as they landed: the scores, z and S take 1 / |k| with their products.
   static constexpr bool kWeighsKeys = kNormalize && !kConverted;
   // Whether warpgroups mark their columns themselves, so that nothing is kept until all meet: cheaper in registers
@@ -200,7 +201,7 @@ struct HopperPlan {
   static constexpr int kThreads = kGroups * kWarpgroup;
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
-  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows || kGradientSums || kKeepsScales ? 32 : 1);
+  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows || kGradientSums || (kReverse && kKeepsScales) ? 32 : 1);
   // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
   static constexpr int kScoreArrivals =
       kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? (kKeepsScales ? 65 : 44) : 4;

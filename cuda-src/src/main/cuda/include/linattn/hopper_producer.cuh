@@ -28,7 +28,8 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
     const float* const delta_gmem = block.args.gradient.delta + query_row;
     const float* query_scale_gmem = nullptr;
     const float* key_scale_gmem = nullptr;
-    constexpr int kUnrolled = Plan::kScaleParts > 0 && Plan::kFollows ? 1 : Plan::kChunk / kWarp;  // registers are short
+    constexpr bool kShort = Plan::kFollows || Plan::kDeltaBeside;  // of registers
+    constexpr int kUnrolled = Plan::kScaleParts > 0 && kShort ? 1 : Plan::kChunk / kWarp;
     if constexpr (Plan::kScaleParts > 0) {
       const int64_t key_head =
           static_cast<int64_t>(block.work.batch) * (args.heads / args.group) + block.work.kv_head;

@@ -83,7 +83,7 @@ struct Weigher {
     }
     if constexpr (!Plan::kConverted) {
       if constexpr (!Plan::kWeighsInState) {
-        multiply_rows<Plan, kWarps>(block, at.index(), warp, lane, weights, num_rows);
+        multiply_rows(at.index(), weights, num_rows);
       }
       if (num_rows < Plan::kChunk) {
         clear_tail(at.index(), num_rows);
@@ -136,6 +136,41 @@ struct Weigher {
   __device__ __forceinline__ static int exponent_of_largest(const float (&weights)[2]) {
     const float largest = max_lanes<kWarp>(fmaxf(fabsf(weights[0]), fabsf(weights[1])));
     return largest > 0x1p-120f && largest < 0x1p120f ? exponent_of(largest) + 1 : 0;
+  }
+
+  // Multiplies rows of z where they have landed, by weights of rows `lane` and lane + 32; those past the end become
+  // zero. Eight lanes to a row.
+  __device__ __forceinline__ void multiply_rows(int stage_idx, const float (&weights)[2], int num_rows) const {
+    constexpr int kGroups = Plan::kChunk / 4;
+    constexpr int kIterations = (kGroups + kWarps - 1) / kWarps;
+    // Past the last one, a row of this lane again.
+    const auto row_of = [&](int iteration) {
+      const int row = (warp + iteration * kWarps) * 4 + (lane >> 3);
+      return row < Plan::kChunk ? row : warp * 4 + (lane >> 3);
+    };
+    const uint32_t tile = block.value(stage_idx);
+    uint4 units[kIterations];  // loads don't wait for one another
+#pragma unroll
+    for (int i = 0; i < kIterations; ++i) {
+      units[i] = load_unit(tile + swizzled(row_of(i), lane & 7));
+    }
+#pragma unroll
+    for (int i = 0; i < kIterations; ++i) {
+      const int row = row_of(i);
+      const float low = __shfl_sync(kAllLanes, weights[0], row & 31);
+      const float high = __shfl_sync(kAllLanes, weights[1], row & 31);
+      const float weight = row < 32 ? low : high;
+      const uint32_t pairs[4] = {units[i].x, units[i].y, units[i].z, units[i].w};
+      uint32_t products[4];
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        products[pair] =
+            row < num_rows ? Half::pack(Half::low(pairs[pair]) * weight, Half::high(pairs[pair]) * weight) : 0u;
+      }
+      if (warp + i * kWarps < kGroups) {
+        store_unit(tile + swizzled(row, lane & 7), make_uint4(products[0], products[1], products[2], products[3]));
+      }
+    }
   }
 
   // Rows of y past the end belong to another sequence: no weight, no sum.

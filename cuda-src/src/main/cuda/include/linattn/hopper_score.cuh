@@ -145,7 +145,9 @@ struct GradientRows {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // a lane reads for the four of its row
       const bool reads = (lane & 3) == 0 && row + 8 * i < num_rows;
-      normalizer[i] = reads ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
+      if constexpr (!Plan::kDeltaBeside) {
+        normalizer[i] = reads ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
+      }
       if constexpr (!Plan::kDeltaInStage) {
         const uint32_t word = block.deltas(place) + (row + 8 * i) * 4;
         delta[i] = reads ? load_float(word) : 0.0f;
@@ -156,6 +158,10 @@ struct GradientRows {
         delta[i] = __shfl_sync(kAllLanes, delta[i], lane & 28);
       }
     }
+  }
+
+  __device__ __forceinline__ static float read_normalizer(const Block<Plan>& block, int place, int row, int num_rows) {
+    return row < num_rows ? load_float(block.normalizers(place) + row * 4) : 1.0f;
   }
 
   __device__ __forceinline__ float constant(int i, float) const { return -delta[i]; }
@@ -204,7 +210,6 @@ struct Score : Scores<Plan> {
   float plain_tokens;
   Unit unit;
   float marks = 0.0f;  // NaN once a g was not finite
-  RingPosition<Plan::kRowPlaces> rows_at;
   double weight_sum = 0.0;  // of a gradient: the weights of each row over its g
 
   __device__ __forceinline__ Score(const Block<Plan>& shared, int warp_in_group, int lane_idx)
@@ -231,7 +236,7 @@ struct Score : Scores<Plan> {
       } else {
         barrier_wait(block.key_full(at.index()), at.parity());
         barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());  // synccheck wants each phase awaited
-        wait_for_rows();
+        wait_for_rows(chunk);
         this->give_back_keys();
       }
       count += Plan::kChunk;
@@ -244,17 +249,14 @@ struct Score : Scores<Plan> {
         auxiliary.sum_chunk(at);
       }
       at.advance();
-      rows_at.advance();
     }
     if constexpr (Plan::kMerged) {
       auxiliary.finish();
     }
   }
 
-  __device__ __forceinline__ void wait_for_rows() const {
-    if constexpr (Plan::kQueryGradient) {
-      barrier_wait(block.rows_full(rows_at.index()), rows_at.parity());
-    }
+  __device__ __forceinline__ int wait_for_rows(int chunk) const {
+    return Plan::kQueryGradient ? block.wait_for_rows(chunk) : 0;
   }
 
   // d = o . dO of this warp's rows, the diagonal of a product of tiles, under the products of the scores. Every lane
@@ -324,8 +326,7 @@ struct Score : Scores<Plan> {
       first_length = load_float(block.lengths(at.index()) + row * 4) * query_scale;
       second_length = load_float(block.lengths(at.index()) + row * 4 + 32) * query_scale;
     }
-    wait_for_rows();
-    GradientRows<Plan> rows(block, rows_at.index(), row, block.rows(chunk));
+    GradientRows<Plan> rows(block, wait_for_rows(chunk), row, block.rows(chunk));
     if constexpr (Plan::kDeltaInStage) {
       form_delta(rows.delta);
     }
@@ -375,6 +376,11 @@ struct Score : Scores<Plan> {
       float first_inverse = reciprocal(first_g);
       float second_inverse = reciprocal(second_g);
       if constexpr (Plan::kQueryGradient) {
+        if constexpr (Plan::kDeltaBeside) {  // late, because registers are short
+          const int place = chunk % Plan::kRowPlaces;
+          rows.normalizer[0] = rows.read_normalizer(block, place, row, num_rows);
+          rows.normalizer[1] = rows.read_normalizer(block, place, row + 8, num_rows);
+        }
         first_inverse = unit.inverse * reciprocal(rows.normalizer[0]);
         second_inverse = unit.inverse * reciprocal(rows.normalizer[1]);
         weight_sum += row < num_rows ? first_g * first_inverse : 0.0f;

@@ -32,7 +32,11 @@ struct State {
   static constexpr bool kWeighsValues = Plan::kWeighsInState || Plan::kWeighsKeys;
   using Values = std::conditional_t<Plan::kWeighsInState, const uint32_t*, uint64_t>;
   using StateValues = std::conditional_t<kWeighsValues, const uint32_t*, uint64_t>;
-  static constexpr int kValueParts = Plan::kWeighsInState && (Plan::kMerged || Plan::kScalesRows) ? 2 : 1;
+  static constexpr int kValueParts = !Plan::kWeighsInState                  ? 1
+                                     : Plan::kReverse && Plan::kScalesRows ? 2
+                                     : !Plan::kMerged                      ? 1
+                                     : Plan::kReverse || Plan::kDeltaBeside ? 2
+                                                                            : 4;
   static constexpr int kValueSteps = 4 / kValueParts;
   static constexpr int kValueWords = kWeighsValues ? 4 * kValueSteps : 1;
 
@@ -232,7 +236,7 @@ struct State {
   __device__ __forceinline__ void load_values_for_sums(const RingPosition<Plan::kStages>& at, int chunk,
                                                        uint32_t (&value_frag)[kValueWords]) const {
     wait_for_sums(at, chunk);
-    load_values(at, block.rows(chunk), 0, value_frag);
+    load_values(at, chunk, 0, value_frag);
   }
 
   // A chunk whose values are in registers; under its products come those of the next one.
@@ -309,8 +313,9 @@ struct State {
   }
 
   // A part of V^T of a chunk to registers, each token times its weight.
-  __device__ __forceinline__ void load_values(const RingPosition<Plan::kStages>& at, int num_rows, int part,
+  __device__ __forceinline__ void load_values(const RingPosition<Plan::kStages>& at, int chunk, int part,
                                               uint32_t (&value_frag)[kValueWords]) const {
+    const int num_rows = block.rows(chunk);
     const int first_row = part * kValueSteps * 16;
     const uint32_t tile = block.value(at.index(), outputs.box) + first_row * kRowBytes +
                           swizzled((lane & 7) + (lane >> 4 & 1) * 8, warp * 2 + (lane >> 3 & 1));
@@ -329,6 +334,8 @@ struct State {
       block.wait_for_lengths(at.index(), at.parity());
       weights = block.key_weights(at.index());
       scale = block.length_scale();
+    } else if constexpr (Plan::kQueryGradient) {
+      weights = block.scales(block.wait_for_rows(chunk));
     } else {
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
     }
@@ -342,7 +349,7 @@ struct State {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         uint32_t& pair = value_frag[2 * i + j];
-        if constexpr (!Plan::kWeighsKeys) {  // rows past the end are still what they were
+        if constexpr (Plan::kReverse) {  // rows past the end are still what they were
           pair = row + 1 < num_rows ? pair : row < num_rows ? pair & 0xffffu : 0u;
         }
         pair = Half::weigh(pair, weight);
@@ -394,7 +401,7 @@ struct State {
     RingPosition<Plan::kOutputBuffers> outputs_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       if (!block.writes(chunk)) {
-        add_unwritten(at);
+        add_unwritten(at, chunk);
         count += Plan::kChunk;
         block.follow(count, plain_tokens, unit);
         at.advance();
@@ -432,13 +439,13 @@ struct State {
         scale_outputs(outputs_frag, follow_unit(at));
       }
       [[maybe_unused]] uint32_t value_frag[kValueWords];
-      if constexpr (Plan::kWeighsKeys) {
+      if constexpr (kWeighsValues && !Plan::kReverse) {
         if (block.rows(chunk) < Plan::kChunk) {  // values past the end are zero then
-          block.wait_for_lengths(at.index(), at.parity());
+          barrier_wait(block.barrier(Plan::kWeighsKeys ? Plan::kLengthsFull : Plan::kReady, at.index()), at.parity());
         }
       }
       if constexpr (kWeighsValues) {  // under the product of S
-        load_values(at, block.rows(chunk), 0, value_frag);
+        load_values(at, chunk, 0, value_frag);
       }
       barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
       if constexpr ((Plan::kConverted || Plan::kApart) && !Plan::kWeighsInState) {
@@ -460,7 +467,7 @@ struct State {
             finish_products();
             pin(outputs_frag);
             pin(value_frag);
-            load_values(at, block.rows(chunk), part, value_frag);
+            load_values(at, chunk, part, value_frag);
           }
           products_fence();
           outputs.template add_value_weights<kValueSteps>(
@@ -504,13 +511,18 @@ struct State {
   }
 
   // S and u of a chunk whose outputs another block writes.
-  __device__ __forceinline__ void add_unwritten(const RingPosition<Plan::kStages>& at) {
+  __device__ __forceinline__ void add_unwritten(const RingPosition<Plan::kStages>& at, int chunk) {
     if constexpr (Plan::kTurns) {
+      static_assert(kValueParts == 1, "V^T as a whole");
       barrier_wait(block.key_full(at.index()), at.parity());
-      if constexpr (Plan::kScalesRows) {
-        barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+      [[maybe_unused]] uint32_t value_frag[kValueWords];
+      Values value;
+      if constexpr (kWeighsValues) {
+        load_values(at, chunk, 0, value_frag);
+        value = value_frag;
+      } else {
+        value = operand(block.value(at.index(), outputs.box));
       }
-      const uint64_t value = operand(block.value(at.index(), outputs.box));
       float sums_frag[4] = {};
       pin(sums_frag);
       pin_parts(state_frag);
@@ -520,10 +532,11 @@ struct State {
       products_commit();
       finish_products();
       pin(sums_frag);
-      outputs.add_value_sums(sums_frag[0], sums_frag[2]);
-      if (lane == 0) {
-        barrier_arrive(block.key_empty(at.index()));
+      if constexpr (kWeighsValues) {
+        pin(value_frag);
       }
+      outputs.add_value_sums(sums_frag[0], sums_frag[2]);
+      give_back(at);
     }
   }
 
@@ -807,7 +820,7 @@ struct State {
         uint32_t value_frag[kValueWords];
 #pragma unroll
         for (int part = 0; part < kValueParts; ++part) {
-          load_values(at, block.rows(chunk), part, value_frag);
+          load_values(at, chunk, part, value_frag);
           add_part(outputs_frag, value_frag, at, weights_at.index(), part, member);
           pin(value_frag);
         }

@@ -73,6 +73,9 @@ public record HopperPlan(
   /** The same of sums, which hold little else. */
   private static final int MAX_SINGLE_SUM = 128;
 
+  /** Above, a state that divides rows needs the registers of warps that would form d. */
+  private static final int MAX_DIVIDED_BESIDE = 192;
+
   /** Above, the parts of a chunk are brought and given back one by one. */
   private static final int MAX_WHOLE_HEAD_DIM = 128;
 
@@ -226,7 +229,11 @@ public record HopperPlan(
 
   /** Whether rows of z get their weights in the registers of the state. */
   boolean weighsInState(KernelSpec spec) {
-    return isReverse(spec.operation()) && spec.elementType() != ElementType.F32 && beside > 1;
+    boolean weighs =
+        isReverse(spec.operation())
+            ? beside > 1
+            : isQueryGradient(spec.operation()) && scalesRows(spec.operation());
+    return weighs && spec.elementType() != ElementType.F32;
   }
 
   /** Whether rows of k are not divided by their lengths, but scores, z and S take these. */
@@ -275,12 +282,13 @@ public record HopperPlan(
   }
 
   /**
-   * Whether the warps beside the producer form it. Where rows are divided their registers go to the
-   * scores.
+   * Whether the warps beside the producer form it. Where the state divides rows of all columns it
+   * has their registers.
    */
   private static boolean isDeltaBeside(Operation operation, int headDim, ElementType element) {
-    return operation == Operation.QUERY_GRADIENT
+    return isQueryGradient(operation)
         && headDim > MAX_SINGLE_GRADIENT
+        && !(scalesRows(operation) && headDim > MAX_DIVIDED_BESIDE)
         && element != ElementType.F32;
   }
 
@@ -375,12 +383,9 @@ public record HopperPlan(
       return isGradient(operation) ? new Roles(64, 128, 232, 88) : new Roles(64, 112, 248, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
-      if (reverse) {
-        return new Roles(24, 88, 200, 0);
-      }
       return isDeltaBeside(operation, headDim, element)
           ? new Roles(32, 96, 192, 0)
-          : new Roles(24, 104, 192, 0);
+          : new Roles(24, 88, 200, 0);
     }
     if (reverse && !rows) {
       return reverseRoles(headDim);

@@ -112,7 +112,7 @@ final class HopperText {
         instructions.add(shared("value_lower_weights", CHUNK, weights / 2, operand, true, false));
       }
       if (plan.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS) {
-        instructions.add(shared("value_sums", EXTRA, EXTRA / 2, operand, true, false));
+        instructions.add(values("value_sums", EXTRA, EXTRA / 2, operand, weighs, false));
       }
     }
     boolean inParts = split && (plan.beside() > 1 || spec.headDim() > PART);
