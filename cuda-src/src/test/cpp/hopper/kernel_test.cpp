@@ -113,7 +113,7 @@ void compare_rows(const char* what, const Problem& p, const OwnRows& own_rows, c
           expect(mark == 0 ? !must : mark == 1 && (must || may),
                  "%s of head %d, item %d, turn %d, box %d has mark %u", what, head, item, turn, box, mark);
           if (mark == 0) {
-            each_element(head, item, turn, box, [&](size_t i) { comparison.add(expected[i], out.stored[i]); });
+            each_element(head, item, turn, box, [&](size_t i) { comparison.add(expected[i], to_float(out.stored[i])); });
           }
         }
       }

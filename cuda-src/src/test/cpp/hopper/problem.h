@@ -71,7 +71,7 @@ struct Tensor {
   size_t index(int head, int token, int column) const {
     return (static_cast<size_t>(head) * tokens + token) * width + column;
   }
-  float at(int head, int token, int column) const { return stored[index(head, token, column)]; }
+  float at(int head, int token, int column) const { return to_float(stored[index(head, token, column)]); }
   void set(int head, int token, int column, float x) { store(stored[index(head, token, column)], x); }
   double length(int head, int token) const {
     double squares = 0;

@@ -8,7 +8,7 @@
 #include "linattn/decode.cuh"
 
 namespace {
-using Plan = linattn::DecodePlan<__half, /*kColumns=*/32, /*kThreads=*/256>;
+using Plan = linattn::DecodePlan<linattn::F16, /*kColumns=*/32, /*kThreads=*/256>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::shared_bytes(256, 1) == 4224, "the header and the resource plan disagree on the map");
 }  // namespace

@@ -8,7 +8,7 @@
 #include "linattn/mma_forward.cuh"
 
 namespace {
-using Plan = linattn::MmaForwardPlan<__half, /*kAccurate=*/false, /*kHeadDim=*/96>;
+using Plan = linattn::MmaForwardPlan<linattn::F16, /*kAccurate=*/false, /*kHeadDim=*/96>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::kSharedBytes == 84480, "the header and the resource plan disagree on the map");
 }  // namespace

@@ -118,8 +118,8 @@ struct Registers {
 
 struct Spec {
   static constexpr int kHeadDim = 64;
-  using Element = linattn::hopper::F32;
-  using Half = linattn::hopper::F16;
+  using Element = float;
+  using Half = linattn::F16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;

@@ -8,7 +8,7 @@
 #include "linattn/gradient_outputs.cuh"
 
 namespace {
-using Plan = linattn::GradientOutputsPlan<__nv_bfloat16, /*kAccurate=*/false>;
+using Plan = linattn::GradientOutputsPlan<linattn::Bf16, /*kAccurate=*/false>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::shared_bytes(256) == 75776, "the header and the resource plan disagree on the map");
 }  // namespace

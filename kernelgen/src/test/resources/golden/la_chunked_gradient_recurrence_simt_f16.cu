@@ -8,7 +8,7 @@
 #include "linattn/gradient_recurrence.cuh"
 
 namespace {
-using Plan = linattn::GradientRecurrencePlan<__half>;
+using Plan = linattn::GradientRecurrencePlan<linattn::F16>;
 static_assert(Plan::kThreads == 128, "the header and the resource plan disagree on threads");
 static_assert(Plan::shared_bytes(256) == 76880, "the header and the resource plan disagree on the map");
 }  // namespace

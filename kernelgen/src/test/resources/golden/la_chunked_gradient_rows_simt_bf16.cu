@@ -8,7 +8,7 @@
 #include "linattn/gradient_rows.cuh"
 
 namespace {
-using Plan = linattn::RowsPlan<__nv_bfloat16>;
+using Plan = linattn::RowsPlan<linattn::Bf16>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::kSharedBytes == 0, "the header and the resource plan disagree on the map");
 }  // namespace

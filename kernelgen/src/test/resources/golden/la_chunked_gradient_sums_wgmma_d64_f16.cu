@@ -58,8 +58,8 @@ struct Registers {
 
 struct Spec {
   static constexpr int kHeadDim = 64;
-  using Element = linattn::hopper::F16;
-  using Half = linattn::hopper::F16;
+  using Element = linattn::F16;
+  using Half = linattn::F16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;

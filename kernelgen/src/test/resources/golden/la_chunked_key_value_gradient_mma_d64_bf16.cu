@@ -8,7 +8,7 @@
 #include "linattn/mma_gradient.cuh"
 
 namespace {
-using Plan = linattn::MmaGradientPlan<linattn::Direction::kBackwards, __nv_bfloat16, /*kAccurate=*/false, /*kHeadDim=*/64>;
+using Plan = linattn::MmaGradientPlan<linattn::Direction::kBackwards, linattn::Bf16, /*kAccurate=*/false, /*kHeadDim=*/64>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::kSharedBytes == 65152, "the header and the resource plan disagree on the map");
 }  // namespace

@@ -126,8 +126,8 @@ struct Registers {
 
 struct Spec {
   static constexpr int kHeadDim = 128;
-  using Element = linattn::hopper::Bf16;
-  using Half = linattn::hopper::Bf16;
+  using Element = linattn::Bf16;
+  using Half = linattn::Bf16;
   static constexpr int kProducts = 1;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;

@@ -162,8 +162,8 @@ struct Registers {
 
 struct Spec {
   static constexpr int kHeadDim = 96;
-  using Element = linattn::hopper::F32;
-  using Half = linattn::hopper::F16;
+  using Element = float;
+  using Half = linattn::F16;
   static constexpr int kProducts = 3;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;

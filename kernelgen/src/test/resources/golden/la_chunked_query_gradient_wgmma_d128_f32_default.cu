@@ -163,8 +163,8 @@ struct Registers {
 
 struct Spec {
   static constexpr int kHeadDim = 128;
-  using Element = linattn::hopper::F32;
-  using Half = linattn::hopper::Bf16;
+  using Element = float;
+  using Half = linattn::Bf16;
   static constexpr int kProducts = 3;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;

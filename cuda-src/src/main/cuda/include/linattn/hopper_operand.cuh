@@ -1,42 +1,30 @@
 // The 16-bit elements that tensor cores multiply.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
+
+#include "linattn/element.cuh"
 
 namespace linattn {
 namespace hopper {
 
-// What the tensors hold.
-struct Bf16 {
-  static constexpr int kBytes = 2;
-};
-struct F16 {
-  static constexpr int kBytes = 2;
-};
-struct F32 {
-  static constexpr int kBytes = 4;
+// Operands of 16 bits, two to a register; `low` is the element with the smaller index.
+template <typename Element>
+struct OperandPairs {
+  using Type = Element;
+
+  __device__ __forceinline__ static uint32_t pack(float low, float high) { return linattn::pack<Element>(low, high); }
+  __device__ __forceinline__ static float low(uint32_t pair) { return first_of<Element>(pair); }
+  __device__ __forceinline__ static float high(uint32_t pair) { return second_of<Element>(pair); }
 };
 
-// 16-bit operands, two to a register; `low` is the element with the smaller index.
 template <typename Element>
 struct Operand;
 
 template <>
-struct Operand<Bf16> {
-  using Type = __nv_bfloat16;
+struct Operand<Bf16> : OperandPairs<Bf16> {
   static constexpr bool kScaled = false;  // has the range of fp32
   static constexpr uint32_t kOnes = 0x3f803f80u;
-
-  __device__ __forceinline__ static uint32_t pack(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-  }
-  __device__ __forceinline__ static float low(uint32_t pair) { return __uint_as_float(pair << 16); }
-  __device__ __forceinline__ static float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
   // Each element times its weight, of which bf16 itself would leave too few digits.
   __device__ __forceinline__ static uint32_t weigh(uint32_t pair, float2 weights) {
@@ -61,22 +49,9 @@ struct Operand<Bf16> {
 };
 
 template <>
-struct Operand<F16> {
-  using Type = __half;
+struct Operand<F16> : OperandPairs<F16> {
   static constexpr bool kScaled = true;
   static constexpr uint32_t kOnes = 0x3c003c00u;
-
-  __device__ __forceinline__ static uint32_t pack(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-  }
-  __device__ __forceinline__ static float low(uint32_t pair) {
-    return __low2float(*reinterpret_cast<const __half2*>(&pair));
-  }
-  __device__ __forceinline__ static float high(uint32_t pair) {
-    return __high2float(*reinterpret_cast<const __half2*>(&pair));
-  }
 
   __device__ __forceinline__ static uint32_t weigh(uint32_t pair, float2 weights) {
     asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(pack(weights.x, weights.y)));

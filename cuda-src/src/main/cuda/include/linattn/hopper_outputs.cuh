@@ -175,7 +175,7 @@ struct Outputs {
         const int row = i / 4 * 8 + i % 2;
         const int column = first + (i % 4 < 2 ? 0 : 8);
         if (row + 2 * (lane & 3) < block.rows(chunk) && column < num_columns()) {
-          float element = static_cast<float>(query_gmem[row * query.token_stride + column]);
+          float element = to_float(query_gmem[row * query.token_stride + column]);
           if constexpr (Plan::kScalesRows) {
             element *= block.query_scale(chunk, row + 2 * (lane & 3));
           }
@@ -251,7 +251,7 @@ struct Outputs {
     const uint32_t tile =
         Plan::kOutputsInQueries ? block.query(outputs_idx, box)
                                 : block.outputs(box * Plan::kOutputBuffers + outputs_idx);
-    if constexpr (Plan::Element::kBytes == 2) {
+    if constexpr (Plan::kElementBytes == 2) {
       stage_halves(outputs_frag, tile);
     } else {
       stage_floats(outputs_frag, tile);
@@ -313,7 +313,7 @@ struct Outputs {
     const ItemWork& work = block.work;
     const int token = work.start + block.first_token(chunk);
     store_tile(&block.args.out, {first_column(), token, block.query_head(), work.batch}, tile);
-    if constexpr (Plan::Element::kBytes == 4) {
+    if constexpr (Plan::kElementBytes == 4) {
       store_tile(&block.args.out, {first_column() + 32, token, block.query_head(), work.batch}, tile + Plan::kBoxBytes);
     }
     commit_stores();
@@ -322,8 +322,8 @@ struct Outputs {
   // The rows behind those of the chunk may belong to another item.
   __device__ __forceinline__ void copy_tail(uint32_t tile, int chunk) const {
     const ItemWork& work = block.work;
-    using Bytes = Untyped<Plan::Element::kBytes>;
-    constexpr int kUnitElements = kUnitBytes / Plan::Element::kBytes;
+    using Bytes = Untyped<Plan::kElementBytes>;
+    constexpr int kUnitElements = kUnitBytes / Plan::kElementBytes;
     constexpr int kUnits = Plan::kBoxColumns / kUnitElements;
     const int token = work.start + block.first_token(chunk);
     for (int i = warp * kWarp + lane; i < block.rows(chunk) * kUnits; i += kWarpgroup) {

@@ -29,7 +29,8 @@ struct HopperPlan {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kProducts = Spec::kProducts;
   static constexpr bool kSplit = kProducts == 3;
-  static constexpr bool kConverted = Element::kBytes == 4;
+  static constexpr int kElementBytes = static_cast<int>(sizeof(Element));
+  static constexpr bool kConverted = kElementBytes == 4;
   static constexpr bool kScaled = Half::kScaled;
   static constexpr bool kNormalize = Spec::kNormalize;
   static constexpr bool kScalesRows = Spec::kScalesRows;
@@ -119,7 +120,7 @@ struct HopperPlan {
   static constexpr int kWeightBuffers = Spec::kWeightBuffers;
   static constexpr int kWeightBytes = kKeyBox;
   static constexpr int kOutputBuffers = Spec::kOutputBuffers;
-  static constexpr int kOutputBytes = kChunk * kBoxColumns * Element::kBytes;
+  static constexpr int kOutputBytes = kChunk * kBoxColumns * kElementBytes;
 
   static constexpr int kSlotsOffset = 0;
   static constexpr int kStagesOffset = kSlots * kSlotBytes;

@@ -26,7 +26,7 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
 template <class Plan, int kRowsAtOnce = 16>
 __device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
                                                int num_rows, Extent* extent_smem) {
-  using Bytes = Untyped<Plan::Element::kBytes>;
+  using Bytes = Untyped<Plan::kElementBytes>;
   const Bytes* element_gmem = row_address<Bytes>(view, batch, head, token) + column;
   float largest = 0.0f;
   float squares = 0.0f;

@@ -8,12 +8,10 @@
 // use the same pairs, and accumulators become an operand A without moving between threads.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "linattn/arithmetic.h"
+#include "linattn/element.cuh"
 #include "linattn/memory.cuh"
 #include "linattn/reduce.cuh"
 
@@ -29,11 +27,11 @@ struct MmaKindOf {
   static constexpr MmaKind kKind = kAccurate ? MmaKind::kTf32Split : MmaKind::kTf32;
 };
 template <>
-struct MmaKindOf<__half, false> {
+struct MmaKindOf<F16, false> {
   static constexpr MmaKind kKind = MmaKind::kTf32;
 };
 template <>
-struct MmaKindOf<__nv_bfloat16, false> {
+struct MmaKindOf<Bf16, false> {
   static constexpr MmaKind kKind = MmaKind::kBf16;
 };
 
@@ -44,56 +42,8 @@ struct WeightElement {
 };
 template <>
 struct WeightElement<MmaKind::kBf16> {
-  using Type = __nv_bfloat16;
+  using Type = Bf16;
 };
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-
-template <typename Element>
-__device__ __forceinline__ Element from_float(float x);
-template <>
-__device__ __forceinline__ float from_float<float>(float x) {
-  return x;
-}
-template <>
-__device__ __forceinline__ __half from_float<__half>(float x) {
-  return __float2half_rn(x);
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-
-// Two neighbouring 16-bit elements, the first one in the low half.
-template <typename Element>
-__device__ __forceinline__ float2 unpack(uint32_t pair);
-template <>
-__device__ __forceinline__ float2 unpack<__nv_bfloat16>(uint32_t pair) {
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-template <>
-__device__ __forceinline__ float2 unpack<__half>(uint32_t pair) {
-  __half2 x;
-  *reinterpret_cast<uint32_t*>(&x) = pair;
-  return __half22float2(x);
-}
-
-template <typename Element>
-__device__ __forceinline__ uint32_t pack(float x, float y);
-template <>
-__device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float x, float y) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(y), "f"(x));
-  return pair;
-}
-template <>
-__device__ __forceinline__ uint32_t pack<__half>(float x, float y) {
-  uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(y), "f"(x));
-  return pair;
-}
 
 __device__ __forceinline__ uint32_t round_to_tf32(float x) {
   uint32_t rounded;
@@ -105,7 +55,7 @@ __device__ __forceinline__ uint32_t round_to_tf32(float x) {
 template <MmaKind kKind>
 __device__ __forceinline__ float operand_rest(float x) {
   if constexpr (kKind == MmaKind::kBf16) {
-    return x - __bfloat162float(__float2bfloat16_rn(x));
+    return x - to_float(from_float<Bf16>(x));
   } else {
     return x - __uint_as_float(round_to_tf32(x));
   }
@@ -142,9 +92,9 @@ template <>
 struct OperandA<MmaKind::kBf16> {
   uint32_t frag[4];
 
-  __device__ __forceinline__ void set(int pair, float x, float y) { frag[pair] = pack<__nv_bfloat16>(x, y); }
+  __device__ __forceinline__ void set(int pair, float x, float y) { frag[pair] = pack<Bf16>(x, y); }
 
-  __device__ __forceinline__ float2 get(int pair) const { return unpack<__nv_bfloat16>(frag[pair]); }
+  __device__ __forceinline__ float2 get(int pair) const { return unpack<Bf16>(frag[pair]); }
 
   template <typename Element>
   __device__ __forceinline__ void set_raw(int pair, uint32_t elements) {
@@ -202,7 +152,7 @@ template <>
 struct OperandB<MmaKind::kBf16> {
   uint32_t frag[2];
 
-  __device__ __forceinline__ void set(int pair, float x, float y) { frag[pair] = pack<__nv_bfloat16>(x, y); }
+  __device__ __forceinline__ void set(int pair, float x, float y) { frag[pair] = pack<Bf16>(x, y); }
 
   template <typename Element>
   __device__ __forceinline__ void set_raw(int pair, uint32_t elements) {

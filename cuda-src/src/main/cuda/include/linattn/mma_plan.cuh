@@ -119,7 +119,7 @@ struct MmaChunkPlan {
   // Two blocks hide each other's waits, where the state leaves registers for that.
   static constexpr int kMinBlocks = !kAccurate && kHeadDim * kElementBytes <= 128 ? 2 : 1;
   // Where the state leaves its warps few registers, they load in turn and the other warps start all copies.
-  static constexpr bool kLoadsInTurn = kHeadDim > (std::is_same_v<Element, __half> ? 64 : 128);
+  static constexpr bool kLoadsInTurn = kHeadDim > (std::is_same_v<Element, F16> ? 64 : 128);
   static constexpr int kCopyThreads = kHeadDim > 128 ? kScoreThreads : kThreads;
 
   using QueryLayout = TileLayout<Element, kTokens, kHeadDim>;

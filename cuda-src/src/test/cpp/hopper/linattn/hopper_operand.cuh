@@ -4,23 +4,20 @@
 #include "emulator.h"
 
 namespace linattn {
-namespace hopper {
-
-struct Bf16 {
-  static constexpr int kBytes = 2;
-};
-struct F16 {
-  static constexpr int kBytes = 2;
-};
-struct F32 {
-  static constexpr int kBytes = 4;
-};
-
 template <emulator::Operand16 kType>
 struct Element16 {
   uint16_t bits;
-  operator float() const { return emulator::to_float(kType, bits); }
 };
+using Bf16 = Element16<emulator::Operand16::kBf16>;
+using F16 = Element16<emulator::Operand16::kF16>;
+
+inline float to_float(float x) { return x; }
+template <emulator::Operand16 kType>
+float to_float(Element16<kType> x) {
+  return emulator::to_float(kType, x.bits);
+}
+
+namespace hopper {
 
 template <emulator::Operand16 kType>
 struct HostOperand {

@@ -23,6 +23,7 @@ final class Headers {
     "linattn/chunked_arguments.h",
     "linattn/decode.cuh",
     "linattn/dependent_launch.cuh",
+    "linattn/element.cuh",
     "linattn/gradient_arguments.h",
     "linattn/gradient_items.cuh",
     "linattn/gradient_outputs.cuh",

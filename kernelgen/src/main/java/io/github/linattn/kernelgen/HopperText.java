@@ -182,8 +182,8 @@ final class HopperText {
         """
         struct Spec {
           static constexpr int kHeadDim = %2$d;
-          using Element = linattn::hopper::%3$s;
-          using Half = linattn::hopper::%4$s;
+          using Element = %3$s;
+          using Half = %4$s;
           static constexpr int kProducts = %5$d;
           static constexpr bool kNormalize = %13$b;
           static constexpr bool kScalesRows = %24$b;
@@ -218,8 +218,8 @@ final class HopperText {
         """,
         spec.symbol(),
         spec.headDim(),
-        tag(spec.elementType()),
-        tag(operand(spec)),
+        TileText.element(spec.elementType()),
+        TileText.element(operand(spec)),
         plan.products(),
         plan.stages(),
         plan.slots(),
@@ -240,13 +240,5 @@ final class HopperText {
         plan.merges(spec),
         HopperPlan.isGradientSums(spec.operation()),
         HopperPlan.scalesRows(spec.operation()));
-  }
-
-  static String tag(ElementType element) {
-    return switch (element) {
-      case F32 -> "F32";
-      case BF16 -> "Bf16";
-      case F16 -> "F16";
-    };
   }
 }

@@ -39,8 +39,8 @@ final class OneSweepText {
 
         struct Spec {
           static constexpr int kHeadDim = %4$d;
-          using Element = linattn::hopper::%15$s;
-          using Half = linattn::hopper::%15$s;
+          using Element = %15$s;
+          using Half = %15$s;
           static constexpr int kProducts = 1;
           static constexpr bool kNormalize = false;
           static constexpr bool kScalesRows = false;
@@ -86,7 +86,7 @@ final class OneSweepText {
         KernelText.map(plan.shared()),
         products(spec.elementType()),
         OneSweepPlan.LAUNCH_REGISTERS,
-        HopperText.tag(spec.elementType()),
+        TileText.element(spec.elementType()),
         OneSweepPlan.BESIDE,
         OneSweepPlan.OUTPUT_BUFFERS);
   }

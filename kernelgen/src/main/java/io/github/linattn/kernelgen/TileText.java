@@ -157,11 +157,12 @@ final class TileText {
     };
   }
 
-  private static String element(ElementType element) {
+  /** The type of an element of a tensor. */
+  static String element(ElementType element) {
     return switch (element) {
       case F32 -> "float";
-      case BF16 -> "__nv_bfloat16";
-      case F16 -> "__half";
+      case BF16 -> "linattn::Bf16";
+      case F16 -> "linattn::F16";
     };
   }
 }
