@@ -114,7 +114,7 @@ bool sums_are_right() {
       float sum = 0;
       for (int row = 0; row < kChunks * kRows; ++row) {
         if (row % kRows >= first_row) {
-          sum += static_cast<float>(rows[row * kColumns + m]) * static_cast<float>(rows[row * kColumns + j]);
+          sum += to_float(rows[row * kColumns + m]) * to_float(rows[row * kColumns + j]);
         }
       }
       if (!(sums[m * kColumns + j] == sum)) {
