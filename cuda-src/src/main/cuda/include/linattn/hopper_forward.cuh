@@ -32,8 +32,8 @@
 namespace linattn {
 namespace hopper {
 
-// What is not written again: the rows behind z, W above its diagonal, and the row of ones that adds up v. Weights of rows past
-// the end are what stood there before, so that they have to be numbers at first.
+// What is not written again: the rows behind z, W above its diagonal, and the row of ones that adds up v. Weights of
+// rows past the end are what stood there before, so that they have to be numbers at first.
 template <class Plan>
 __device__ __forceinline__ void clear_constants(const Block<Plan>& block) {
   constexpr int kWords = Plan::kExtraBytes / 4;

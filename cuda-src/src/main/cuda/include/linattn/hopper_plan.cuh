@@ -202,7 +202,8 @@ struct HopperPlan {
   static constexpr int kThreads = kGroups * kWarpgroup;
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
-  static constexpr int kAuxiliaryArrivals = kAuxiliaryWarps * (kHasRows || kGradientSums || (kReverse && kKeepsScales) ? 32 : 1);
+  static constexpr int kAuxiliaryArrivals =
+      kAuxiliaryWarps * (kHasRows || kGradientSums || (kReverse && kKeepsScales) ? 32 : 1);
   // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
   static constexpr int kScoreArrivals =
       kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? (kKeepsScales ? 65 : 44) : 4;
