@@ -57,9 +57,9 @@ struct Auxiliary {
     if constexpr (Plan::kSlots == 0) {  // the next copy lands where it has read
       finish_reads();
     }
-    arrive_as_reader<Plan::kHasRows>(block.key_empty(at.index()), lane);
+    arrive_by_lanes<Plan::kHasRows>(block.key_empty(at.index()), lane);
     if constexpr (Plan::kSums && Plan::kSplit) {
-      arrive_as_reader<Plan::kHasRows>(block.value_empty(at.index()), lane);
+      arrive_by_lanes<Plan::kHasRows>(block.value_empty(at.index()), lane);
     }
   }
 
@@ -83,7 +83,7 @@ struct Auxiliary {
     }
     if (Plan::kAlwaysReady || has_tail) {
       publish_to_async_proxy();
-      arrive_once_a_warp(block.barrier(Plan::kReady, at.index()), lane);
+      arrive_by_lanes<Plan::kStateReadsTail>(block.barrier(Plan::kReady, at.index()), lane);
     }
   }
 

@@ -478,9 +478,9 @@ __device__ __forceinline__ void arrive_once_a_warp(uint32_t barrier, int lane) {
   }
 }
 
-// Readers: every lane where a thread writes next, else one of the warp.
+// Every lane where it has read what threads write next or written what they read, else one of the warp.
 template <bool kEveryLane>
-__device__ __forceinline__ void arrive_as_reader(uint32_t barrier, int lane) {
+__device__ __forceinline__ void arrive_by_lanes(uint32_t barrier, int lane) {
   if constexpr (kEveryLane) {
     barrier_arrive(barrier);
   } else {

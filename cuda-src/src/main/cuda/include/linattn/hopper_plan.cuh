@@ -208,7 +208,9 @@ struct HopperPlan {
   static constexpr int kScoreArrivals =
       kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? (kKeepsScales ? 65 : 44) : 4;
   // Every lane of the warp that writes what threads read; of sums of 16-bit tensors one lane writes.
-  static constexpr int kReadyArrivals = kAuxiliaryWarps + (kReverse || (kGradientSums && kConverted) ? 31 : 0);
+  static constexpr bool kStateReadsTail = kQueryGradient && kWeighsInState;  // its threads, not products
+  static constexpr int kReadyArrivals =
+      kAuxiliaryWarps * (kStateReadsTail ? 32 : 1) + (kReverse || (kGradientSums && kConverted) ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
   static constexpr bool kAlwaysReady = !kSums || kGradientSums;
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of

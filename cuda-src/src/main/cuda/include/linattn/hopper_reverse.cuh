@@ -94,7 +94,7 @@ struct Weigher {
     if (warp == 0 || lane == 0) {
       barrier_arrive(block.barrier(Plan::kReady, at.index()));
     }
-    arrive_as_reader<Plan::kHasRows || Plan::kKeepsScales>(block.key_empty(at.index()), lane);
+    arrive_by_lanes<Plan::kHasRows || Plan::kKeepsScales>(block.key_empty(at.index()), lane);
   }
 
   // Until all have read what stood there, and the tiles are there if they are to be changed.
