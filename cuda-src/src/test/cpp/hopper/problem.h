@@ -30,7 +30,7 @@ constexpr int kZeroRow = 70;     // of q and k of the first head, where rows are
 constexpr int kNoItem = -1;
 constexpr float kOfNoItem = 8.0f;  // elements of its rows: they would show in a sum, and where they are x spoil none
 constexpr bool kDivided = Plan::kNormalize || Plan::kScalesRows;
-using Stored = std::conditional_t<Plan::kConverted, float, typename Plan::Half::Type>;
+using Stored = typename Plan::Element;
 
 inline std::mt19937 engine(11);
 

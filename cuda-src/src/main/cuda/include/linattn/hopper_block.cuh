@@ -197,12 +197,6 @@ enum Scale {
   kLengthScale    // of 1 / |k| where S takes it
 };
 
-// An element of which only the size matters.
-template <int kBytes>
-struct alignas(kBytes) Untyped {
-  unsigned char bytes[kBytes];
-};
-
 constexpr float kMaxHalf = 32768.0f;  // half of the range of fp16
 
 __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffffff); }
@@ -399,9 +393,11 @@ struct Block {
     return row_scale;
   }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
-  // Where they are of a chunk, once they are there.
+  // Of a chunk.
+  __device__ __forceinline__ static int row_place(int chunk) { return chunk % Plan::kRowPlaces; }
+  // The same, once its rows are there.
   __device__ __forceinline__ int wait_for_rows(int chunk) const {
-    const int place = chunk % Plan::kRowPlaces;
+    const int place = row_place(chunk);
     barrier_wait(rows_full(place), chunk / Plan::kRowPlaces & 1);
     return place;
   }

@@ -223,7 +223,7 @@ __device__ __forceinline__ void store_delta(const Block<Plan>& block, float (&de
     delta[i] += __shfl_xor_sync(kAllLanes, delta[i], 8);
     delta[i] += __shfl_xor_sync(kAllLanes, delta[i], 16);
     if (lane < 8) {
-      store_float(block.deltas(chunk % Plan::kRowPlaces) + (row + 8 * i) * 4, delta[i]);
+      store_float(block.deltas(block.row_place(chunk)) + (row + 8 * i) * 4, delta[i]);
       if (work.tile == 0 && row + 8 * i < block.rows(chunk)) {
         delta_gmem[8 * i] = delta[i];
       }
@@ -241,7 +241,7 @@ __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Conve
   barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
   converter.multiply(block.output_rows(), x_frag, sums);
   outputs_at.advance();
-  const int place = chunk % Plan::kRowPlaces;
+  const int place = block.row_place(chunk);
   const bool shares = block.shares_delta();
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

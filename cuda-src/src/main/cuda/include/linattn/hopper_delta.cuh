@@ -112,7 +112,7 @@ struct Delta {
       for (int part = 0; part < Plan::kDeltaParts; ++part) {
         if (block.multiplies(part)) {
           barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
-          form(chunk % Plan::kRowPlaces, block.query(at.index(), 0), part);
+          form(block.row_place(chunk), block.query(at.index(), 0), part);
           reads_are_used();
           arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
           outputs_at.advance();
@@ -120,7 +120,7 @@ struct Delta {
       }
       arrive_once_a_warp(block.query_empty(at.index()), lane);
       if (!block.shares_delta()) {
-        barrier_arrive(block.rows_full(chunk % Plan::kRowPlaces));
+        barrier_arrive(block.rows_full(block.row_place(chunk)));
       }
       at.advance();
     }

@@ -75,12 +75,11 @@ struct Normalizer {
     if (squares != 0.0f || row >= block.rows(chunk)) {
       return squares;
     }
-    using Bytes = Untyped<Plan::kElementBytes>;
     constexpr uint32_t kMagnitude = Plan::kElementBytes == 4 ? 0x7fffffffu : 0x7fff7fffu;
     constexpr int kUnits = Plan::kHeadDim * Plan::kElementBytes / kUnitBytes;
     const int64_t token = static_cast<int64_t>(block.work.start) + block.first_token(chunk) + row;
     const auto* const row_gmem =
-        reinterpret_cast<const uint4*>(row_address<const Bytes>(view, block.work.batch, head, token));
+        reinterpret_cast<const uint4*>(row_address<const typename Plan::Element>(view, block.work.batch, head, token));
     uint32_t bits = 0;
 #pragma unroll 1
     for (int i = 0; i < kUnits; ++i) {

@@ -68,7 +68,7 @@ struct SweepScore : Scores<Plan> {
     if (warp != kAskingWarp || chunk >= block.num_chunks) {
       return;
     }
-    const int place = chunk % Plan::kRowPlaces;
+    const int place = block.row_place(chunk);
     const int first_token = block.first_token(chunk);
 #pragma unroll
     for (int row = 0; row < Plan::kChunk; row += kWarp) {

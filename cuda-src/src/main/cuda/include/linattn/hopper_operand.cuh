@@ -11,8 +11,6 @@ namespace hopper {
 // Operands of 16 bits, two to a register; `low` is the element with the smaller index.
 template <typename Element>
 struct OperandPairs {
-  using Type = Element;
-
   __device__ __forceinline__ static uint32_t pack(float low, float high) { return linattn::pack<Element>(low, high); }
   __device__ __forceinline__ static float low(uint32_t pair) { return first_of<Element>(pair); }
   __device__ __forceinline__ static float high(uint32_t pair) { return second_of<Element>(pair); }

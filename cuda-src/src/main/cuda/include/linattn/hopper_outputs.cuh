@@ -13,6 +13,7 @@ struct Outputs {
   // Of additions to marks that don't wait for one another.
   static constexpr int kMarkChains = Plan::kGradient && !Plan::kOneSweep ? 4 : 1;
   static constexpr bool kMarksInSums = Plan::kMarksInSums;
+  using Element = typename Plan::Element;
   using Half = typename Plan::Half;
 
   const Block<Plan>& block;
@@ -165,10 +166,9 @@ struct Outputs {
     const ItemWork& work = block.work;
     const TensorView& query = block.args.gradient.slope_query;
     if (query.address != nullptr) {
-      using Value = std::conditional_t<Plan::kConverted, float, typename Half::Type>;
       const int first = value_column();
       const int64_t token = static_cast<int64_t>(work.start) + block.first_token(chunk) + 2 * (lane & 3);
-      const Value* const query_gmem = row_address<const Value>(query, work.batch, work.head, token) + first_column();
+      const auto* const query_gmem = row_address<const Element>(query, work.batch, work.head, token) + first_column();
       float sum = 0.0f;
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
@@ -322,7 +322,6 @@ struct Outputs {
   // The rows behind those of the chunk may belong to another item.
   __device__ __forceinline__ void copy_tail(uint32_t tile, int chunk) const {
     const ItemWork& work = block.work;
-    using Bytes = Untyped<Plan::kElementBytes>;
     constexpr int kUnitElements = kUnitBytes / Plan::kElementBytes;
     constexpr int kUnits = Plan::kBoxColumns / kUnitElements;
     const int token = work.start + block.first_token(chunk);
@@ -331,7 +330,7 @@ struct Outputs {
       const int unit = i % kUnits;
       if (unit * kUnitElements < num_columns()) {
         const uint4 data = load_unit(tile + (unit >> 3) * Plan::kBoxBytes + swizzled(row, unit & 7));
-        Bytes* out_gmem = row_address<Bytes>(block.chunked().out, work.batch, block.query_head(), token + row);
+        Element* out_gmem = row_address<Element>(block.chunked().out, work.batch, block.query_head(), token + row);
         *reinterpret_cast<uint4*>(out_gmem + first_column() + unit * kUnitElements) = data;
       }
     }

@@ -65,7 +65,8 @@ struct HopperPlan {
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
   // registers for a warpgroup of its own.
   static constexpr bool kScoresProduce = kMerged && !kGradient;
-  // Rows of z get their weights in the registers of the state, not where they landed; in the gradient of q these are 1 / |k|.
+  // Rows of z get their weights in the registers of the state, not where they landed; in the gradient of q these are
+  // 1 / |k|.
   static constexpr bool kWeighsInState =
       !kConverted && ((kReverse && kBeside > 1) || (kQueryGradient && kScalesRows));
   // Normalised rows of k of 16 bits stay as they landed: the scores, z and S take 1 / |k| with their products.
@@ -207,8 +208,8 @@ struct HopperPlan {
   // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
   static constexpr int kScoreArrivals =
       kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? (kKeepsScales ? 65 : 44) : 4;
-  // Every lane of the warp that writes what threads read; of sums of 16-bit tensors one lane writes.
   static constexpr bool kStateReadsTail = kQueryGradient && kWeighsInState;  // its threads, not products
+  // Every lane of the warp that writes what threads read; of sums of 16-bit tensors one lane writes.
   static constexpr int kReadyArrivals =
       kAuxiliaryWarps * (kStateReadsTail ? 32 : 1) + (kReverse || (kGradientSums && kConverted) ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.

@@ -21,7 +21,7 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
   if constexpr (Plan::kGradient) {
     const ChunkedArguments& args = block.chunked();
     const int head = Plan::kWeighsRows ? block.key_head(chunk) : block.query_head();
-    const int place = chunk % Plan::kRowPlaces;
+    const int place = block.row_place(chunk);
     const int64_t token = static_cast<int64_t>(block.work.start) + block.first_token(chunk);
     const float* const g_gmem = row_address<const float>(args.normalizer, block.work.batch, head, token);
     const int64_t query_row = (static_cast<int64_t>(block.work.batch) * args.heads + head) * args.tokens + token;

@@ -26,19 +26,13 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
 template <class Plan, int kRowsAtOnce = 16>
 __device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
                                                int num_rows, Extent* extent_smem) {
-  using Bytes = Untyped<Plan::kElementBytes>;
-  const Bytes* element_gmem = row_address<Bytes>(view, batch, head, token) + column;
+  using Element = typename Plan::Element;
+  const Element* element_gmem = row_address<Element>(view, batch, head, token) + column;
   float largest = 0.0f;
   float squares = 0.0f;
 #pragma unroll kRowsAtOnce
   for (int row = 0; row < num_rows; ++row) {
-    const void* address = element_gmem + row * view.token_stride;
-    float x;
-    if constexpr (Plan::kConverted) {
-      x = *static_cast<const float*>(address);
-    } else {
-      x = Plan::Half::low(*static_cast<const unsigned short*>(address));
-    }
+    const float x = to_float(element_gmem[row * view.token_stride]);
     largest = fmaxf(largest, fabsf(x));
     squares = fmaf(x, x, squares);
   }

@@ -146,7 +146,7 @@ struct GradientRows {
     for (int i = 0; i < 2; ++i) {  // a lane reads for the four of its row
       const bool reads = (lane & 3) == 0 && row + 8 * i < num_rows;
       if constexpr (!Plan::kDeltaBeside) {
-        normalizer[i] = reads ? load_float(block.normalizers(place) + (row + 8 * i) * 4) : 1.0f;
+        normalizer[i] = read_normalizer(block, place, row + 8 * i, reads);
       }
       if constexpr (!Plan::kDeltaInStage) {
         const uint32_t word = block.deltas(place) + (row + 8 * i) * 4;
@@ -160,8 +160,8 @@ struct GradientRows {
     }
   }
 
-  __device__ __forceinline__ static float read_normalizer(const Block<Plan>& block, int place, int row, int num_rows) {
-    return row < num_rows ? load_float(block.normalizers(place) + row * 4) : 1.0f;
+  __device__ __forceinline__ static float read_normalizer(const Block<Plan>& block, int place, int row, bool reads) {
+    return reads ? load_float(block.normalizers(place) + row * 4) : 1.0f;
   }
 
   __device__ __forceinline__ float constant(int i, float) const { return -delta[i]; }
@@ -377,9 +377,9 @@ struct Score : Scores<Plan> {
       float second_inverse = reciprocal(second_g);
       if constexpr (Plan::kQueryGradient) {
         if constexpr (Plan::kDeltaBeside) {  // late, because registers are short
-          const int place = chunk % Plan::kRowPlaces;
-          rows.normalizer[0] = rows.read_normalizer(block, place, row, num_rows);
-          rows.normalizer[1] = rows.read_normalizer(block, place, row + 8, num_rows);
+          const int place = block.row_place(chunk);
+          rows.normalizer[0] = rows.read_normalizer(block, place, row, row < num_rows);
+          rows.normalizer[1] = rows.read_normalizer(block, place, row + 8, row + 8 < num_rows);
         }
         first_inverse = unit.inverse * reciprocal(rows.normalizer[0]);
         second_inverse = unit.inverse * reciprocal(rows.normalizer[1]);

@@ -32,11 +32,11 @@ struct State {
   static constexpr bool kWeighsValues = Plan::kWeighsInState || Plan::kWeighsKeys;
   using Values = std::conditional_t<Plan::kWeighsInState, const uint32_t*, uint64_t>;
   using StateValues = std::conditional_t<kWeighsValues, const uint32_t*, uint64_t>;
-  static constexpr int kValueParts = !Plan::kWeighsInState                  ? 1
-                                     : Plan::kReverse && Plan::kScalesRows ? 2
-                                     : !Plan::kMerged                      ? 1
-                                     : Plan::kReverse || Plan::kDeltaBeside ? 2
-                                                                            : 4;
+  static constexpr int kValueParts = !Plan::kWeighsInState ? 1
+                                     : Plan::kReverse      ? (Plan::kMerged || Plan::kScalesRows ? 2 : 1)
+                                     : !Plan::kMerged      ? 1
+                                     : Plan::kDeltaBeside  ? 2
+                                                           : 4;
   static constexpr int kValueSteps = 4 / kValueParts;
   static constexpr int kValueWords = kWeighsValues ? 4 * kValueSteps : 1;
 

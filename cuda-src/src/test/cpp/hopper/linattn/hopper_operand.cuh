@@ -4,6 +4,7 @@
 #include "emulator.h"
 
 namespace linattn {
+
 template <emulator::Operand16 kType>
 struct Element16 {
   uint16_t bits;
@@ -21,7 +22,6 @@ namespace hopper {
 
 template <emulator::Operand16 kType>
 struct HostOperand {
-  using Type = Element16<kType>;
   static constexpr bool kScaled = kType == emulator::Operand16::kF16;
   static constexpr uint32_t kOnes = kScaled ? 0x3c003c00u : 0x3f803f80u;
 

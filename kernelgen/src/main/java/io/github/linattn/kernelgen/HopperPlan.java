@@ -282,8 +282,8 @@ public record HopperPlan(
   }
 
   /**
-   * Whether the warps beside the producer form it. Where the state divides rows of all columns it
-   * has their registers.
+   * Whether the warps beside the producer form it. Where {@link #MAX_DIVIDED_BESIDE} is passed the
+   * state that divides rows has their registers.
    */
   private static boolean isDeltaBeside(Operation operation, int headDim, ElementType element) {
     return isQueryGradient(operation)
