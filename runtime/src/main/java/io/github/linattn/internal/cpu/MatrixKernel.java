@@ -50,7 +50,7 @@ interface MatrixKernel {
    *
    * @param rows tokens, any number
    * @param order in which they come
-   * @param m elements of a row of left and x, rows of S; a multiple of {@link #ROW_STEP}
+   * @param m elements of a row of left and x, rows of S; a multiple of {@link #COLUMN_STEP}
    * @param n elements of a row of right and y, columns of S; a multiple of {@link #COLUMN_STEP}
    * @param from S before the first token
    * @param into takes S after the last one; may be {@code from}

@@ -6,7 +6,8 @@ import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
 /**
- * Recurrence and products with the Vector API, in blocks of four rows and four vectors of columns.
+ * Recurrence and products with the Vector API, in blocks of sixteen vectors: four rows of four for
+ * products, eight of two for the recurrence, which loads and stores the columns of every token.
  *
  * <p>The loops over rows call that API alone and nothing of this class: what the compiler may leave
  * out of a large caller would pass its vectors through the heap.
@@ -26,6 +27,10 @@ final class VectorMatrixKernel implements MatrixKernel {
 
   private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
   private static final int STEP = DOUBLES.length();
+
+  /** Brings the upper half down, where its conversion needs no other place. */
+  private static final VectorShuffle<Float> UPPER_HALF = VectorShuffle.iota(SPECIES, STEP, 1, true);
+
   private static final VectorShuffle<Double> ROTATE_4_OF_DOUBLES =
       VectorShuffle.iota(DOUBLES, 4, 1, true);
   private static final VectorShuffle<Double> ROTATE_2_OF_DOUBLES =
@@ -296,24 +301,25 @@ final class VectorMatrixKernel implements MatrixKernel {
     int step = order == Order.FORWARD ? 1 : -1;
     int first = order == Order.FORWARD ? 0 : rows - 1;
     for (int column = 0; column < n; ) {
-      int vectors = (n - column) / LANES;
-      int width = WIDE && vectors >= 4 ? 4 : Math.min(vectors, 2);
+      int width = Math.min((n - column) / LANES, 2);
+      int height = WIDE && width == 2 ? 2 * ROW_STEP : ROW_STEP;
       int rightAt = first * n + column;
-      for (int row = 0; row < m; row += ROW_STEP) {
+      for (int row = 0; row < m; row += height) {
         int leftAt = first * m + row;
         int at = row * n + column;
-        switch (width) {
-          case 4 -> recurWide(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
-          case 2 -> recurPair(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
-          default ->
-              recurStrip(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+        if (height > ROW_STEP) {
+          recurWide(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+        } else if (width == 2) {
+          recurPair(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+        } else {
+          recurStrip(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
         }
       }
       column += width * LANES;
     }
   }
 
-  /** Sixteen elements of S for each lane in registers: four rows of four vectors. */
+  /** Sixteen elements of S for each lane in registers: eight rows of two vectors. */
   private static void recurWide(
       int rows,
       int step,
@@ -331,101 +337,111 @@ final class VectorMatrixKernel implements MatrixKernel {
     int at = stateStart;
     FloatVector s00 = FloatVector.fromArray(SPECIES, from, at);
     FloatVector s01 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    FloatVector s02 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
-    FloatVector s03 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
     at += rightRow;
     FloatVector s10 = FloatVector.fromArray(SPECIES, from, at);
     FloatVector s11 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    FloatVector s12 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
-    FloatVector s13 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
     at += rightRow;
     FloatVector s20 = FloatVector.fromArray(SPECIES, from, at);
     FloatVector s21 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    FloatVector s22 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
-    FloatVector s23 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
     at += rightRow;
     FloatVector s30 = FloatVector.fromArray(SPECIES, from, at);
     FloatVector s31 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    FloatVector s32 = FloatVector.fromArray(SPECIES, from, at + 2 * LANES);
-    FloatVector s33 = FloatVector.fromArray(SPECIES, from, at + 3 * LANES);
+    at += rightRow;
+    FloatVector s40 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s41 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    at += rightRow;
+    FloatVector s50 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s51 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    at += rightRow;
+    FloatVector s60 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s61 = FloatVector.fromArray(SPECIES, from, at + LANES);
+    at += rightRow;
+    FloatVector s70 = FloatVector.fromArray(SPECIES, from, at);
+    FloatVector s71 = FloatVector.fromArray(SPECIES, from, at + LANES);
     int leftAt = leftStart;
     int rightAt = rightStart;
     for (int t = 0; t < rows; t++) {
       FloatVector right0 = FloatVector.fromArray(SPECIES, right, rightAt);
       FloatVector right1 = FloatVector.fromArray(SPECIES, right, rightAt + LANES);
-      FloatVector right2 = FloatVector.fromArray(SPECIES, right, rightAt + 2 * LANES);
-      FloatVector right3 = FloatVector.fromArray(SPECIES, right, rightAt + 3 * LANES);
       FloatVector y0 = FloatVector.fromArray(SPECIES, y, rightAt);
       FloatVector y1 = FloatVector.fromArray(SPECIES, y, rightAt + LANES);
-      FloatVector y2 = FloatVector.fromArray(SPECIES, y, rightAt + 2 * LANES);
-      FloatVector y3 = FloatVector.fromArray(SPECIES, y, rightAt + 3 * LANES);
       FloatVector factor = FloatVector.broadcast(SPECIES, left[leftAt]);
       s00 = factor.fma(right0, s00);
       s01 = factor.fma(right1, s01);
-      s02 = factor.fma(right2, s02);
-      s03 = factor.fma(right3, s03);
       factor = FloatVector.broadcast(SPECIES, x[leftAt]);
       y0 = factor.fma(s00, y0);
       y1 = factor.fma(s01, y1);
-      y2 = factor.fma(s02, y2);
-      y3 = factor.fma(s03, y3);
       factor = FloatVector.broadcast(SPECIES, left[leftAt + 1]);
       s10 = factor.fma(right0, s10);
       s11 = factor.fma(right1, s11);
-      s12 = factor.fma(right2, s12);
-      s13 = factor.fma(right3, s13);
       factor = FloatVector.broadcast(SPECIES, x[leftAt + 1]);
       y0 = factor.fma(s10, y0);
       y1 = factor.fma(s11, y1);
-      y2 = factor.fma(s12, y2);
-      y3 = factor.fma(s13, y3);
       factor = FloatVector.broadcast(SPECIES, left[leftAt + 2]);
       s20 = factor.fma(right0, s20);
       s21 = factor.fma(right1, s21);
-      s22 = factor.fma(right2, s22);
-      s23 = factor.fma(right3, s23);
       factor = FloatVector.broadcast(SPECIES, x[leftAt + 2]);
       y0 = factor.fma(s20, y0);
       y1 = factor.fma(s21, y1);
-      y2 = factor.fma(s22, y2);
-      y3 = factor.fma(s23, y3);
       factor = FloatVector.broadcast(SPECIES, left[leftAt + 3]);
       s30 = factor.fma(right0, s30);
       s31 = factor.fma(right1, s31);
-      s32 = factor.fma(right2, s32);
-      s33 = factor.fma(right3, s33);
       factor = FloatVector.broadcast(SPECIES, x[leftAt + 3]);
       y0 = factor.fma(s30, y0);
       y1 = factor.fma(s31, y1);
-      y2 = factor.fma(s32, y2);
-      y3 = factor.fma(s33, y3);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 4]);
+      s40 = factor.fma(right0, s40);
+      s41 = factor.fma(right1, s41);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 4]);
+      y0 = factor.fma(s40, y0);
+      y1 = factor.fma(s41, y1);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 5]);
+      s50 = factor.fma(right0, s50);
+      s51 = factor.fma(right1, s51);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 5]);
+      y0 = factor.fma(s50, y0);
+      y1 = factor.fma(s51, y1);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 6]);
+      s60 = factor.fma(right0, s60);
+      s61 = factor.fma(right1, s61);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 6]);
+      y0 = factor.fma(s60, y0);
+      y1 = factor.fma(s61, y1);
+      factor = FloatVector.broadcast(SPECIES, left[leftAt + 7]);
+      s70 = factor.fma(right0, s70);
+      s71 = factor.fma(right1, s71);
+      factor = FloatVector.broadcast(SPECIES, x[leftAt + 7]);
+      y0 = factor.fma(s70, y0);
+      y1 = factor.fma(s71, y1);
       y0.intoArray(y, rightAt);
       y1.intoArray(y, rightAt + LANES);
-      y2.intoArray(y, rightAt + 2 * LANES);
-      y3.intoArray(y, rightAt + 3 * LANES);
       leftAt += step * leftRow;
       rightAt += step * rightRow;
     }
     at = stateStart;
     s00.intoArray(into, at);
     s01.intoArray(into, at + LANES);
-    s02.intoArray(into, at + 2 * LANES);
-    s03.intoArray(into, at + 3 * LANES);
     at += rightRow;
     s10.intoArray(into, at);
     s11.intoArray(into, at + LANES);
-    s12.intoArray(into, at + 2 * LANES);
-    s13.intoArray(into, at + 3 * LANES);
     at += rightRow;
     s20.intoArray(into, at);
     s21.intoArray(into, at + LANES);
-    s22.intoArray(into, at + 2 * LANES);
-    s23.intoArray(into, at + 3 * LANES);
     at += rightRow;
     s30.intoArray(into, at);
     s31.intoArray(into, at + LANES);
-    s32.intoArray(into, at + 2 * LANES);
-    s33.intoArray(into, at + 3 * LANES);
+    at += rightRow;
+    s40.intoArray(into, at);
+    s41.intoArray(into, at + LANES);
+    at += rightRow;
+    s50.intoArray(into, at);
+    s51.intoArray(into, at + LANES);
+    at += rightRow;
+    s60.intoArray(into, at);
+    s61.intoArray(into, at + LANES);
+    at += rightRow;
+    s70.intoArray(into, at);
+    s71.intoArray(into, at + LANES);
   }
 
   /** Four rows of two vectors of S. */
@@ -572,7 +588,8 @@ final class VectorMatrixKernel implements MatrixKernel {
         lanes = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), lanes);
       }
       DoubleVector sum =
-          ((DoubleVector) lanes.castShape(DOUBLES, 0)).add(lanes.castShape(DOUBLES, 1));
+          ((DoubleVector) lanes.castShape(DOUBLES, 0))
+              .add(lanes.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
       if (STEP > 4) {
         sum = sum.add(sum.rearrange(ROTATE_4_OF_DOUBLES));
       }
@@ -610,13 +627,17 @@ final class VectorMatrixKernel implements MatrixKernel {
         lanesC = left.fma(FloatVector.fromArray(SPECIES, c, j), lanesC);
       }
       DoubleVector sumX =
-          ((DoubleVector) lanesX.castShape(DOUBLES, 0)).add(lanesX.castShape(DOUBLES, 1));
+          ((DoubleVector) lanesX.castShape(DOUBLES, 0))
+              .add(lanesX.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
       DoubleVector sumY =
-          ((DoubleVector) lanesY.castShape(DOUBLES, 0)).add(lanesY.castShape(DOUBLES, 1));
+          ((DoubleVector) lanesY.castShape(DOUBLES, 0))
+              .add(lanesY.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
       DoubleVector sumZ =
-          ((DoubleVector) lanesZ.castShape(DOUBLES, 0)).add(lanesZ.castShape(DOUBLES, 1));
+          ((DoubleVector) lanesZ.castShape(DOUBLES, 0))
+              .add(lanesZ.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
       DoubleVector sumC =
-          ((DoubleVector) lanesC.castShape(DOUBLES, 0)).add(lanesC.castShape(DOUBLES, 1));
+          ((DoubleVector) lanesC.castShape(DOUBLES, 0))
+              .add(lanesC.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
       if (STEP > 4) {
         sumX = sumX.add(sumX.rearrange(ROTATE_4_OF_DOUBLES));
         sumY = sumY.add(sumY.rearrange(ROTATE_4_OF_DOUBLES));
@@ -758,7 +779,34 @@ final class VectorMatrixKernel implements MatrixKernel {
     int width = before.length;
     int step = order == Order.FORWARD ? 1 : -1;
     int first = order == Order.FORWARD ? 0 : rows - 1;
-    for (int j = 0; j < width; j += LANES) {
+    int j = 0;
+    for (; j + 4 * LANES <= width; j += 4 * LANES) { // as a sum waits for the one before
+      FloatVector start0 = FloatVector.fromArray(SPECIES, before, j);
+      FloatVector start1 = FloatVector.fromArray(SPECIES, before, j + LANES);
+      FloatVector start2 = FloatVector.fromArray(SPECIES, before, j + 2 * LANES);
+      FloatVector start3 = FloatVector.fromArray(SPECIES, before, j + 3 * LANES);
+      FloatVector all0 = FloatVector.zero(SPECIES);
+      FloatVector all1 = all0;
+      FloatVector all2 = all0;
+      FloatVector all3 = all0;
+      for (int t = 0, i = first; t < rows; t++, i += step) {
+        int at = i * width + j;
+        FloatVector weight = FloatVector.broadcast(SPECIES, weights[i]);
+        all0 = weight.fma(FloatVector.fromArray(SPECIES, x, at), all0);
+        all1 = weight.fma(FloatVector.fromArray(SPECIES, x, at + LANES), all1);
+        all2 = weight.fma(FloatVector.fromArray(SPECIES, x, at + 2 * LANES), all2);
+        all3 = weight.fma(FloatVector.fromArray(SPECIES, x, at + 3 * LANES), all3);
+        start0.add(all0).mul(factor).intoArray(y, at);
+        start1.add(all1).mul(factor).intoArray(y, at + LANES);
+        start2.add(all2).mul(factor).intoArray(y, at + 2 * LANES);
+        start3.add(all3).mul(factor).intoArray(y, at + 3 * LANES);
+      }
+      all0.intoArray(sum, j);
+      all1.intoArray(sum, j + LANES);
+      all2.intoArray(sum, j + 2 * LANES);
+      all3.intoArray(sum, j + 3 * LANES);
+    }
+    for (; j < width; j += LANES) {
       FloatVector start = FloatVector.fromArray(SPECIES, before, j);
       FloatVector all = FloatVector.zero(SPECIES);
       for (int t = 0, i = first; t < rows; t++, i += step) {
