@@ -88,6 +88,7 @@ template <class Plan>
 __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
                                            Extent* extents_smem) {
   constexpr int kExponentStep = 4;
+  constexpr int kRowsAtOnce = 32;
   constexpr int kWarps = Plan::kThreads / kWarp;
   const Block<Plan>& block = tiles.block;
   const ItemWork& work = block.work;
@@ -109,14 +110,13 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
       }
     }
   }
+  static_assert(3 * Plan::kHeadDim <= Plan::kThreads, "a thread for each column");
   const int num_rows = min(Plan::kChunk, work.tokens);
-  const int box = thread / kWarp;
-  static_assert(3 * Plan::kBoxes <= kWarps, "a warp for each box");
-  if (box < 3 * Plan::kBoxes) {
-    const int tensor = box / Plan::kBoxes;
+  const int tensor = thread / Plan::kHeadDim;
+  if (tensor < 3) {
     const TensorView& view = tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value;
-    measure_box<Plan>(view, work.batch, work.head, work.start, box % Plan::kBoxes * Plan::kBoxColumns,
-                      Plan::kBoxColumns, num_rows, extents_smem + tensor);
+    measure_column<Plan, kRowsAtOnce>(view, work.batch, work.head, work.start, thread % Plan::kHeadDim, num_rows,
+                                      extents_smem + tensor);
   }
   measure_state(block, extents_smem + 3);
 #pragma unroll

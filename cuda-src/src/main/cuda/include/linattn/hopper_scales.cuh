@@ -22,65 +22,22 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
   __syncthreads();
 }
 
-// The elements of 16 bytes.
-template <typename Element>
-__device__ __forceinline__ void elements_of(const uint4& unit, float (&elements)[kUnitBytes / sizeof(Element)]) {
-  const uint32_t words[] = {unit.x, unit.y, unit.z, unit.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if constexpr (sizeof(Element) == 2) {
-      elements[2 * i] = first_of<Element>(words[i]);
-      elements[2 * i + 1] = second_of<Element>(words[i]);
-    } else {
-      elements[i] = __uint_as_float(words[i]);
-    }
-  }
-}
-
-// Of a box of columns of a chunk, by a warp: each lane has the columns of 16 bytes, of some of the rows. Sums are added up
-// in one order.
-template <class Plan>
-__device__ __forceinline__ void measure_box(const TensorView& view, int batch, int head, int token, int first_column,
-                                            int num_columns, int num_rows, Extent* extent_smem) {
+// One thread for each column, so that the sums do not depend on the order of threads.
+template <class Plan, int kRowsAtOnce = 16>
+__device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
+                                               int num_rows, Extent* extent_smem) {
   using Element = typename Plan::Element;
-  constexpr int kElements = kUnitBytes / Plan::kElementBytes;
-  constexpr int kLanes = Plan::kBoxColumns / kElements;  // to a row
-  constexpr int kLoadsAtOnce = 8;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int column = lane % kLanes * kElements;
-  const Element* const unit_gmem = row_address<Element>(view, batch, head, token) + first_column + column;
+  const Element* element_gmem = row_address<Element>(view, batch, head, token) + column;
   float largest = 0.0f;
-  float squares[kElements] = {};
-#pragma unroll kLoadsAtOnce
-  for (int first = 0; first < Plan::kChunk; first += kWarp / kLanes) {
-    const int row = first + lane / kLanes;
-    uint4 unit = make_uint4(0, 0, 0, 0);
-    if (row < num_rows && column < num_columns) {
-      unit = *reinterpret_cast<const uint4*>(unit_gmem + row * view.token_stride);
-    }
-    float elements[kElements];
-    elements_of<Element>(unit, elements);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      largest = fmaxf(largest, fabsf(elements[i]));
-      squares[i] = fmaf(elements[i], elements[i], squares[i]);
-    }
+  float squares = 0.0f;
+#pragma unroll kRowsAtOnce
+  for (int row = 0; row < num_rows; ++row) {
+    const float x = to_float(element_gmem[row * view.token_stride]);
+    largest = fmaxf(largest, fabsf(x));
+    squares = fmaf(x, x, squares);
   }
-  float most = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-#pragma unroll
-    for (int distance = kLanes; distance < kWarp; distance *= 2) {
-      squares[i] += __shfl_xor_sync(kAllLanes, squares[i], distance);
-    }
-    most = fmaxf(most, squares[i]);
-  }
-  largest = max_lanes<kWarp>(largest);
-  most = max_lanes<kWarp>(most);
-  if (lane == 0) {
-    atomicMax(&extent_smem->largest, __float_as_uint(largest));
-    atomicMax(&extent_smem->squares, __float_as_uint(most));
-  }
+  atomicMax(&extent_smem->largest, __float_as_uint(largest));
+  atomicMax(&extent_smem->squares, __float_as_uint(squares));
 }
 
 // Of the first chunk of the item.
@@ -89,17 +46,20 @@ __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Ex
   const ItemWork& work = block.work;
   const ChunkedArguments& args = block.chunked();
   const int num_rows = min(Plan::kChunk, work.tokens);
+  const int first_value = work.first_column;
+  const int num_values = min(Plan::kTileColumns, args.value_dim - first_value);
   // Sums see no queries.
-  constexpr int kFirst = Plan::kSums ? Plan::kBoxes : 0;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  for (int i = kFirst + warp; i < 2 * Plan::kBoxes + Plan::kBeside; i += Plan::kThreads / kWarp) {
-    const int tensor = min(i / Plan::kBoxes, 2);
-    const TensorView& view = tensor == 0 ? args.query : tensor == 1 ? args.key : args.value;
-    const int head = tensor == 0 ? block.query_head() : block.key_head(0);
-    const int column =
-        (i - tensor * Plan::kBoxes) * Plan::kBoxColumns + (tensor == 2 ? work.first_column : 0);
-    const int num_columns = (tensor == 2 ? args.value_dim : Plan::kHeadDim) - column;
-    measure_box<Plan>(view, work.batch, head, work.start, column, num_columns, num_rows, extents_smem + tensor);
+  constexpr int kFirst = Plan::kSums ? Plan::kHeadDim : 0;
+  for (int i = kFirst + threadIdx.x; i < 2 * Plan::kHeadDim + num_values; i += Plan::kThreads) {
+    const int column = i % Plan::kHeadDim;
+    if (i < Plan::kHeadDim) {
+      measure_column<Plan>(args.query, work.batch, block.query_head(), work.start, column, num_rows, extents_smem);
+    } else if (i < 2 * Plan::kHeadDim) {
+      measure_column<Plan>(args.key, work.batch, block.key_head(0), work.start, column, num_rows, extents_smem + 1);
+    } else {
+      measure_column<Plan>(args.value, work.batch, block.key_head(0), work.start,
+                           first_value + i - 2 * Plan::kHeadDim, num_rows, extents_smem + 2);
+    }
   }
 }
 
