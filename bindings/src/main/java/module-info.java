@@ -1,5 +1,6 @@
 /**
- * The CUDA Runtime for linattn: generated bindings, and one checked wrapper over them.
+ * The CUDA Runtime for linattn: generated bindings, and one checked wrapper over them; and where an
+ * array of the heap lies.
  *
  * <p>Only this module makes native calls, and raw pointers stop at its wrapper, which the runtime
  * module alone may use. What everybody may see is the exception that a failed CUDA call becomes.
@@ -10,5 +11,7 @@ module io.github.linattn.bindings {
 
   exports io.github.linattn.cuda;
   exports io.github.linattn.bindings to
+      io.github.linattn.runtime;
+  exports io.github.linattn.bindings.host to
       io.github.linattn.runtime;
 }

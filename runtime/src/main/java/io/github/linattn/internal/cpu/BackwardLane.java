@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.internal.cpu.BackwardPass.CoefficientGradients;
+import io.github.linattn.internal.cpu.MatrixKernel.Order;
 import java.util.List;
 
 /** Both sweeps over one lane, and what the first leaves for the second. */
@@ -22,11 +23,11 @@ final class BackwardLane {
   /** 1/|k| of every token of the lane, where keys are normalised. */
   private final double[] keyInverseNorms;
 
-  BackwardLane(BackwardPass pass, Segments segments) {
+  BackwardLane(BackwardPass pass, Segments segments, Scratch scratch) {
     this.pass = pass;
     this.segments = segments;
     this.lane = segments.lane();
-    this.center = KeyValueTile.of(pass.kernel, pass.operator, pass.input, lane).findCenter();
+    this.center = KeyValueTile.of(pass.operator, pass.input, lane, scratch).findCenter();
     int heads = pass.shape.headsPerKeyValueHead();
     this.deltas = new double[heads][lane.length()];
     int norms = pass.operator.normalize() ? lane.length() : 0;
@@ -39,19 +40,21 @@ final class BackwardLane {
     List<OuterSum> keyValueSums =
         segments.starts(
             causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
-            () -> centered().center(StateRows.initial(pass.input, lane)),
-            segment -> centered().sumOver(segment));
+            () -> center.center(StateRows.initial(pass.input, lane), lane.countBefore()),
+            (segment, free) -> centered(free).sumOver(segment));
     CoefficientGradients[] parts = new CoefficientGradients[segments.count()];
     segments.forEach(
-        i ->
+        (i, free) ->
             parts[i] =
-                new QuerySweep(this, segments.get(i), keyValueSums.get(i).transposed()).run());
+                new QuerySweep(this, segments.get(i), keyValueSums.get(i).transposed(), free)
+                    .run());
     List<OuterSum> gradientSums =
         segments.starts(
             causal ? Segments.Start.AFTER : Segments.Start.WHOLE,
             this::afterLast,
-            segment -> new QueryTile(this).sumOver(segment));
-    segments.forEach(i -> new KeyValueSweep(this, segments.get(i), gradientSums.get(i)).run());
+            (segment, free) -> new QueryTile(this, Order.FORWARD, free).sumOver(segment));
+    segments.forEach(
+        (i, free) -> new KeyValueSweep(this, segments.get(i), gradientSums.get(i), free).run());
     for (int i = 1; i < parts.length; i++) {
       parts[i].addTo(parts[0].da(), parts[0].db(), 0);
     }
@@ -65,20 +68,25 @@ final class BackwardLane {
       return sum;
     }
     StateRows.load(pass.finalState, lane, sum);
-    return withCenteredValues().exchange(sum);
+    return center.exchange(sum);
   }
 
-  /** Tiles of k and v, both centred. */
-  KeyValueTile centered() {
-    return KeyValueTile.centered(
-        pass.kernel, pass.operator, pass.input, lane, center, keyInverseNorms);
+  /** Tiles of k and v in token order, both centred. */
+  KeyValueTile centered(Scratch scratch) {
+    return tile(Order.FORWARD, center, scratch);
   }
 
-  /** Tiles of k as it is and v centred, once centred ones have been loaded for all tokens. */
-  KeyValueTile withCenteredValues() {
+  /**
+   * Tiles against token order of k as it is and v centred, once centred ones have been loaded for
+   * all tokens.
+   */
+  KeyValueTile withCenteredValues(Scratch scratch) {
+    return tile(Order.BACKWARD, center.ofValues(), scratch);
+  }
+
+  private KeyValueTile tile(Order order, Center center, Scratch scratch) {
     return KeyValueTile.centered(
-            pass.kernel, pass.operator, pass.input, lane, center.ofValues(), keyInverseNorms)
-        .withKnownNorms();
+        pass.operator, pass.input, lane, order, center, keyInverseNorms, scratch);
   }
 
   /** δ of the queries of a head, the lane's first token being at 0. */

@@ -28,7 +28,6 @@ final class BackwardPass {
   final Operator operator;
   final AttentionInput input;
   final AttentionShape shape;
-  final MatrixKernel kernel;
   final Gradients gradients;
   final TensorRows normalizer;
   final TensorRows outputGradient;
@@ -37,11 +36,10 @@ final class BackwardPass {
   final @Nullable StateGradient finalState;
   private final Parallel parallel;
 
-  BackwardPass(BackwardCall call, MatrixKernel kernel, Parallel parallel) {
+  BackwardPass(BackwardCall call, Parallel parallel) {
     this.operator = call.operator();
     this.input = call.input();
     this.shape = input.shape();
-    this.kernel = kernel;
     this.gradients = call.gradients();
     this.normalizer = new TensorRows(call.normalizer());
     this.outputGradient = new TensorRows(call.outputGradient());
@@ -53,7 +51,9 @@ final class BackwardPass {
   void run() {
     CoefficientGradients[] lanes = new CoefficientGradients[Segments.laneCount(input)];
     Segments.forEachLane(
-        input, parallel, (index, lane) -> lanes[index] = new BackwardLane(this, lane).run());
+        input,
+        parallel,
+        (index, lane, scratch) -> lanes[index] = new BackwardLane(this, lane, scratch).run());
     double[] da = new double[shape.batch() * shape.heads()];
     double[] db = new double[da.length];
     int sequences = input.sequences().count();

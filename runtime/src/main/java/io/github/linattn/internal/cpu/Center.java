@@ -25,6 +25,22 @@ record Center(float[] k, float[] v) {
     return new Center(moved(k, keySum, count), moved(v, valueSum, count));
   }
 
+  /** Makes sums over {@code count} rows as they are into sums over rows that lack this. */
+  OuterSum center(OuterSum sum, long count) {
+    Center none = none(k.length, v.length);
+    sum.shift(none.k, k, none.v, v, count);
+    return sum;
+  }
+
+  /**
+   * Makes dS, dz, du of sums over v as it is into R, r, y over rows that lack this, and back: R =
+   * dS, r = −(dz + dS v), y = du.
+   */
+  OuterSum exchange(OuterSum sum) {
+    sum.reflectLeft(v);
+    return sum;
+  }
+
   private static float[] moved(float[] row, double[] sum, long count) {
     float[] moved = row.clone();
     for (int i = 0; i < row.length; i++) {

@@ -19,7 +19,6 @@ import java.util.List;
 /** The whole operator on the CPU, by its recurrence in fp32, for every type, mode and layout. */
 public final class CpuEngine implements Engine {
   private final Parallel parallel;
-  private final MatrixKernel kernel = MatrixKernels.best();
   private final Leaks leaks = Leaks.of(name());
 
   public CpuEngine(int threads) {
@@ -90,12 +89,12 @@ public final class CpuEngine implements Engine {
 
   @Override
   public void forward(ForwardCall call) {
-    new ForwardPass(call, kernel, parallel).run();
+    new ForwardPass(call, parallel).run();
   }
 
   @Override
   public void backward(BackwardCall call) {
-    new BackwardPass(call, kernel, parallel).run();
+    new BackwardPass(call, parallel).run();
   }
 
   @Override
@@ -123,7 +122,7 @@ public final class CpuEngine implements Engine {
 
   private String step(String what, AttentionShape shape) {
     return "%s: %d lanes x %d segments, %s"
-        .formatted(what, lanes(shape), segments(shape), kernel.name());
+        .formatted(what, lanes(shape), segments(shape), MatrixKernels.describe());
   }
 
   private static int lanes(AttentionShape shape) {

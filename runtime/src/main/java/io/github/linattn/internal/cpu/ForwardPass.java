@@ -25,18 +25,16 @@ final class ForwardPass {
   private final Operator operator;
   private final AttentionInput input;
   private final AttentionShape shape;
-  private final MatrixKernel kernel;
   private final Parallel parallel;
   private final TensorRows q;
   private final TensorRows o;
   private final TensorRows g;
   private final @Nullable AttentionState finalState;
 
-  ForwardPass(ForwardCall call, MatrixKernel kernel, Parallel parallel) {
+  ForwardPass(ForwardCall call, Parallel parallel) {
     this.operator = call.operator();
     this.input = call.input();
     this.shape = input.shape();
-    this.kernel = kernel;
     this.parallel = parallel;
     this.q = new TensorRows(input.q());
     this.o = new TensorRows(call.output());
@@ -45,7 +43,7 @@ final class ForwardPass {
   }
 
   void run() {
-    Segments.forEachLane(input, parallel, (index, lane) -> run(lane));
+    Segments.forEachLane(input, parallel, (index, lane, scratch) -> run(lane));
   }
 
   private void run(Segments segments) {
@@ -53,8 +51,9 @@ final class ForwardPass {
         segments.starts(
             operator.causal() ? Segments.Start.BEFORE : Segments.Start.WHOLE,
             () -> StateRows.initial(input, segments.lane()),
-            segment -> KeyValueTile.of(kernel, operator, input, segment.lane()).sumOver(segment));
-    segments.forEach(i -> new Sweep(segments.get(i), starts.get(i)).run());
+            (segment, scratch) ->
+                KeyValueTile.of(operator, input, segment.lane(), scratch).sumOver(segment));
+    segments.forEach((i, scratch) -> new Sweep(segments.get(i), starts.get(i), scratch).run());
   }
 
   /** One segment; owns its tiles. */
@@ -62,71 +61,68 @@ final class ForwardPass {
     private final Segments.Segment segment;
     private final Lane lane;
     private final OuterSum state;
+    private final MatrixKernel kernel;
     private final GrowingState growing;
+
+    /** Stays zeros without causality: then every row sees what the first one does. */
     private final KeyValueTile keyValue;
 
     /** b Q. */
-    private final float[] query = new float[Tiles.CHUNK * shape.keyDim()];
+    private final Panels query;
 
-    private final float[] output = new float[Tiles.CHUNK * shape.valueDim()];
+    private final Panels output;
+
+    /** Rows of q and then of o as their tensors have them. */
+    private final float[] rows;
+
+    private final float[] zeros = new float[shape.keyDim()];
+    private final double[] factors = new double[Tiles.CHUNK];
     private final float[] normalizer = new float[Tiles.CHUNK];
     private final double[] inverses = new double[Tiles.CHUNK];
     private final double[] alongKeys = new double[Tiles.CHUNK];
-    private final ReadAhead readAhead;
     private final RunningSum keySum;
     private final RunningSum valueSum;
 
-    /** Row i of either is what row i of the chunk sees; without causality all see the first. */
-    private final float[] z = new float[Tiles.CHUNK * shape.keyDim()];
-
-    private final float[] u = new float[Tiles.CHUNK * shape.valueDim()];
-
     /** Takes S after the chunk from all but the last of the heads that share it. */
-    private final float[] discarded;
+    private final @Nullable Panels discarded;
 
-    Sweep(Segments.Segment segment, OuterSum state) {
+    Sweep(Segments.Segment segment, OuterSum state, Scratch scratch) {
       this.segment = segment;
       this.lane = segment.lane();
       this.state = state;
-      this.growing = new GrowingState(kernel, state, segment.length());
-      this.keyValue = KeyValueTile.of(kernel, operator, input, lane);
+      this.kernel = scratch.kernel;
+      this.growing = new GrowingState(state, segment.length(), scratch);
+      this.keyValue = KeyValueTile.of(operator, input, lane, scratch);
+      this.query = scratch.panels(Tiles.CHUNK, shape.keyDim());
+      this.output = scratch.panels(Tiles.CHUNK, shape.valueDim());
+      this.rows = keyValue.rows;
       this.keySum = new RunningSum(kernel, state.left);
       this.valueSum = new RunningSum(kernel, state.right);
       int heads = shape.headsPerKeyValueHead();
-      this.discarded = new float[heads > 1 ? state.matrix.length : 0];
-      long tokenBytes = keyValue.tokenBytes() + q.tokenBytes(heads) + o.tokenBytes(heads);
-      this.readAhead = new ReadAhead(segment, tokenBytes, this::touch);
-    }
-
-    private int touch(int start, int end) {
-      int heads = shape.headsPerKeyValueHead();
-      int first = lane.keyValueHead() * heads;
-      int touched =
-          q.touch(lane.batch(), first, heads, start, end)
-              + o.touch(lane.batch(), first, heads, start, end);
-      return operator.causal() ? touched + keyValue.touch(start, end) : touched;
+      this.discarded = heads > 1 ? scratch.panels(shape.keyDim(), shape.valueDim()) : null;
     }
 
     void run() {
       if (!operator.causal()) {
-        Tiles.toFloats(state.left, z);
-        Tiles.toFloats(state.right, u);
+        keyValue.clear();
       }
-      for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-        int rows = Math.min(Tiles.CHUNK, segment.end() - token);
-        readAhead.forward(token, token + rows);
+      int chunk = Tiles.chunk(shape);
+      for (int token = segment.start(); token < segment.end(); token += chunk) {
+        int count = Math.min(chunk, segment.end() - token);
         if (operator.causal()) {
-          keyValue.load(token, rows);
-          keySum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.k, 1, z);
-          valueSum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.v, 1, u);
+          keyValue.load(token, count);
         }
+        keySum.begin();
+        valueSum.begin();
         int group = shape.headsPerKeyValueHead();
         for (int member = 0; member < group; member++) {
-          attend(member, token, rows);
+          attend(member, token, count);
         }
         if (operator.causal()) {
-          growing.addRows(rows, keyValue.k, keyValue.v);
-          growing.passed(rows);
+          keySum.end();
+          valueSum.end();
+          growing.addRows(count, keyValue.k, keyValue.v);
+          growing.passed(count);
         }
       }
       if (finalState != null && segment.isLast()) {
@@ -134,45 +130,46 @@ final class ForwardPass {
       }
     }
 
-    private void attend(int member, int token, int rows) {
+    private void attend(int member, int token, int count) {
       int group = shape.headsPerKeyValueHead();
       int head = lane.keyValueHead() * group + member;
-      int d = shape.keyDim();
-      int dv = shape.valueDim();
       boolean causal = operator.causal();
-      q.load(lane.batch(), head, token, rows, query);
-      if (operator.normalize()) {
-        Tiles.normalize(kernel, query, rows, d, operator.b(head), inverses);
-      } else if (operator.b(head) != 1) {
-        kernel.scaleRows(rows, d, Tiles.repeated(operator.b(head), rows), query);
-      }
+      load(head, token, count);
       if (causal) {
-        Arrays.fill(output, 0);
-        kernel.recur(
-            rows,
-            Order.FORWARD,
-            d,
-            dv,
-            keyValue.k,
-            keyValue.v,
-            query,
-            growing.matrix(),
-            member == group - 1 ? growing.matrix() : discarded,
-            output);
+        Panels after = discarded == null || member == group - 1 ? growing.matrix() : discarded;
+        output.clear();
+        kernel.recur(count, keyValue.k, keyValue.v, query, growing.matrix(), after, output);
       } else {
-        int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-        kernel.multiply(paddedRows, dv, d, query, state.matrix, output);
+        kernel.multiply(Tiles.roundUp(count, MatrixKernel.ROW_STEP), query, state.matrix, output);
       }
-      kernel.dots(rows, d, query, z, causal ? d : 0, alongKeys);
-      for (int i = 0; i < rows; i++) {
+      kernel.dots(count, query, keySum.before, keyValue.k, keySum.part, alongKeys);
+      for (int i = 0; i < count; i++) {
         normalizer[i] =
             (float) (operator.a(head) * (double) lane.seenBy(token + i, causal) + alongKeys[i]);
         inverses[i] = 1.0 / normalizer[i];
       }
-      double[] a = Tiles.repeated(operator.a(head), rows);
-      kernel.combineRows(rows, dv, inverses, output, a, u, causal ? dv : 0);
-      o.store(lane.batch(), head, token, rows, output);
-      g.store(lane.batch(), head, token, rows, normalizer);
+      Arrays.fill(factors, operator.a(head));
+      kernel.combine(
+          count, inverses, output, factors, valueSum.before, keyValue.v, valueSum.part, rows);
+      o.store(lane.batch(), head, token, count, rows);
+      g.store(lane.batch(), head, token, count, normalizer);
+    }
+
+    private void load(int head, int token, int count) {
+      float b = operator.b(head);
+      q.load(lane.batch(), head, token, count, rows);
+      if (operator.normalize()) {
+        Tiles.findInverseNorms(kernel, count, shape.keyDim(), rows, factors);
+        for (int i = 0; i < count; i++) {
+          factors[i] *= b;
+        }
+        kernel.pack(count, Order.FORWARD, factors, rows, zeros, query);
+      } else if (b == 1) {
+        kernel.pack(count, Order.FORWARD, rows, zeros, query);
+      } else {
+        Arrays.fill(factors, b);
+        kernel.pack(count, Order.FORWARD, factors, rows, zeros, query);
+      }
     }
   }
 }

@@ -12,35 +12,35 @@ final class GrowingState {
    */
   private static final int TOKENS_PER_COLUMN = 64;
 
-  private final MatrixKernel kernel;
   private final OuterSum sums;
   private final int settleAfter;
+  private final Scratch scratch;
   private int since;
   private int left;
-  private float[] matrix;
+  private Panels matrix;
 
   /**
    * @param sums over tokens before the segment, which become those over it too
    * @param tokens of the segment
    */
-  GrowingState(MatrixKernel kernel, OuterSum sums, int tokens) {
-    this.kernel = kernel;
+  GrowingState(OuterSum sums, int tokens, Scratch scratch) {
     this.sums = sums;
     this.settleAfter = TOKENS_PER_COLUMN * Math.min(sums.leftWidth, sums.rightWidth);
     this.left = tokens;
     this.matrix = sums.matrix;
+    this.scratch = scratch;
     settle();
   }
 
   /** As the recurrence has it, until {@link #settle}. */
-  float[] matrix() {
+  Panels matrix() {
     return matrix;
   }
 
   /** Takes in rows that the recurrence has taken in. */
-  void addRows(int rows, float[] leftRows, float[] rightRows) {
+  void addRows(int rows, Panels leftRows, Panels rightRows) {
     if (matrix != sums.matrix) {
-      sums.addProduct(kernel, rows, leftRows, rightRows);
+      sums.addProduct(scratch.kernel, rows, leftRows, rightRows);
     }
   }
 
@@ -64,10 +64,11 @@ final class GrowingState {
     since = 0;
     if (left <= settleAfter) {
       matrix = sums.matrix;
-    } else if (matrix == sums.matrix) {
-      matrix = sums.matrix.clone();
     } else {
-      System.arraycopy(sums.matrix, 0, matrix, 0, matrix.length);
+      if (matrix == sums.matrix) {
+        matrix = scratch.panels(sums.leftWidth, sums.rightWidth);
+      }
+      matrix.set(sums.matrix);
     }
   }
 }

@@ -3,7 +3,6 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
-import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -28,58 +27,47 @@ final class KeyValueSweep {
 
   private final KeyValueTile keyValue;
   private final QueryTile query;
-  private final ReadAhead readAhead;
+  private final double[] along = new double[Tiles.CHUNK];
   private final TensorRows dk;
   private final TensorRows dv;
 
   /**
    * @param sums R, r and y that the segment starts from
    */
-  KeyValueSweep(BackwardLane backward, Segments.Segment segment, OuterSum sums) {
+  KeyValueSweep(BackwardLane backward, Segments.Segment segment, OuterSum sums, Scratch scratch) {
     this.pass = backward.pass;
     this.segment = segment;
     this.lane = segment.lane();
     this.operator = pass.operator;
     this.shape = pass.shape;
-    this.kernel = pass.kernel;
-    this.sums = new Sums(sums, segment.length());
+    this.kernel = scratch.kernel;
+    this.sums = new Sums(sums, segment.length(), scratch);
     this.further =
         shape.headsPerKeyValueHead() == 1
             ? null
-            : new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0);
-    this.keyValue = backward.withCenteredValues();
-    this.query = new QueryTile(backward);
+            : new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0, scratch);
+    this.keyValue = backward.withCenteredValues(scratch);
+    this.query = new QueryTile(backward, Order.BACKWARD, scratch);
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
-    this.readAhead =
-        new ReadAhead(segment, 2 * keyValue.tokenBytes() + query.tokenBytes(), this::touch);
-  }
-
-  private int touch(int start, int end) {
-    int head = lane.keyValueHead();
-    int touched =
-        keyValue.touch(start, end)
-            + dk.touch(lane.batch(), head, 1, start, end)
-            + dv.touch(lane.batch(), head, 1, start, end);
-    return operator.causal() ? touched + query.touch(lane, start, end) : touched;
   }
 
   void run() {
+    int chunk = Tiles.chunk(shape);
     int rows;
     for (int end = segment.end(); end > segment.start(); end -= rows) {
-      rows = Math.min(Tiles.CHUNK, end - segment.start());
-      readAhead.backward(end - rows, end);
+      rows = Math.min(chunk, end - segment.start());
       differentiate(end - rows, rows);
     }
     if (segment.isFirst()) {
       pass.gradients
           .initialState()
-          .ifPresent(initial -> StateRows.store(keyValue.exchange(sums.all), initial, lane));
+          .ifPresent(
+              initial -> StateRows.store(keyValue.center().exchange(sums.all), initial, lane));
     }
   }
 
   private void differentiate(int token, int rows) {
-    int d = shape.keyDim();
     keyValue.load(token, rows);
     if (operator.causal()) {
       int group = shape.headsPerKeyValueHead();
@@ -90,7 +78,7 @@ final class KeyValueSweep {
         for (int member = 1; member < group; member++) {
           further.clear();
           further.takeIn(head + member, token, rows);
-          sums.add(further, rows);
+          sums.add(further);
           sums.growing.addRows(rows, query.q, query.omega);
         }
       }
@@ -98,11 +86,30 @@ final class KeyValueSweep {
     } else {
       sums.giveWhole(rows);
     }
+    store(token, rows);
+  }
+
+  private void store(int token, int rows) {
     if (operator.normalize()) {
-      Tiles.normalizeGradient(kernel, sums.dk, keyValue.k, keyValue.inverseNorms, rows, d);
+      unpackRaw(rows);
+    } else {
+      kernel.unpack(rows, Order.BACKWARD, sums.dk, keyValue.rows);
     }
-    dk.store(lane.batch(), lane.keyValueHead(), token, rows, sums.dk);
-    dv.store(lane.batch(), lane.keyValueHead(), token, rows, sums.dv);
+    dk.store(lane.batch(), lane.keyValueHead(), token, rows, keyValue.rows);
+    kernel.unpack(rows, Order.BACKWARD, sums.dv, keyValue.rows);
+    dv.store(lane.batch(), lane.keyValueHead(), token, rows, keyValue.rows);
+  }
+
+  /**
+   * Unpacks dk, made into gradients of raw rows: dk = (dk̂ − k̂(k̂·dk̂))/|k|, and 0 where |k| = 0.
+   */
+  private void unpackRaw(int rows) {
+    kernel.dots(rows, keyValue.k, sums.dk, along);
+    for (int i = 0; i < rows; i++) {
+      along[i] = -along[i];
+    }
+    kernel.combine(
+        rows, Order.BACKWARD, keyValue.inverseNorms, sums.dk, along, keyValue.k, keyValue.rows);
   }
 
   /** R, r and y over queries, and what they give the rows of a chunk. */
@@ -111,91 +118,62 @@ final class KeyValueSweep {
     final GrowingState growing;
 
     /** Rᵀ: dk and dv want rows of R of their own. */
-    final float[] transposed;
+    final Panels transposed;
 
     private final RunningSum r;
     private final RunningSum y;
-    final float[] dk = new float[Tiles.CHUNK * shape.keyDim()];
-    final float[] dv = new float[Tiles.CHUNK * shape.valueDim()];
+    final Panels dk;
+    final Panels dv;
 
-    Sums(OuterSum all, int tokens) {
+    Sums(OuterSum all, int tokens, Scratch scratch) {
       this.all = all;
-      this.growing = new GrowingState(kernel, all, tokens);
-      this.transposed = all.transposed().matrix;
+      this.growing = new GrowingState(all, tokens, scratch);
+      this.dk = scratch.panels(Tiles.CHUNK, shape.keyDim());
+      this.dv = scratch.panels(Tiles.CHUNK, shape.valueDim());
+      this.transposed = scratch.panels(shape.valueDim(), shape.keyDim());
+      transposed.setTransposed(all.matrix);
       this.r = new RunningSum(kernel, all.left);
       this.y = new RunningSum(kernel, all.right);
     }
 
     void clear() {
       all.clear();
-      Arrays.fill(transposed, 0);
+      transposed.clear();
     }
 
     /** Gives dk and dv of the chunk while it takes in the chunk's queries of a head. */
     void takeIn(int head, int token, int rows) {
-      int d = shape.keyDim();
-      int width = shape.valueDim();
       query.loadWeighted(lane, head, token, rows);
-      query.weigh(lane, head, token, rows);
-      r.accumulate(rows, Order.BACKWARD, query.delta, query.q, -1, dk);
-      y.accumulate(rows, Order.BACKWARD, query.a, query.omega, 1, dv);
-      kernel.recur(
-          rows,
-          Order.BACKWARD,
-          width,
-          d,
-          query.omega,
-          query.q,
-          keyValue.v,
-          transposed,
-          transposed,
-          dk);
-      kernel.recur(
-          rows,
-          Order.BACKWARD,
-          d,
-          width,
-          query.q,
-          query.omega,
-          keyValue.k,
-          growing.matrix(),
-          growing.matrix(),
-          dv);
+      r.accumulate(rows, query.delta, query.q, -1, dk);
+      y.accumulate(rows, query.a, query.omega, 1, dv);
+      Panels matrix = growing.matrix();
+      kernel.recur(rows, query.omega, query.q, keyValue.v, transposed, transposed, dk);
+      kernel.recur(rows, query.q, query.omega, keyValue.k, matrix, matrix, dv);
     }
 
     /** Gives dk and dv of a chunk that all queries see. */
     void giveWhole(int rows) {
-      int d = shape.keyDim();
-      int width = shape.valueDim();
       int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-      float[] keyPart = new float[d];
-      float[] valuePart = new float[width];
-      Tiles.toFloats(all.left, keyPart);
-      Tiles.toFloats(all.right, valuePart);
-      kernel.multiply(paddedRows, d, width, keyValue.v, transposed, dk);
-      kernel.addRows(rows, d, -1, keyPart, 0, dk);
-      kernel.multiply(paddedRows, width, d, keyValue.k, all.matrix, dv);
-      kernel.addRows(rows, width, 1, valuePart, 0, dv);
+      kernel.multiply(paddedRows, keyValue.v, transposed, dk);
+      kernel.addRow(rows, -1, Tiles.toFloats(all.left), dk);
+      kernel.multiply(paddedRows, keyValue.k, all.matrix, dv);
+      kernel.addRow(rows, 1, Tiles.toFloats(all.right), dv);
     }
 
     /** After the chunk's queries of all heads. */
     void passed(int tokens) {
       if (growing.passed(tokens)) {
-        System.arraycopy(all.transposed().matrix, 0, transposed, 0, transposed.length);
+        transposed.setTransposed(all.matrix);
       }
     }
 
     /** Adds sums over other queries and what they gave. */
-    void add(Sums other, int rows) {
+    void add(Sums other) {
       all.addSides(other.all);
-      for (int i = 0; i < transposed.length; i++) {
-        growing.matrix()[i] += other.growing.matrix()[i];
-      }
-      for (int i = 0; i < transposed.length; i++) {
-        transposed[i] += other.transposed[i];
-      }
-      kernel.addRows(rows, shape.keyDim(), 1, other.dk, shape.keyDim(), dk);
-      kernel.addRows(rows, shape.valueDim(), 1, other.dv, shape.valueDim(), dv);
+      growing.matrix().add(other.growing.matrix());
+      transposed.add(other.transposed);
+      dk.add(other.dk);
+      dv.add(other.dv);
     }
   }
 }

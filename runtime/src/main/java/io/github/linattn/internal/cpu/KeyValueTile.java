@@ -3,6 +3,8 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
+import io.github.linattn.internal.cpu.MatrixKernel.Order;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -23,104 +25,93 @@ final class KeyValueTile {
   private final MatrixKernel kernel;
   private final boolean normalize;
   private final Lane lane;
+  private final Order order;
   private final TensorRows keyRows;
   private final TensorRows valueRows;
 
   /** 1/|k| of the lane's tokens, if they are kept. */
   private final double @Nullable [] laneNorms;
 
-  private boolean knowsNorms;
   private Center center;
-  private boolean centersKeys;
-  private boolean centersValues;
-  final float[] k;
-  final float[] v;
+  final Panels k;
+  final Panels v;
+
+  /** Rows as tensors have them, of k and then of v; free for the tile's owner between loads. */
+  final float[] rows;
+
   private final float[] keySum;
   private final float[] valueSum;
   final double[] inverseNorms = new double[Tiles.CHUNK];
 
   private KeyValueTile(
-      MatrixKernel kernel,
       Operator operator,
       AttentionInput input,
       Lane lane,
+      Order order,
       Center center,
-      double @Nullable [] laneNorms) {
-    this.kernel = kernel;
+      double @Nullable [] laneNorms,
+      Scratch scratch) {
+    this.kernel = scratch.kernel;
     this.normalize = operator.normalize();
     this.lane = lane;
+    this.order = order;
     this.keyRows = new TensorRows(input.k());
     this.valueRows = new TensorRows(input.v());
-    this.k = new float[Tiles.CHUNK * keyRows.width()];
-    this.v = new float[Tiles.CHUNK * valueRows.width()];
+    this.k = scratch.panels(Tiles.CHUNK, keyRows.width());
+    this.v = scratch.panels(Tiles.CHUNK, valueRows.width());
+    this.rows = scratch.rows(Math.max(keyRows.width(), valueRows.width()));
     this.keySum = new float[keyRows.width()];
     this.valueSum = new float[valueRows.width()];
     this.laneNorms = laneNorms;
-    moveTo(center);
+    this.center = center;
   }
 
   /** Takes this from rows that are loaded from now on. */
   void moveTo(Center other) {
     center = other;
-    centersKeys = !isZero(other.k());
-    centersValues = !isZero(other.v());
   }
 
   Center center() {
     return center;
   }
 
-  private static boolean isZero(float[] row) {
-    for (float x : row) {
-      if (x != 0) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   /** Tiles of k and v as they are. */
-  static KeyValueTile of(MatrixKernel kernel, Operator operator, AttentionInput input, Lane lane) {
+  static KeyValueTile of(Operator operator, AttentionInput input, Lane lane, Scratch scratch) {
     AttentionShape shape = input.shape();
     Center none = Center.none(shape.keyDim(), shape.valueDim());
-    return new KeyValueTile(kernel, operator, input, lane, none, null);
+    return new KeyValueTile(operator, input, lane, Order.FORWARD, none, null, scratch);
   }
 
   /**
-   * Tiles of k and v less what {@code center} says.
+   * Tiles of k and v less what {@code center} says, for a sweep in {@code order}.
    *
-   * @param norms takes 1/|k| of the tokens that are loaded, the lane's first at 0, where the
-   *     operator normalises
+   * @param norms 1/|k| of the lane's tokens where the operator normalises: a sweep in token order
+   *     keeps those that it loads, one against it reads them
    */
   static KeyValueTile centered(
-      MatrixKernel kernel,
       Operator operator,
       AttentionInput input,
       Lane lane,
+      Order order,
       Center center,
-      double[] norms) {
-    return new KeyValueTile(kernel, operator, input, lane, center, norms);
-  }
-
-  /** This, but from now on the kept norms are read. */
-  KeyValueTile withKnownNorms() {
-    knowsNorms = true;
-    return this;
+      double[] norms,
+      Scratch scratch) {
+    return new KeyValueTile(operator, input, lane, order, center, norms, scratch);
   }
 
   /** The mean of the lane's first rows. */
   Center findCenter() {
-    int count = Math.min(CENTER_ROWS, lane.length());
+    int all = Math.min(CENTER_ROWS, lane.length());
     double[] keys = new double[keySum.length];
     double[] values = new double[valueSum.length];
-    for (int token = 0; token < count; token += Tiles.CHUNK) {
-      int rows = Math.min(Tiles.CHUNK, count - token);
-      load(lane.start() + token, rows);
-      sum(rows);
+    for (int token = 0; token < all; token += Tiles.CHUNK) {
+      int count = Math.min(Tiles.CHUNK, all - token);
+      load(lane.start() + token, count);
+      sum(count);
       add(keySum, keys);
       add(valueSum, values);
     }
-    return Center.none(keys.length, values.length).movedBy(keys, values, count);
+    return Center.none(keys.length, values.length).movedBy(keys, values, all);
   }
 
   private static void add(float[] part, double[] sum) {
@@ -129,71 +120,53 @@ final class KeyValueTile {
     }
   }
 
-  long tokenBytes() {
-    return keyRows.tokenBytes(1) + valueRows.tokenBytes(1);
+  /** To rows of zeros, of which a sum stays what it is. */
+  void clear() {
+    k.clear();
+    v.clear();
   }
 
-  int touch(int start, int end) {
-    return keyRows.touch(lane.batch(), lane.keyValueHead(), 1, start, end)
-        + valueRows.touch(lane.batch(), lane.keyValueHead(), 1, start, end);
-  }
-
-  void load(int token, int rows) {
-    keyRows.load(lane.batch(), lane.keyValueHead(), token, rows, k);
-    valueRows.load(lane.batch(), lane.keyValueHead(), token, rows, v);
+  void load(int token, int count) {
+    keyRows.load(lane.batch(), lane.keyValueHead(), token, count, rows);
     if (normalize) {
-      normalize(token - lane.start(), rows);
+      findInverseNorms(token - lane.start(), count);
+      kernel.pack(count, order, inverseNorms, rows, center.k(), k);
+    } else {
+      kernel.pack(count, order, rows, center.k(), k);
     }
-    if (centersKeys) {
-      kernel.addRows(rows, keyRows.width(), -1, center.k(), 0, k);
-    }
-    if (centersValues) {
-      kernel.addRows(rows, valueRows.width(), -1, center.v(), 0, v);
-    }
+    valueRows.load(lane.batch(), lane.keyValueHead(), token, count, rows);
+    kernel.pack(count, order, rows, center.v(), v);
   }
 
-  private void normalize(int token, int rows) {
-    if (laneNorms != null && knowsNorms) {
-      System.arraycopy(laneNorms, token, inverseNorms, 0, rows);
-      kernel.scaleRows(rows, keyRows.width(), inverseNorms, k);
+  /** Finds the norms of rows in token order and keeps them; rows against it have been found. */
+  private void findInverseNorms(int token, int count) {
+    if (order == Order.FORWARD) {
+      Tiles.findInverseNorms(kernel, count, keyRows.width(), rows, inverseNorms);
+      if (laneNorms != null) {
+        System.arraycopy(inverseNorms, 0, laneNorms, token, count);
+      }
       return;
     }
-    Tiles.normalize(kernel, k, rows, keyRows.width(), 1, inverseNorms);
-    if (laneNorms != null) {
-      System.arraycopy(inverseNorms, 0, laneNorms, token, rows);
+    double[] known = Objects.requireNonNull(laneNorms);
+    for (int i = 0; i < count; i++) {
+      inverseNorms[i] = known[token + order.row(i, count)];
     }
   }
 
-  private void sum(int rows) {
-    kernel.sumRows(rows, ONES, k, keySum);
-    kernel.sumRows(rows, ONES, v, valueSum);
+  private void sum(int count) {
+    kernel.sumRows(count, ONES, k, keySum);
+    kernel.sumRows(count, ONES, v, valueSum);
   }
 
   /** S, z and u over a segment alone. */
   OuterSum sumOver(Segments.Segment segment) {
     OuterSum sum = new OuterSum(keyRows.width(), valueRows.width());
     for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-      int rows = Math.min(Tiles.CHUNK, segment.end() - token);
-      load(token, rows);
-      sum(rows);
-      sum.addRows(kernel, rows, k, keySum, v, valueSum);
+      int count = Math.min(Tiles.CHUNK, segment.end() - token);
+      load(token, count);
+      sum(count);
+      sum.addRows(kernel, count, k, keySum, v, valueSum);
     }
-    return sum;
-  }
-
-  /** Makes sums over k and v as they are into sums over the rows that this tile gives. */
-  OuterSum center(OuterSum sum) {
-    Center none = Center.none(sum.leftWidth, sum.rightWidth);
-    sum.shift(none.k(), center.k(), none.v(), center.v(), lane.countBefore());
-    return sum;
-  }
-
-  /**
-   * Makes dS, dz, du of sums over v as it is into R, r, y over the rows that this tile gives, and
-   * back: R = dS, r = −(dz + dS c), y = du, where c is what those rows lack.
-   */
-  OuterSum exchange(OuterSum sum) {
-    sum.reflectLeft(center.v());
     return sum;
   }
 }

@@ -1,42 +1,44 @@
 package io.github.linattn.internal.cpu;
 
 /**
- * The recurrence, products and sums over rows that all of the CPU engine is made of. Stateless;
- * equal operands give equal bits.
+ * The recurrence, products and sums over rows that all of the CPU engine is made of. Equal operands
+ * give equal bits. One thread's at a time.
  *
- * <p>Tiles are row-major and padded: row counts to multiples of {@link #ROW_STEP}, column counts to
- * multiples of {@link #COLUMN_STEP}.
+ * <p>Matrices are {@link Panels}; a tile has a row for each token of a chunk, in the order in which
+ * a sweep takes them. Rows as tensors have them, {@code float[]}, follow one another in token
+ * order.
  */
 interface MatrixKernel {
+  /** Rows that products take at a time. */
   int ROW_STEP = 4;
-  int COLUMN_STEP = 16;
 
-  /** Of tokens. */
+  /** Of the rows of a tile. */
   enum Order {
-    /** From the first to the last. */
+    /** The first row is that of the first token. */
     FORWARD,
-    /** From the last to the first. */
-    BACKWARD
+    /** The first row is that of the last token. */
+    BACKWARD;
+
+    /** The row of a tile's row in token order. */
+    int row(int i, int rows) {
+      return this == FORWARD ? i : rows - 1 - i;
+    }
   }
 
   /**
    * c[i][j] = Σ_p a[i][p] b[p][j].
    *
-   * @param m rows of a and c, a multiple of {@link #ROW_STEP}
-   * @param n columns of b and c, and the distance of their rows; a multiple of {@link #COLUMN_STEP}
-   * @param k columns of a, and the distance of its rows; rows of b
+   * @param rows of a and c, a multiple of {@link #ROW_STEP}
    */
-  void multiply(int m, int n, int k, float[] a, float[] b, float[] c);
+  void multiply(int rows, Panels a, Panels b, Panels c);
 
   /**
    * c[i][j] += Σ_p a[p][i] b[p][j], where {@code lost} is what the additions to c have rounded away
    * so far and now make up for: a sum over any number of chunks is as good as one of few.
    *
-   * @param m columns of a, and the distance of its rows
-   * @param n columns of b, c and {@code lost}, and the distance of their rows
-   * @param k rows of a and b, any number
+   * @param rows of a and b, any number
    */
-  void addProduct(int m, int n, int k, float[] a, float[] b, float[] c, float[] lost);
+  void addProduct(int rows, Panels a, Panels b, Panels c, Panels lost);
 
   /**
    * The recurrence that linear attention and each of its gradients is: token by token
@@ -49,109 +51,106 @@ interface MatrixKernel {
    * the y of its own and later tokens alone.
    *
    * @param rows tokens, any number
-   * @param order in which they come
-   * @param m elements of a row of left and x, rows of S; a multiple of {@link #COLUMN_STEP}
-   * @param n elements of a row of right and y, columns of S; a multiple of {@link #COLUMN_STEP}
    * @param from S before the first token
    * @param into takes S after the last one; may be {@code from}
    */
-  void recur(
-      int rows,
-      Order order,
-      int m,
-      int n,
-      float[] left,
-      float[] right,
-      float[] x,
-      float[] from,
-      float[] into,
-      float[] y);
+  void recur(int rows, Panels left, Panels right, Panels x, Panels from, Panels into, Panels y);
 
   /**
-   * sums[i] = Σ_j a[i][j] b[i][j], of sums of few products in fp32 added in double; rows of a are
-   * {@code width} apart.
+   * sums[i] = Σ_j x[i][j]², as {@link #dots} has it, of rows in token order.
    *
-   * @param bRow distance of the rows of b; 0 if all take the same
+   * @param sums of {@link Tiles#CHUNK} elements, as all sums of rows
    */
-  void dots(int rows, int width, float[] a, float[] b, int bRow, double[] sums);
+  void squares(int rows, int width, float[] x, double[] sums);
+
+  /** sums[i] = Σ_j x[i][j] y[i][j], of sums of few products in fp32 added in double. */
+  void dots(int rows, Panels x, Panels y, double[] sums);
+
+  /** Dots of all rows of x with one. */
+  void dots(int rows, Panels x, float[] c, double[] sums);
 
   /**
-   * Dots as above of each row of x with itself and with rows of three others, of which {@code c} is
-   * one for all; rows of x and y are {@code width} apart.
+   * Dots of each row of x with a running sum, z_t = {@code before} + Σ_s added_s, s up to and with
+   * t. The part of these rows is formed on its own before that is added.
    *
-   * @param zRow distance of the rows of z; 0 if all take the same
+   * @param before the sum over rows that came earlier
+   * @param sum takes that of these rows alone
    */
+  void dots(int rows, Panels x, float[] before, Panels added, float[] sum, double[] sums);
+
+  /** Dots of each row of x with itself, with y, with a running sum, and with one row for all. */
   void dots(
       int rows,
-      int width,
-      float[] x,
-      float[] y,
-      float[] z,
-      int zRow,
+      Panels x,
+      Panels y,
+      float[] before,
+      Panels added,
+      float[] sum,
       float[] c,
       double[] alongX,
       double[] alongY,
       double[] alongZ,
       double[] alongC);
 
-  /** x[i][j] = factors[i] x[i][j] to a few roundings of fp32; rows are {@code width} apart. */
-  void scaleRows(int rows, int width, double[] factors, float[] x);
+  /** y[i][j] = x[i][j] - less[j], of rows in token order. */
+  void pack(int rows, Order order, float[] x, float[] less, Panels y);
 
   /**
-   * y[i][j] = scales[i] (y[i][j] + factors[i] x[i][j]) to a few roundings of fp32; rows of y are
-   * {@code width} apart.
+   * y[i][j] = factors[i] x[i][j] - less[j] to a few roundings of fp32, of rows in token order.
    *
-   * @param xRow distance of the rows of x; 0 if all take the same
+   * @param factors of the rows of y
    */
-  void combineRows(
-      int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow);
+  void pack(int rows, Order order, double[] factors, float[] x, float[] less, Panels y);
+
+  /** y[i][j] = x[i][j], rows of y in token order. */
+  void unpack(int rows, Order order, Panels x, float[] y);
 
   /**
-   * y[i][j] = scales[i] (y[i][j] + zFactors[i] z[i][j] + cFactors[i] c[j] + xFactors[i] x[i][j]) to
-   * a few roundings of fp32; rows of x and y are {@code width} apart.
+   * target[i][j] = scales[i] (y[i][j] + factors[i] x[i][j]) to a few roundings of fp32, rows of
+   * {@code target} in token order.
    *
-   * @param zRow distance of the rows of z; 0 if all take the same
+   * @param scales of the rows of y, as {@code factors}
    */
-  void combineRows(
+  void combine(
+      int rows, Order order, double[] scales, Panels y, double[] factors, Panels x, float[] target);
+
+  /** The same in token order, with a running sum for x. */
+  void combine(
       int rows,
-      int width,
       double[] scales,
-      float[] y,
+      Panels y,
+      double[] factors,
+      float[] before,
+      Panels added,
+      float[] sum,
+      float[] target);
+
+  /**
+   * target[i][j] = scales[i] (y[i][j] + zFactors[i] z[i][j] + cFactors[i] c[j] + xFactors[i]
+   * x[i][j]) to a few roundings of fp32, all in token order, where z is a running sum.
+   */
+  void combine(
+      int rows,
+      double[] scales,
+      Panels y,
       double[] zFactors,
-      float[] z,
-      int zRow,
+      float[] before,
+      Panels added,
       double[] cFactors,
       float[] c,
       double[] xFactors,
-      float[] x);
+      Panels x,
+      float[] target);
 
-  /**
-   * y[i][j] += factor x[i][j]; rows of y are {@code width} apart.
-   *
-   * @param xRow distance of the rows of x; 0 if all take the same
-   */
-  void addRows(int rows, int width, float factor, float[] x, int xRow, float[] y);
+  /** y[i][j] += factor row[j]. */
+  void addRow(int rows, float factor, float[] row, Panels y);
 
-  /** sum[j] = Σ_i weights[i] x[i][j]; rows are as far apart as sum is long. */
-  void sumRows(int rows, float[] weights, float[] x, float[] sum);
+  /** sum[j] = Σ_i weights[i] x[i][j]. */
+  void sumRows(int rows, float[] weights, Panels x, float[] sum);
 
-  /**
-   * Running sums over tokens: y_t = factor ({@code before} + Σ_s weights_s x_s), s up to and with
-   * t. They are formed on their own before that is added; rows are as far apart as it is long.
-   *
-   * @param order in which the tokens come
-   * @param before the sum over tokens that came earlier
-   * @param sum takes the sum of these rows alone
-   */
+  /** y_t = factor ({@code before} + Σ_s weights_s x_s), a running sum of weighted rows. */
   void accumulateRows(
-      int rows,
-      Order order,
-      float[] weights,
-      float[] x,
-      float[] before,
-      float factor,
-      float[] y,
-      float[] sum);
+      int rows, float[] weights, Panels x, float[] before, float factor, Panels y, float[] sum);
 
   /** Short name for messages. */
   String name();

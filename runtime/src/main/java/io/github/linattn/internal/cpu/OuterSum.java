@@ -10,13 +10,13 @@ import org.jspecify.annotations.Nullable;
 final class OuterSum {
   final int leftWidth;
   final int rightWidth;
-  final float[] matrix;
+  final Panels matrix;
 
   /**
    * What {@link #addProduct} has lost to rounding, once it was called; not carried from one sum
    * into another.
    */
-  private float @Nullable [] lost;
+  private @Nullable Panels lost;
 
   final double[] left;
   final double[] right;
@@ -24,14 +24,14 @@ final class OuterSum {
   OuterSum(int leftWidth, int rightWidth) {
     this.leftWidth = leftWidth;
     this.rightWidth = rightWidth;
-    this.matrix = new float[leftWidth * rightWidth];
+    this.matrix = new Panels(leftWidth, rightWidth);
     this.left = new double[leftWidth];
     this.right = new double[rightWidth];
   }
 
   /** Bytes that one sum of these widths takes. */
   static long bytes(int leftWidth, int rightWidth) {
-    return 8L * leftWidth * rightWidth + 8L * (leftWidth + rightWidth);
+    return 2 * Panels.bytes(leftWidth, rightWidth) + 8L * (leftWidth + rightWidth);
   }
 
   /**
@@ -43,9 +43,9 @@ final class OuterSum {
   void addRows(
       MatrixKernel kernel,
       int rows,
-      float[] leftRows,
+      Panels leftRows,
       float[] leftSum,
-      float[] rightRows,
+      Panels rightRows,
       float[] rightSum) {
     addProduct(kernel, rows, leftRows, rightRows);
     add(leftSum, left);
@@ -53,10 +53,10 @@ final class OuterSum {
   }
 
   /** Takes the products of rows alone into the matrix. */
-  void addProduct(MatrixKernel kernel, int rows, float[] leftRows, float[] rightRows) {
-    float[] losses = lost == null ? new float[matrix.length] : lost;
+  void addProduct(MatrixKernel kernel, int rows, Panels leftRows, Panels rightRows) {
+    Panels losses = lost == null ? new Panels(leftWidth, rightWidth) : lost;
     lost = losses;
-    kernel.addProduct(leftWidth, rightWidth, rows, leftRows, rightRows, matrix, losses);
+    kernel.addProduct(rows, leftRows, rightRows, matrix, losses);
   }
 
   private static void add(float[] part, double[] sum) {
@@ -66,9 +66,7 @@ final class OuterSum {
   }
 
   void add(OuterSum other) {
-    for (int i = 0; i < matrix.length; i++) {
-      matrix[i] += other.matrix[i];
-    }
+    matrix.add(other.matrix);
     addSides(other);
   }
 
@@ -87,14 +85,18 @@ final class OuterSum {
    * those over rows that lack {@code leftTo} and {@code rightTo}.
    */
   void shift(float[] leftFrom, float[] leftTo, float[] rightFrom, float[] rightTo, long count) {
+    double[] rightShift = new double[rightWidth];
     for (int j = 0; j < rightWidth; j++) {
-      right[j] -= count * ((double) rightTo[j] - rightFrom[j]);
+      rightShift[j] = (double) rightTo[j] - rightFrom[j];
+      right[j] -= count * rightShift[j];
     }
     for (int i = 0; i < leftWidth; i++) {
       double leftShift = (double) leftTo[i] - leftFrom[i];
-      for (int j = 0; j < rightWidth; j++) {
-        double rightShift = (double) rightTo[j] - rightFrom[j];
-        matrix[i * rightWidth + j] -= (float) (left[i] * rightShift + leftShift * right[j]);
+      for (int j = 0; j < rightWidth; j += Panels.WIDTH) {
+        int at = matrix.at(i, j);
+        for (int e = 0; e < Panels.WIDTH; e++) {
+          matrix.data[at + e] -= (float) (left[i] * rightShift[j + e] + leftShift * right[j + e]);
+        }
       }
       left[i] -= count * leftShift;
     }
@@ -105,14 +107,14 @@ final class OuterSum {
     for (int i = 0; i < leftWidth; i++) {
       double along = 0;
       for (int j = 0; j < rightWidth; j++) {
-        along += (double) matrix[i * rightWidth + j] * row[j];
+        along += (double) matrix.data[matrix.at(i, j)] * row[j];
       }
       left[i] = -(left[i] + along);
     }
   }
 
   void clear() {
-    Arrays.fill(matrix, 0);
+    matrix.clear();
     lost = null;
     Arrays.fill(left, 0);
     Arrays.fill(right, 0);
@@ -127,11 +129,7 @@ final class OuterSum {
   /** The same sums with left and right exchanged. */
   OuterSum transposed() {
     OuterSum other = new OuterSum(rightWidth, leftWidth);
-    for (int i = 0; i < leftWidth; i++) {
-      for (int j = 0; j < rightWidth; j++) {
-        other.matrix[j * leftWidth + i] = matrix[i * rightWidth + j];
-      }
-    }
+    other.matrix.setTransposed(matrix);
     System.arraycopy(right, 0, other.left, 0, rightWidth);
     System.arraycopy(left, 0, other.right, 0, leftWidth);
     return other;

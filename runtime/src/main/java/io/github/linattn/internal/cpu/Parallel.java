@@ -1,10 +1,11 @@
 package io.github.linattn.internal.cpu;
 
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.IntConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -13,8 +14,19 @@ import org.jspecify.annotations.Nullable;
  * those that are still with another's.
  */
 final class Parallel implements AutoCloseable {
+  /** One of a call's numbered tasks. */
+  interface Task {
+    /**
+     * @param scratch for the matrices of this task alone
+     */
+    void run(int index, Scratch scratch);
+  }
+
   private final int threads;
   private final ExecutorService helpers;
+
+  /** Of threads that run no task now. */
+  private final Queue<Scratch> scratches = new ConcurrentLinkedQueue<>();
 
   Parallel(int threads) {
     if (threads < 1) {
@@ -30,7 +42,7 @@ final class Parallel implements AutoCloseable {
   }
 
   /** Runs {@code task} for 0 to {@code count - 1} and returns when all are done. */
-  void forEach(int count, IntConsumer task) {
+  void forEach(int count, Task task) {
     Job job = new Job(count, task);
     for (int i = 1; i < Math.min(threads, count); i++) {
       helpers.execute(job::help);
@@ -44,23 +56,27 @@ final class Parallel implements AutoCloseable {
   }
 
   /** The tasks of one call. */
-  private static final class Job {
+  private final class Job {
     private final int count;
-    private final IntConsumer task;
+    private final Task task;
     private final AtomicInteger next = new AtomicInteger();
     private int helping;
     private boolean over;
     private @Nullable Throwable failure;
 
-    Job(int count, IntConsumer task) {
+    Job(int count, Task task) {
       this.count = count;
       this.task = task;
     }
 
     private void drain() {
+      @Nullable Scratch free = scratches.poll();
+      Scratch scratch = free == null ? new Scratch() : free;
       for (int i = next.getAndIncrement(); i < count; i = next.getAndIncrement()) {
-        task.accept(i);
+        scratch.clear();
+        task.run(i, scratch);
       }
+      scratches.add(scratch);
     }
 
     /** On another thread than the caller's; nothing once that has all it waits for. */

@@ -4,6 +4,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
 import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
 
 /**
  * First sweep of the backward over one segment, in token order. With the sums S = Σ k⊗v, z, u and
@@ -32,9 +33,11 @@ final class QuerySweep {
   private final MatrixKernel kernel;
   private final OuterSum state;
   private final GrowingState growing;
+
+  /** Stays zeros without causality: then every row sees what the first one does. */
   private final KeyValueTile keyValue;
+
   private final QueryTile query;
-  private final ReadAhead readAhead;
   private final TensorRows dq;
 
   /** Tokens seen after which the centre of k and v moves next. */
@@ -43,17 +46,12 @@ final class QuerySweep {
   /** The centre of v less the one of the second sweep, whose δ is larger by Ω times this. */
   private final float[] valueOffset;
 
-  private final float[] gradient;
+  private final Panels gradient;
   private final RunningSum keySum;
   private final RunningSum valueSum;
 
-  /** Row i of either is what row i of the chunk sees; without causality all see the first. */
-  private final float[] z;
-
-  private final float[] u;
-
   /** Takes S after the chunk from all but the last of the heads that share it. */
-  private final float[] discarded;
+  private final @Nullable Panels discarded;
 
   private final double[] alongKeys = new double[Tiles.CHUNK];
   private final double[] alongCenter = new double[Tiles.CHUNK];
@@ -68,59 +66,49 @@ final class QuerySweep {
   /**
    * @param state sums that the segment starts from, with v on their left and k on their right
    */
-  QuerySweep(BackwardLane backward, Segments.Segment segment, OuterSum state) {
+  QuerySweep(BackwardLane backward, Segments.Segment segment, OuterSum state, Scratch scratch) {
     BackwardPass pass = backward.pass;
     this.backward = backward;
     this.segment = segment;
     this.lane = segment.lane();
     this.operator = pass.operator;
     this.shape = pass.shape;
-    this.kernel = pass.kernel;
+    this.kernel = scratch.kernel;
     this.state = state;
-    this.growing = new GrowingState(kernel, state, segment.length());
-    this.keyValue = backward.centered();
+    this.growing = new GrowingState(state, segment.length(), scratch);
+    this.keyValue = backward.centered(scratch);
     this.valueOffset = new float[shape.valueDim()];
-    this.query = new QueryTile(backward);
+    this.query = new QueryTile(backward, Order.FORWARD, scratch);
     this.dq = new TensorRows(pass.gradients.dq());
-    long tokenBytes =
-        keyValue.tokenBytes() + query.tokenBytes() + dq.tokenBytes(shape.headsPerKeyValueHead());
-    this.readAhead = new ReadAhead(segment, tokenBytes, this::touch);
-    this.gradient = new float[Tiles.CHUNK * shape.keyDim()];
+    this.gradient = scratch.panels(Tiles.CHUNK, shape.keyDim());
     this.keySum = new RunningSum(kernel, state.right);
     this.valueSum = new RunningSum(kernel, state.left);
-    this.z = new float[Tiles.CHUNK * shape.keyDim()];
-    this.u = new float[Tiles.CHUNK * shape.valueDim()];
-    this.discarded = new float[shape.headsPerKeyValueHead() > 1 ? state.matrix.length : 0];
+    this.discarded =
+        shape.headsPerKeyValueHead() > 1 ? scratch.panels(shape.valueDim(), shape.keyDim()) : null;
     this.da = new double[shape.headsPerKeyValueHead()];
     this.db = new double[shape.headsPerKeyValueHead()];
-  }
-
-  private int touch(int start, int end) {
-    int heads = shape.headsPerKeyValueHead();
-    int first = lane.keyValueHead() * heads;
-    int touched = query.touch(lane, start, end) + dq.touch(lane.batch(), first, heads, start, end);
-    return operator.causal() ? touched + keyValue.touch(start, end) : touched;
   }
 
   /** Writes dq and δ; gives da and db. */
   BackwardPass.CoefficientGradients run() {
     if (!operator.causal()) {
-      Tiles.toFloats(state.right, z);
-      Tiles.toFloats(state.left, u);
+      keyValue.clear();
     }
-    for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-      int rows = Math.min(Tiles.CHUNK, segment.end() - token);
-      readAhead.forward(token, token + rows);
+    int chunk = Tiles.chunk(shape);
+    for (int token = segment.start(); token < segment.end(); token += chunk) {
+      int rows = Math.min(chunk, segment.end() - token);
       if (operator.causal()) {
         moveCenter(lane.seenBy(token - 1, true));
         keyValue.load(token, rows);
-        keySum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.k, 1, z);
-        valueSum.accumulate(rows, Order.FORWARD, KeyValueTile.ONES, keyValue.v, 1, u);
       }
+      keySum.begin();
+      valueSum.begin();
       for (int member = 0; member < da.length; member++) {
         differentiate(member, token, rows);
       }
       if (operator.causal()) {
+        keySum.end();
+        valueSum.end();
         growing.addRows(rows, keyValue.v, keyValue.k);
         growing.passed(rows);
       }
@@ -146,52 +134,39 @@ final class QuerySweep {
   }
 
   private void differentiate(int member, int token, int rows) {
-    int d = shape.keyDim();
-    int dv = shape.valueDim();
     int head = lane.keyValueHead() * da.length + member;
     query.load(lane, head, token, rows);
     if (operator.causal()) {
-      Arrays.fill(gradient, 0);
-      float[] after = member == da.length - 1 ? growing.matrix() : discarded;
-      kernel.recur(
-          rows,
-          Order.FORWARD,
-          dv,
-          d,
-          keyValue.v,
-          keyValue.k,
-          query.omega,
-          growing.matrix(),
-          after,
-          gradient);
+      Panels after = discarded == null || member == da.length - 1 ? growing.matrix() : discarded;
+      gradient.clear();
+      kernel.recur(rows, keyValue.v, keyValue.k, query.omega, growing.matrix(), after, gradient);
     } else {
       int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-      kernel.multiply(paddedRows, d, dv, query.omega, state.matrix, gradient);
+      kernel.multiply(paddedRows, query.omega, state.matrix, gradient);
     }
     finish(member, head, token, rows);
-    dq.store(lane.batch(), head, token, rows, gradient);
+    dq.store(lane.batch(), head, token, rows, keyValue.rows);
   }
 
   /** Makes dq of y, and with it δ and the chunk's part of da and db. */
   private void finish(int member, int head, int token, int rows) {
-    int d = shape.keyDim();
-    int dv = shape.valueDim();
     boolean causal = operator.causal();
     double a = operator.a(head);
     double b = operator.b(head);
     double[] deltas = backward.deltas(head);
-    kernel.dots(rows, dv, query.omega, u, causal ? dv : 0, alongValues);
+    kernel.dots(rows, query.omega, valueSum.before, keyValue.v, valueSum.part, alongValues);
     if (nextMove > FIRST_MOVE) {
-      kernel.dots(rows, dv, query.omega, valueOffset, 0, alongOffset);
+      kernel.dots(rows, query.omega, valueOffset, alongOffset);
     }
+    float[] center = keyValue.center().k();
     kernel.dots(
         rows,
-        d,
         query.q,
         gradient,
-        z,
-        causal ? d : 0,
-        keyValue.center().k(),
+        keySum.before,
+        keyValue.k,
+        keySum.part,
+        center,
         squares,
         alongKeys,
         alongSums,
@@ -207,10 +182,10 @@ final class QuerySweep {
       double unit = units[i];
       double along = alongValues[i];
       double alongKey = unit * alongKeys[i];
-      double center = unit * alongCenter[i];
-      double delta = (b * (alongKey + center * along) + a * along) / query.g[i];
+      double toCenter = unit * alongCenter[i];
+      double delta = (b * (alongKey + toCenter * along) + a * along) / query.g[i];
       double rest = along - delta * lane.seenBy(token + i, causal);
-      double alongGradient = alongKey - delta * unit * alongSums[i] + center * rest;
+      double alongGradient = alongKey - delta * unit * alongSums[i] + toCenter * rest;
       deltas[token - lane.start() + i] = delta + alongOffset[i];
       da[member] += rest;
       db[member] += alongGradient;
@@ -219,18 +194,18 @@ final class QuerySweep {
       alongKeys[i] = operator.normalize() ? -alongGradient * unit : 0;
       scales[i] = b * query.inverseNorms[i];
     }
-    kernel.combineRows(
+    kernel.combine(
         rows,
-        d,
         scales,
         gradient,
         minusDeltas,
-        z,
-        causal ? d : 0,
+        keySum.before,
+        keyValue.k,
         alongValues,
-        keyValue.center().k(),
+        center,
         alongKeys,
-        query.q);
+        query.q,
+        keyValue.rows);
   }
 
   /** Finds 1/|q| and what the dots lack of those with q/|q|. */
@@ -248,11 +223,22 @@ final class QuerySweep {
   /** Normalises a row of q, of which no other row's result depends, and dots it in double. */
   private double normalizeAlone(int row) {
     int d = shape.keyDim();
-    int at = row * d;
-    double inverse = Tiles.normalizeRow(query.q, at, d);
-    alongKeys[row] = Tiles.dot(query.q, at, gradient, at, d);
-    alongSums[row] = Tiles.dot(query.q, at, z, operator.causal() ? at : 0, d);
-    alongCenter[row] = Tiles.dot(query.q, at, keyValue.center().k(), 0, d);
+    float[] unit = new float[d];
+    query.q.getRow(row, unit, 0);
+    double inverse = Tiles.normalizeRow(unit);
+    query.q.setRow(row, unit, 0);
+    float[] other = new float[d];
+    gradient.getRow(row, other, 0);
+    alongKeys[row] = ScalarMatrixKernel.dot(unit, 0, other, 0, d);
+    float[] z = keySum.before.clone();
+    for (int i = 0; i <= row; i++) {
+      keyValue.k.getRow(i, other, 0);
+      for (int j = 0; j < d; j++) {
+        z[j] += other[j];
+      }
+    }
+    alongSums[row] = ScalarMatrixKernel.dot(unit, 0, z, 0, d);
+    alongCenter[row] = ScalarMatrixKernel.dot(unit, 0, keyValue.center().k(), 0, d);
     return inverse;
   }
 }

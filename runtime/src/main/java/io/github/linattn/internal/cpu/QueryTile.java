@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.internal.cpu.MatrixKernel.Order;
 import java.util.Arrays;
 
 /**
@@ -10,77 +11,85 @@ final class QueryTile {
   private final BackwardLane backward;
   private final BackwardPass pass;
   private final AttentionShape shape;
-  final float[] q;
-  final float[] omega;
+  private final MatrixKernel kernel;
+  private final Order order;
+
+  /** Rows as tensors have them. */
+  private final float[] rows;
+
+  private final float[] zeros;
+  private final double[] factors = new double[Tiles.CHUNK];
+  final Panels q;
+  final Panels omega;
   final double[] inverseNorms = new double[Tiles.CHUNK];
+
+  /** In token order. */
   final float[] g = new float[Tiles.CHUNK];
 
-  /** δ, where {@link #weigh} has read it. */
+  /** δ, once {@link #loadWeighted} has read it. */
   final float[] delta = new float[Tiles.CHUNK];
 
-  /** a of the head that {@link #weigh} was told. */
+  /** a of the head that {@link #loadWeighted} was told. */
   final float[] a = new float[Tiles.CHUNK];
 
   private final float[] deltaSum;
   private final float[] omegaSum;
 
-  QueryTile(BackwardLane backward) {
+  /**
+   * @param order of the sweep
+   */
+  QueryTile(BackwardLane backward, Order order, Scratch scratch) {
     this.backward = backward;
     this.pass = backward.pass;
     this.shape = pass.shape;
-    this.q = new float[Tiles.CHUNK * shape.keyDim()];
-    this.omega = new float[Tiles.CHUNK * shape.valueDim()];
+    this.kernel = scratch.kernel;
+    this.order = order;
+    this.rows = scratch.rows(Math.max(shape.keyDim(), shape.valueDim()));
+    this.zeros = new float[Math.max(shape.keyDim(), shape.valueDim())];
+    this.q = scratch.panels(Tiles.CHUNK, shape.keyDim());
+    this.omega = scratch.panels(Tiles.CHUNK, shape.valueDim());
     this.deltaSum = new float[shape.keyDim()];
     this.omegaSum = new float[shape.valueDim()];
   }
 
-  long tokenBytes() {
-    int heads = shape.headsPerKeyValueHead();
-    return pass.query.tokenBytes(heads) + pass.outputGradient.tokenBytes(heads);
-  }
-
-  int touch(Lane lane, int start, int end) {
-    int heads = shape.headsPerKeyValueHead();
-    int first = lane.keyValueHead() * heads;
-    return pass.query.touch(lane.batch(), first, heads, start, end)
-        + pass.outputGradient.touch(lane.batch(), first, heads, start, end);
-  }
-
   /** Loads Ω, and q as it is. */
-  void load(Lane lane, int head, int token, int rows) {
-    pass.query.load(lane.batch(), head, token, rows, q);
-    pass.normalizer.load(lane.batch(), head, token, rows, g);
-    pass.outputGradient.load(lane.batch(), head, token, rows, omega);
-    double[] inverses = new double[rows];
-    for (int i = 0; i < rows; i++) {
-      inverses[i] = 1.0 / g[i];
-    }
-    pass.kernel.scaleRows(rows, shape.valueDim(), inverses, omega);
+  void load(Lane lane, int head, int token, int count) {
+    loadGradient(lane, head, token, count);
+    pass.query.load(lane.batch(), head, token, count, rows);
+    kernel.pack(count, order, rows, zeros, q);
   }
 
-  /** Loads Ω and b q, normalised if asked, of rows whose norms the first sweep has found. */
-  void loadWeighted(Lane lane, int head, int token, int rows) {
-    load(lane, head, token, rows);
+  private void loadGradient(Lane lane, int head, int token, int count) {
+    pass.normalizer.load(lane.batch(), head, token, count, g);
+    pass.outputGradient.load(lane.batch(), head, token, count, rows);
+    for (int i = 0; i < count; i++) {
+      factors[i] = 1.0 / g[order.row(i, count)];
+    }
+    kernel.pack(count, order, factors, rows, zeros, omega);
+  }
+
+  /**
+   * Loads Ω and b q, normalised if asked, of rows whose norms and δ the first sweep has found, and
+   * the weights of q and Ω in r = Σ b δ q and y = Σ a Ω.
+   */
+  void loadWeighted(Lane lane, int head, int token, int count) {
+    loadGradient(lane, head, token, count);
+    pass.query.load(lane.batch(), head, token, count, rows);
     double b = pass.operator.b(head);
-    if (pass.operator.normalize()) {
-      double[] inverses = backward.inverseNorms(head);
-      double[] factors = new double[rows];
-      for (int i = 0; i < rows; i++) {
-        factors[i] = b * inverses[token - lane.start() + i];
-      }
-      pass.kernel.scaleRows(rows, shape.keyDim(), factors, q);
-    } else if (b != 1) {
-      pass.kernel.scaleRows(rows, shape.keyDim(), Tiles.repeated(b, rows), q);
-    }
-  }
-
-  /** Makes the weights of q and Ω in r = Σ b δ q and y = Σ a Ω of rows loaded with the factor b. */
-  void weigh(Lane lane, int head, int token, int rows) {
+    int first = token - lane.start();
     double[] deltas = backward.deltas(head);
-    for (int i = 0; i < rows; i++) {
-      delta[i] = (float) deltas[token - lane.start() + i];
+    double[] inverses = backward.inverseNorms(head);
+    for (int i = 0; i < count; i++) {
+      int row = first + order.row(i, count);
+      delta[i] = (float) deltas[row];
+      factors[i] = pass.operator.normalize() ? b * inverses[row] : b;
     }
     Arrays.fill(a, pass.operator.a(head));
+    if (pass.operator.normalize() || b != 1) {
+      kernel.pack(count, order, factors, rows, zeros, q);
+    } else {
+      kernel.pack(count, order, rows, zeros, q);
+    }
   }
 
   /** R = Σ b q⊗Ω, r and y over a segment alone, of all query heads of its key/value head. */
@@ -89,15 +98,14 @@ final class QueryTile {
     Lane lane = segment.lane();
     int group = shape.headsPerKeyValueHead();
     for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-      int rows = Math.min(Tiles.CHUNK, segment.end() - token);
+      int count = Math.min(Tiles.CHUNK, segment.end() - token);
       for (int head = lane.keyValueHead() * group;
           head < (lane.keyValueHead() + 1) * group;
           head++) {
-        loadWeighted(lane, head, token, rows);
-        weigh(lane, head, token, rows);
-        pass.kernel.sumRows(rows, delta, q, deltaSum);
-        pass.kernel.sumRows(rows, a, omega, omegaSum);
-        sum.addRows(pass.kernel, rows, q, deltaSum, omega, omegaSum);
+        loadWeighted(lane, head, token, count);
+        kernel.sumRows(count, delta, q, deltaSum);
+        kernel.sumRows(count, a, omega, omegaSum);
+        sum.addRows(kernel, count, q, deltaSum, omega, omegaSum);
       }
     }
     return sum;

@@ -1,7 +1,5 @@
 package io.github.linattn.internal.cpu;
 
-import io.github.linattn.internal.cpu.MatrixKernel.Order;
-
 /**
  * A sum of rows over tokens: in double over all tokens of earlier chunks, and at each token of the
  * chunk at hand. One worker's own.
@@ -9,8 +7,12 @@ import io.github.linattn.internal.cpu.MatrixKernel.Order;
 final class RunningSum {
   private final MatrixKernel kernel;
   private final double[] total;
-  private final float[] before;
-  private final float[] part;
+
+  /** Over all tokens of earlier chunks, since {@link #begin}. */
+  final float[] before;
+
+  /** Takes the sum over a chunk alone, which {@link #end} adds to the total. */
+  final float[] part;
 
   /**
    * @param total the sum over all earlier tokens, which moves on with every chunk
@@ -22,16 +24,26 @@ final class RunningSum {
     this.part = new float[total.length];
   }
 
+  /** Before a chunk. */
+  void begin() {
+    Tiles.toFloats(total, before);
+  }
+
+  /** After a chunk. */
+  void end() {
+    for (int i = 0; i < part.length; i++) {
+      total[i] += part[i];
+    }
+  }
+
   /**
    * Takes in {@code weights[t] x_t} of a chunk's tokens.
    *
    * @param rows row t becomes {@code factor} times the sum up to and with token t
    */
-  void accumulate(int count, Order order, float[] weights, float[] x, float factor, float[] rows) {
-    Tiles.toFloats(total, before);
-    kernel.accumulateRows(count, order, weights, x, before, factor, rows, part);
-    for (int i = 0; i < part.length; i++) {
-      total[i] += part[i];
-    }
+  void accumulate(int count, float[] weights, Panels x, float factor, Panels rows) {
+    begin();
+    kernel.accumulateRows(count, weights, x, before, factor, rows, part);
+    end();
   }
 }

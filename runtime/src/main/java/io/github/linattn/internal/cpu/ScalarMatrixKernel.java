@@ -4,191 +4,317 @@ import java.util.Arrays;
 
 /** Plain loops, for a JVM without the Vector API. */
 final class ScalarMatrixKernel implements MatrixKernel {
+  private static final int WIDTH = Panels.WIDTH;
 
   @Override
-  public void multiply(int m, int n, int k, float[] a, float[] b, float[] c) {
-    for (int i = 0; i < m; i++) {
-      Arrays.fill(c, i * n, (i + 1) * n, 0);
-      for (int p = 0; p < k; p++) {
-        addRow(n, a[i * k + p], b, p * n, c, i * n);
+  public void multiply(int rows, Panels a, Panels b, Panels c) {
+    for (int i = 0; i < rows; i++) {
+      for (int j = 0; j < c.columns; j += WIDTH) {
+        int to = c.at(i, j);
+        Arrays.fill(c.data, to, to + WIDTH, 0);
+        for (int p = 0; p < a.columns; p++) {
+          addLine(a.data[a.at(i, p)], b.data, b.at(p, j), c.data, to);
+        }
       }
     }
   }
 
   @Override
-  public void addProduct(int m, int n, int k, float[] a, float[] b, float[] c, float[] lost) {
-    float[] sums = new float[n];
-    for (int i = 0; i < m; i++) {
-      Arrays.fill(sums, 0);
-      for (int p = 0; p < k; p++) {
-        addRow(n, a[p * m + i], b, p * n, sums, 0);
-      }
-      for (int j = 0, at = i * n; j < n; j++, at++) {
-        float sum = sums[j] + lost[at];
-        float before = c[at];
-        c[at] += sum;
-        lost[at] = sum - (c[at] - before);
+  public void addProduct(int rows, Panels a, Panels b, Panels c, Panels lost) {
+    float[] sums = new float[WIDTH];
+    for (int i = 0; i < a.columns; i++) {
+      for (int j = 0; j < b.columns; j += WIDTH) {
+        Arrays.fill(sums, 0);
+        for (int p = 0; p < rows; p++) {
+          addLine(a.data[a.at(p, i)], b.data, b.at(p, j), sums, 0);
+        }
+        int at = c.at(i, j);
+        int lostAt = lost.at(i, j);
+        for (int e = 0; e < WIDTH; e++) {
+          float sum = sums[e] + lost.data[lostAt + e];
+          float before = c.data[at + e];
+          float after = before + sum;
+          c.data[at + e] = after;
+          lost.data[lostAt + e] = sum - (after - before);
+        }
       }
     }
   }
 
   @Override
   public void recur(
-      int rows,
-      Order order,
-      int m,
-      int n,
-      float[] left,
-      float[] right,
-      float[] x,
-      float[] from,
-      float[] into,
-      float[] y) {
+      int rows, Panels left, Panels right, Panels x, Panels from, Panels into, Panels y) {
     if (from != into) {
-      System.arraycopy(from, 0, into, 0, m * n);
+      into.set(from);
     }
     for (int t = 0; t < rows; t++) {
-      int token = order == Order.FORWARD ? t : rows - 1 - t;
-      for (int i = 0; i < m; i++) {
-        addRow(n, left[token * m + i], right, token * n, into, i * n);
-        addRow(n, x[token * m + i], into, i * n, y, token * n);
+      for (int j = 0; j < right.columns; j += WIDTH) {
+        int rightAt = right.at(t, j);
+        int yAt = y.at(t, j);
+        for (int i = 0; i < left.columns; i++) {
+          int at = into.at(i, j);
+          addLine(left.data[left.at(t, i)], right.data, rightAt, into.data, at);
+          addLine(x.data[x.at(t, i)], into.data, at, y.data, yAt);
+        }
       }
     }
   }
 
-  private static void addRow(
-      int width, float factor, float[] x, int xStart, float[] y, int yStart) {
-    for (int j = 0; j < width; j++) {
-      y[yStart + j] += factor * x[xStart + j];
+  private static void addLine(float factor, float[] x, int xAt, float[] y, int yAt) {
+    for (int e = 0; e < WIDTH; e++) {
+      y[yAt + e] += factor * x[xAt + e];
     }
   }
 
   @Override
-  public void dots(int rows, int width, float[] a, float[] b, int bRow, double[] sums) {
+  public void squares(int rows, int width, float[] x, double[] sums) {
+    for (int i = 0; i < rows; i++) {
+      sums[i] = dot(x, i * width, x, i * width, width);
+    }
+  }
+
+  @Override
+  public void dots(int rows, Panels x, Panels y, double[] sums) {
     for (int i = 0; i < rows; i++) {
       double sum = 0;
-      for (int j = 0; j < width; j++) {
-        sum += (double) a[i * width + j] * b[i * bRow + j];
+      for (int j = 0; j < x.columns; j += WIDTH) {
+        sum += dot(x.data, x.at(i, j), y.data, y.at(i, j), WIDTH);
       }
       sums[i] = sum;
     }
   }
 
   @Override
+  public void dots(int rows, Panels x, float[] c, double[] sums) {
+    for (int i = 0; i < rows; i++) {
+      double sum = 0;
+      for (int j = 0; j < x.columns; j += WIDTH) {
+        sum += dot(x.data, x.at(i, j), c, j, WIDTH);
+      }
+      sums[i] = sum;
+    }
+  }
+
+  @Override
+  public void dots(int rows, Panels x, float[] before, Panels added, float[] sum, double[] sums) {
+    Arrays.fill(sum, 0);
+    for (int i = 0; i < rows; i++) {
+      addRowTo(i, 1, added, sum);
+      double along = 0;
+      for (int j = 0; j < x.columns; j++) {
+        along += (double) x.data[x.at(i, j)] * (before[j] + sum[j]);
+      }
+      sums[i] = along;
+    }
+  }
+
+  @Override
   public void dots(
       int rows,
-      int width,
-      float[] x,
-      float[] y,
-      float[] z,
-      int zRow,
+      Panels x,
+      Panels y,
+      float[] before,
+      Panels added,
+      float[] sum,
       float[] c,
       double[] alongX,
       double[] alongY,
       double[] alongZ,
       double[] alongC) {
-    dots(rows, width, x, x, width, alongX);
-    dots(rows, width, x, y, width, alongY);
-    dots(rows, width, x, z, zRow, alongZ);
-    dots(rows, width, x, c, 0, alongC);
+    dots(rows, x, x, alongX);
+    dots(rows, x, y, alongY);
+    dots(rows, x, before, added, sum, alongZ);
+    dots(rows, x, c, alongC);
   }
 
-  @Override
-  public void scaleRows(int rows, int width, double[] factors, float[] x) {
-    for (int i = 0; i < rows; i++) {
-      scaleRow(width, factors[i], x, i * width);
-    }
-  }
-
-  static void scaleRow(int width, double factor, float[] x, int start) {
-    for (int at = start; at < start + width; at++) {
-      x[at] = (float) (factor * x[at]);
-    }
-  }
-
-  @Override
-  public void combineRows(
-      int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow) {
-    for (int i = 0; i < rows; i++) {
-      combineRow(width, scales[i], y, i * width, factors[i], x, i * xRow);
-    }
-  }
-
-  @Override
-  public void combineRows(
-      int rows,
-      int width,
-      double[] scales,
-      float[] y,
-      double[] zFactors,
-      float[] z,
-      int zRow,
-      double[] cFactors,
-      float[] c,
-      double[] xFactors,
-      float[] x) {
-    for (int i = 0; i < rows; i++) {
-      combineRow(i, width, scales, y, zFactors, z, zRow, cFactors, c, xFactors, x);
-    }
-  }
-
-  static void combineRow(
-      int i,
-      int width,
-      double[] scales,
-      float[] y,
-      double[] zFactors,
-      float[] z,
-      int zRow,
-      double[] cFactors,
-      float[] c,
-      double[] xFactors,
-      float[] x) {
-    int row = i * width;
-    combineRow(width, 1, y, row, zFactors[i], z, i * zRow);
-    combineRow(width, 1, y, row, cFactors[i], c, 0);
-    combineRow(width, scales[i], y, row, xFactors[i], x, row);
-  }
-
-  static void combineRow(
-      int width, double scale, float[] y, int yStart, double factor, float[] x, int xStart) {
+  /** In double, where products of floats neither overflow nor vanish. */
+  static double dot(float[] a, int aStart, float[] b, int bStart, int width) {
+    double sum = 0;
     for (int j = 0; j < width; j++) {
-      y[yStart + j] = (float) (scale * (y[yStart + j] + factor * x[xStart + j]));
+      sum += (double) a[aStart + j] * b[bStart + j];
     }
+    return sum;
   }
 
   @Override
-  public void addRows(int rows, int width, float factor, float[] x, int xRow, float[] y) {
+  public void pack(int rows, Order order, float[] x, float[] less, Panels y) {
     for (int i = 0; i < rows; i++) {
-      addRow(width, factor, x, i * xRow, y, i * width);
+      packRow(i, 1, x, order.row(i, rows), less, y);
     }
   }
 
   @Override
-  public void sumRows(int rows, float[] weights, float[] x, float[] sum) {
+  public void pack(int rows, Order order, double[] factors, float[] x, float[] less, Panels y) {
+    for (int i = 0; i < rows; i++) {
+      packRow(i, factors[i], x, order.row(i, rows), less, y);
+    }
+  }
+
+  static void packRow(int i, double factor, float[] x, int xRow, float[] less, Panels y) {
+    for (int j = 0; j < y.columns; j++) {
+      y.data[y.at(i, j)] = (float) (factor * x[xRow * y.columns + j] - less[j]);
+    }
+  }
+
+  @Override
+  public void unpack(int rows, Order order, Panels x, float[] y) {
+    for (int i = 0; i < rows; i++) {
+      x.getRow(i, y, order.row(i, rows) * x.columns);
+    }
+  }
+
+  @Override
+  public void combine(
+      int rows,
+      Order order,
+      double[] scales,
+      Panels y,
+      double[] factors,
+      Panels x,
+      float[] target) {
+    for (int i = 0; i < rows; i++) {
+      combineRow(i, scales[i], y, factors[i], x, order.row(i, rows), target);
+    }
+  }
+
+  static void combineRow(
+      int i, double scale, Panels y, double factor, Panels x, int row, float[] target) {
+    for (int j = 0; j < y.columns; j++) {
+      double sum = y.data[y.at(i, j)] + factor * x.data[x.at(i, j)];
+      target[row * y.columns + j] = (float) (scale * sum);
+    }
+  }
+
+  @Override
+  public void combine(
+      int rows,
+      double[] scales,
+      Panels y,
+      double[] factors,
+      float[] before,
+      Panels added,
+      float[] sum,
+      float[] target) {
     Arrays.fill(sum, 0);
     for (int i = 0; i < rows; i++) {
-      addRow(sum.length, weights[i], x, i * sum.length, sum, 0);
+      addRowTo(i, 1, added, sum);
+      combineRow(i, scales[i], y, factors[i], before, sum, target);
+    }
+  }
+
+  /** A row of the above on its own. */
+  static void combineRow(
+      int i, double scale, Panels y, double factor, float[] before, Panels added, float[] target) {
+    combineRow(i, scale, y, factor, before, sumTo(i, added), target);
+  }
+
+  private static void combineRow(
+      int i, double scale, Panels y, double factor, float[] before, float[] sum, float[] target) {
+    for (int j = 0; j < y.columns; j++) {
+      double x = before[j] + sum[j];
+      target[i * y.columns + j] = (float) (scale * (y.data[y.at(i, j)] + factor * x));
+    }
+  }
+
+  /** Σ_s added_s, s up to and with i. */
+  private static float[] sumTo(int i, Panels added) {
+    float[] sum = new float[added.columns];
+    for (int s = 0; s <= i; s++) {
+      addRowTo(s, 1, added, sum);
+    }
+    return sum;
+  }
+
+  @Override
+  public void combine(
+      int rows,
+      double[] scales,
+      Panels y,
+      double[] zFactors,
+      float[] before,
+      Panels added,
+      double[] cFactors,
+      float[] c,
+      double[] xFactors,
+      Panels x,
+      float[] target) {
+    float[] sum = new float[added.columns];
+    for (int i = 0; i < rows; i++) {
+      addRowTo(i, 1, added, sum);
+      combineRow(i, scales, y, zFactors, before, sum, cFactors, c, xFactors, x, target);
+    }
+  }
+
+  /** A row of the above on its own. */
+  static void combineRow(
+      int i,
+      double[] scales,
+      Panels y,
+      double[] zFactors,
+      float[] before,
+      Panels added,
+      double[] cFactors,
+      float[] c,
+      double[] xFactors,
+      Panels x,
+      float[] target) {
+    float[] sum = sumTo(i, added);
+    combineRow(i, scales, y, zFactors, before, sum, cFactors, c, xFactors, x, target);
+  }
+
+  private static void combineRow(
+      int i,
+      double[] scales,
+      Panels y,
+      double[] zFactors,
+      float[] before,
+      float[] sum,
+      double[] cFactors,
+      float[] c,
+      double[] xFactors,
+      Panels x,
+      float[] target) {
+    for (int j = 0; j < y.columns; j++) {
+      double all =
+          y.data[y.at(i, j)]
+              + zFactors[i] * (before[j] + sum[j])
+              + cFactors[i] * c[j]
+              + xFactors[i] * x.data[x.at(i, j)];
+      target[i * y.columns + j] = (float) (scales[i] * all);
+    }
+  }
+
+  @Override
+  public void addRow(int rows, float factor, float[] row, Panels y) {
+    for (int i = 0; i < rows; i++) {
+      for (int j = 0; j < y.columns; j += WIDTH) {
+        addLine(factor, row, j, y.data, y.at(i, j));
+      }
+    }
+  }
+
+  @Override
+  public void sumRows(int rows, float[] weights, Panels x, float[] sum) {
+    Arrays.fill(sum, 0);
+    for (int i = 0; i < rows; i++) {
+      addRowTo(i, weights[i], x, sum);
+    }
+  }
+
+  private static void addRowTo(int i, float weight, Panels x, float[] sum) {
+    for (int j = 0; j < x.columns; j += WIDTH) {
+      addLine(weight, x.data, x.at(i, j), sum, j);
     }
   }
 
   @Override
   public void accumulateRows(
-      int rows,
-      Order order,
-      float[] weights,
-      float[] x,
-      float[] before,
-      float factor,
-      float[] y,
-      float[] sum) {
-    int width = before.length;
+      int rows, float[] weights, Panels x, float[] before, float factor, Panels y, float[] sum) {
     Arrays.fill(sum, 0);
     for (int t = 0; t < rows; t++) {
-      int token = order == Order.FORWARD ? t : rows - 1 - t;
-      addRow(width, weights[token], x, token * width, sum, 0);
-      for (int j = 0; j < width; j++) {
-        y[token * width + j] = factor * (before[j] + sum[j]);
+      addRowTo(t, weights[t], x, sum);
+      for (int j = 0; j < y.columns; j++) {
+        y.data[y.at(t, j)] = factor * (before[j] + sum[j]);
       }
     }
   }

@@ -8,8 +8,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
-import java.util.function.Function;
-import java.util.function.IntConsumer;
+import java.util.function.BiFunction;
 import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
@@ -66,16 +65,16 @@ final class Segments {
     List<Lane> lanes = lanes(input);
     parallel.forEach(
         lanes.size(),
-        i -> {
+        (i, scratch) -> {
           Lane lane = lanes.get(i);
           int parts = perLane(lanes.size(), lane.length(), parallel.threads());
-          pass.run(i, new Segments(parallel, cut(lane, parts)));
+          pass.run(i, new Segments(parallel, cut(lane, parts)), scratch);
         });
   }
 
   /** All that a call does with one lane. */
   interface LanePass {
-    void run(int index, Segments lane);
+    void run(int index, Segments lane, Scratch scratch);
   }
 
   static int laneCount(AttentionInput input) {
@@ -130,7 +129,7 @@ final class Segments {
     return segments.get(index);
   }
 
-  void forEach(IntConsumer task) {
+  void forEach(Parallel.Task task) {
     parallel.forEach(segments.size(), task);
   }
 
@@ -140,11 +139,13 @@ final class Segments {
    * changed; the others belong to their segment.
    */
   List<OuterSum> starts(
-      Start start, Supplier<OuterSum> initial, Function<Segment, OuterSum> sumOver) {
+      Start start, Supplier<OuterSum> initial, BiFunction<Segment, Scratch, OuterSum> sumOver) {
     @Nullable OuterSum[] parts = new OuterSum[count()];
     int[] needed =
         IntStream.range(0, count()).filter(i -> needsPart(start, segments.get(i))).toArray();
-    parallel.forEach(needed.length, i -> parts[needed[i]] = sumOver.apply(segments.get(needed[i])));
+    parallel.forEach(
+        needed.length,
+        (i, scratch) -> parts[needed[i]] = sumOver.apply(segments.get(needed[i]), scratch));
     @Nullable OuterSum[] starts = new OuterSum[count()];
     int step = start == Start.AFTER ? -1 : 1;
     for (int i = step > 0 ? 0 : count() - 1; i >= 0 && i < count(); i += step) {

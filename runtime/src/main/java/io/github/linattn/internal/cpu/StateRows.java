@@ -27,9 +27,10 @@ final class StateRows {
   private static void load(Tensor s, Tensor z, Tensor u, Lane lane, OuterSum sum) {
     long first = element(s, lane);
     MemorySegment memory = s.segment();
+    float[] values = new float[sum.rightWidth];
     for (int row = 0; row < sum.leftWidth; row++) {
-      long element = first + row * s.stride(3);
-      s.dtype().decode(memory, element, sum.matrix, row * sum.rightWidth, sum.rightWidth);
+      s.dtype().decode(memory, first + row * s.stride(3), values, 0, values.length);
+      sum.matrix.setRow(row, values, 0);
     }
     loadRow(z, lane, sum.left);
     loadRow(u, lane, sum.right);
@@ -54,9 +55,10 @@ final class StateRows {
   private static void store(OuterSum sum, Tensor s, Tensor z, Tensor u, Lane lane) {
     long first = element(s, lane);
     MemorySegment memory = s.segment();
+    float[] values = new float[sum.rightWidth];
     for (int row = 0; row < sum.leftWidth; row++) {
-      long element = first + row * s.stride(3);
-      s.dtype().encode(sum.matrix, row * sum.rightWidth, memory, element, sum.rightWidth);
+      sum.matrix.getRow(row, values, 0);
+      s.dtype().encode(values, 0, memory, first + row * s.stride(3), values.length);
     }
     storeRow(sum.left, z, lane);
     storeRow(sum.right, u, lane);

@@ -1,7 +1,5 @@
 package io.github.linattn.internal.cpu;
 
-import static java.lang.foreign.ValueLayout.JAVA_BYTE;
-
 import io.github.linattn.DType;
 import io.github.linattn.Tensor;
 import java.lang.foreign.MemorySegment;
@@ -10,8 +8,6 @@ import java.lang.foreign.MemorySegment;
  * Rows of a [batch, heads, tokens, width] tensor, or of a [batch, heads, tokens] one of width 1.
  */
 final class TensorRows {
-  private static final int CACHE_LINE = 64;
-
   private final MemorySegment memory;
   private final DType dtype;
   private final long batchStride;
@@ -54,43 +50,6 @@ final class TensorRows {
     for (int i = 0; i < rows; i++) {
       dtype.encode(tile, i * width, memory, element + i * tokenStride, width);
     }
-  }
-
-  /** Bytes of a token in {@code heads} heads. */
-  long tokenBytes(int heads) {
-    return (long) heads * width * dtype.bytes();
-  }
-
-  /**
-   * Reads from most cache lines of tokens [start, end) of {@code heads} heads.
-   *
-   * @return depends on all that was read, lest the compiler leave it out
-   */
-  int touch(int batch, int firstHead, int heads, int start, int end) {
-    int touched = 0;
-    for (int head = firstHead; head < firstHead + heads; head++) {
-      if (tokenStride == width) {
-        touched += touch(element(batch, head, start), (end - start) * width);
-        continue;
-      }
-      for (int token = start; token < end; token++) {
-        touched += touch(element(batch, head, token), width);
-      }
-    }
-    return touched;
-  }
-
-  /** Four lines at a time, which is twice as fast as one; what remains is left out. */
-  private int touch(long element, int count) {
-    long end = (element + count) * dtype.bytes();
-    int touched = 0;
-    for (long at = element * dtype.bytes(); at + 4 * CACHE_LINE <= end; at += 4 * CACHE_LINE) {
-      touched += memory.get(JAVA_BYTE, at);
-      touched += memory.get(JAVA_BYTE, at + CACHE_LINE);
-      touched += memory.get(JAVA_BYTE, at + 2 * CACHE_LINE);
-      touched += memory.get(JAVA_BYTE, at + 3 * CACHE_LINE);
-    }
-    return touched;
   }
 
   private long element(int batch, int head, int token) {

@@ -1,13 +1,15 @@
 package io.github.linattn.internal.cpu;
 
+import io.github.linattn.AttentionShape;
 import java.util.Arrays;
 
-/** Small loops over row-major tiles of a chunk. */
+/** What the tiles of a chunk have in common, and small loops over their rows. */
 final class Tiles {
-  /**
-   * Most tokens of one chunk: its tiles, and a panel of a state's rows, stay in the first cache.
-   */
+  /** Most tokens of one chunk. */
   static final int CHUNK = 64;
+
+  /** Columns of a row of k and v together up to which half as many are faster. */
+  private static final int NARROW = 2 * 96;
 
   /** Between these the square of a row's length is as good in fp32 as any. */
   private static final double LEAST_SQUARE = 0x1p-80;
@@ -16,35 +18,40 @@ final class Tiles {
 
   private Tiles() {}
 
+  /**
+   * Tokens of a sweep's chunk. Every chunk loads and stores the state; the tiles of a shorter one
+   * find more of themselves in the first cache.
+   */
+  static int chunk(AttentionShape shape) {
+    return shape.keyDim() + shape.valueDim() > NARROW ? CHUNK : CHUNK / 2;
+  }
+
   static int roundUp(int value, int step) {
     return (value + step - 1) / step * step;
   }
 
   /**
-   * Turns each row x into {@code factor} x/|x| and puts 1/|x| into {@code inverses}; zero rows stay
-   * zero and get 0.
+   * Finds 1/|x| of each row x, of rows in token order; 0 for a row of zeros.
+   *
+   * @param inverses of {@link #CHUNK} elements
    */
-  static void normalize(
-      MatrixKernel kernel, float[] tile, int rows, int width, double factor, double[] inverses) {
-    double[] squares = new double[rows];
-    kernel.dots(rows, width, tile, tile, width, squares);
-    for (int i = 0; i < rows; i++) {
-      if (!isExact(squares[i])) {
-        squares[i] = dot(tile, i * width, tile, i * width, width);
+  static void findInverseNorms(
+      MatrixKernel kernel, int count, int width, float[] rows, double[] inverses) {
+    kernel.squares(count, width, rows, inverses);
+    for (int i = 0; i < count; i++) {
+      if (!isExact(inverses[i])) {
+        inverses[i] = ScalarMatrixKernel.dot(rows, i * width, rows, i * width, width);
       }
     }
-    double[] factors = new double[rows];
-    for (int i = 0; i < rows; i++) { // without a branch, so that the compiler takes several at once
-      inverses[i] = 1 / Math.sqrt(squares[i]);
-      factors[i] = factor * inverses[i];
+    // without a branch, so that the compiler takes several at once
+    for (int i = 0; i < count; i++) {
+      inverses[i] = 1 / Math.sqrt(inverses[i]);
     }
-    for (int i = 0; i < rows; i++) {
-      if (squares[i] == 0) {
+    for (int i = 0; i < count; i++) {
+      if (inverses[i] == Double.POSITIVE_INFINITY) {
         inverses[i] = 0;
-        factors[i] = 0;
       }
     }
-    kernel.scaleRows(rows, width, factors, tile);
   }
 
   /** Whether a row's square that was formed in fp32 is as good as one in double. */
@@ -52,37 +59,14 @@ final class Tiles {
     return square > LEAST_SQUARE && square < MOST_SQUARE;
   }
 
-  /** In double, where products of floats neither overflow nor vanish. */
-  static double dot(float[] a, int aStart, float[] b, int bStart, int width) {
-    double sum = 0;
-    for (int j = 0; j < width; j++) {
-      sum += (double) a[aStart + j] * b[bStart + j];
-    }
-    return sum;
-  }
-
   /** Turns one row x into x/|x|, of whatever size it is, and gives 1/|x|; 0 for a row of zeros. */
-  static double normalizeRow(float[] tile, int start, int width) {
-    double square = dot(tile, start, tile, start, width);
+  static double normalizeRow(float[] row) {
+    double square = ScalarMatrixKernel.dot(row, 0, row, 0, row.length);
     double inverse = square == 0 ? 0 : 1 / Math.sqrt(square);
-    for (int at = start; at < start + width; at++) {
-      tile[at] = (float) (inverse * tile[at]);
+    for (int j = 0; j < row.length; j++) {
+      row[j] = (float) (inverse * row[j]);
     }
     return inverse;
-  }
-
-  /**
-   * Turns gradients of normalised rows into those of raw rows: dx = (dx̂ − x̂(x̂·dx̂))/|x|, and 0
-   * where |x| = 0.
-   */
-  static void normalizeGradient(
-      MatrixKernel kernel, float[] gradient, float[] unit, double[] inverses, int rows, int width) {
-    double[] along = new double[rows];
-    kernel.dots(rows, width, unit, gradient, width, along);
-    for (int i = 0; i < rows; i++) {
-      along[i] = -along[i];
-    }
-    kernel.combineRows(rows, width, inverses, gradient, along, unit, width);
   }
 
   static float[] repeatedFloat(float value, int count) {
@@ -91,15 +75,15 @@ final class Tiles {
     return values;
   }
 
-  static double[] repeated(double value, int count) {
-    double[] values = new double[count];
-    Arrays.fill(values, value);
-    return values;
-  }
-
   static void toFloats(double[] source, float[] target) {
     for (int i = 0; i < source.length; i++) {
       target[i] = (float) source[i];
     }
+  }
+
+  static float[] toFloats(double[] source) {
+    float[] target = new float[source.length];
+    toFloats(source, target);
+    return target;
   }
 }

@@ -1,89 +1,80 @@
 package io.github.linattn.internal.cpu;
 
-import jdk.incubator.vector.DoubleVector;
 import jdk.incubator.vector.FloatVector;
-import jdk.incubator.vector.VectorShuffle;
-import jdk.incubator.vector.VectorSpecies;
 
 /**
  * Recurrence and products with the Vector API, in blocks of sixteen vectors: four rows of four for
  * products, eight of two for the recurrence, which loads and stores the columns of every token.
- *
- * <p>The loops over rows call that API alone and nothing of this class: what the compiler may leave
- * out of a large caller would pass its vectors through the heap.
  */
-final class VectorMatrixKernel implements MatrixKernel {
-  private static final VectorSpecies<Float> SPECIES =
-      FloatVector.SPECIES_PREFERRED.length() > COLUMN_STEP
-          ? FloatVector.SPECIES_512
-          : FloatVector.SPECIES_PREFERRED;
-  private static final int LANES = SPECIES.length();
-
+final class VectorMatrixKernel extends VectorRows {
   /** Whether there are registers for sixteen sums; vectors of 256 bits mostly come with sixteen. */
   private static final boolean WIDE = LANES != 8;
 
   /** Columns that are taken through all rows at a time, so that their part of b stays near. */
-  private static final int PANEL = 64;
+  private static final int BAND = 64;
 
-  private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
-  private static final int STEP = DOUBLES.length();
-
-  /** Brings the upper half down, where its conversion needs no other place. */
-  private static final VectorShuffle<Float> UPPER_HALF = VectorShuffle.iota(SPECIES, STEP, 1, true);
-
-  private static final VectorShuffle<Double> ROTATE_4_OF_DOUBLES =
-      VectorShuffle.iota(DOUBLES, 4, 1, true);
-  private static final VectorShuffle<Double> ROTATE_2_OF_DOUBLES =
-      VectorShuffle.iota(DOUBLES, 2, 1, true);
+  /** Of one block of {@link #addProduct}. */
+  private final Panels sums = new Panels(ROW_STEP, BAND);
 
   @Override
-  public void multiply(int m, int n, int k, float[] a, float[] b, float[] c) {
-    for (int panel = 0; panel < n; panel += PANEL) {
-      int width = Math.min(n - panel, PANEL);
-      for (int row = 0; row < m; row += ROW_STEP) {
-        multiplyRows(width, k, a, row * k, k, 1, b, panel, n, c, row * n + panel, n);
+  public void multiply(int rows, Panels a, Panels b, Panels c) {
+    int aPanel = a.at(0, Panels.WIDTH) - a.at(0, Panels.WIDTH - 1) - 1;
+    for (int band = 0; band < c.columns; band += BAND) {
+      int width = Math.min(c.columns - band, BAND);
+      for (int row = 0; row < rows; row += ROW_STEP) {
+        multiplyRows(width, a.columns, a, row, 0, Panels.WIDTH, 1, aPanel, b, band, c, row, band);
       }
     }
   }
 
   @Override
-  public void addProduct(int m, int n, int k, float[] a, float[] b, float[] c, float[] lost) {
-    float[] sums = new float[ROW_STEP * PANEL];
-    for (int panel = 0; panel < n; panel += PANEL) {
-      int width = Math.min(n - panel, PANEL);
-      for (int row = 0; row < m; row += ROW_STEP) {
-        multiplyRows(width, k, a, row, 1, m, b, panel, n, sums, 0, PANEL);
-        addRows(width, sums, c, lost, row * n + panel, n);
+  public void addProduct(int rows, Panels a, Panels b, Panels c, Panels lost) {
+    for (int band = 0; band < c.columns; band += BAND) {
+      int width = Math.min(c.columns - band, BAND);
+      for (int row = 0; row < c.rows; row += ROW_STEP) {
+        multiplyRows(width, rows, a, 0, row, 1, Panels.WIDTH, 0, b, band, sums, 0, 0);
+        addSums(width, sums, c, lost, row, band);
       }
     }
   }
 
-  /** {@code width} columns of four rows, in the widest blocks that there are. */
+  /**
+   * {@code width} columns of four rows, in the widest blocks that there are.
+   *
+   * @param aRow distance of factors of neighbouring rows of c
+   * @param aColumn distance of neighbouring factors of one row
+   * @param aPanel what is added to that after every sixteen
+   */
   private static void multiplyRows(
       int width,
       int k,
-      float[] a,
-      int aAt,
+      Panels a,
+      int row,
+      int firstColumn,
       int aRow,
       int aColumn,
-      float[] b,
-      int bAt,
-      int bRow,
-      float[] c,
-      int cAt,
-      int cRow) {
+      int aPanel,
+      Panels b,
+      int band,
+      Panels c,
+      int cRow,
+      int cColumn) {
+    int aAt = a.at(row, firstColumn);
     for (int column = 0; column < width; ) {
-      int bColumn = bAt + column;
-      int cColumn = cAt + column;
+      int from = band + column;
+      int to = cColumn + column;
       int vectors = (width - column) / LANES;
-      if (WIDE && vectors >= 4) {
-        multiplyWide(k, a, aAt, aRow, aColumn, b, bColumn, bRow, c, cColumn, cRow);
+      if (WIDE && vectors >= 4 && aRow == 1) {
+        addWide(k, a.data, aAt, b, from, c, cRow, to);
+        column += 4 * LANES;
+      } else if (WIDE && vectors >= 4) {
+        multiplyWide(k, a.data, aAt, aRow, aColumn, aPanel, b, from, c, cRow, to);
         column += 4 * LANES;
       } else if (vectors >= 2) {
-        multiplyPair(k, a, aAt, aRow, aColumn, b, bColumn, bRow, c, cColumn, cRow);
+        multiplyPair(k, a.data, aAt, aRow, aColumn, aPanel, b, from, c, cRow, to);
         column += 2 * LANES;
       } else {
-        multiplyStrip(k, a, aAt, aRow, aColumn, b, bColumn, bRow, c, cColumn, cRow);
+        multiplyStrip(k, a.data, aAt, aRow, aColumn, aPanel, b, from, c, cRow, to);
         column += LANES;
       }
     }
@@ -93,15 +84,19 @@ final class VectorMatrixKernel implements MatrixKernel {
   private static void multiplyWide(
       int k,
       float[] a,
-      int aStart,
+      int aAt,
       int aRow,
       int aColumn,
-      float[] b,
-      int bStart,
-      int bRow,
-      float[] c,
-      int cStart,
-      int cRow) {
+      int aPanel,
+      Panels b,
+      int column,
+      Panels c,
+      int cRow,
+      int cColumn) {
+    int b0At = b.at(0, column);
+    int b1At = b.at(0, column + LANES);
+    int b2At = b.at(0, column + 2 * LANES);
+    int b3At = b.at(0, column + 3 * LANES);
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c01 = c00;
     FloatVector c02 = c00;
@@ -118,71 +113,146 @@ final class VectorMatrixKernel implements MatrixKernel {
     FloatVector c31 = c00;
     FloatVector c32 = c00;
     FloatVector c33 = c00;
-    int aAt = aStart;
-    int bAt = bStart;
+    float[] bs = b.data;
     for (int p = 0; p < k; p++) {
-      FloatVector b0 = FloatVector.fromArray(SPECIES, b, bAt);
-      FloatVector b1 = FloatVector.fromArray(SPECIES, b, bAt + LANES);
-      FloatVector b2 = FloatVector.fromArray(SPECIES, b, bAt + 2 * LANES);
-      FloatVector b3 = FloatVector.fromArray(SPECIES, b, bAt + 3 * LANES);
-      FloatVector factor = FloatVector.broadcast(SPECIES, a[aAt]);
+      int at = aAt + p * aColumn + p / Panels.WIDTH * aPanel;
+      int line = p * Panels.WIDTH;
+      FloatVector b0 = FloatVector.fromArray(SPECIES, bs, b0At + line);
+      FloatVector b1 = FloatVector.fromArray(SPECIES, bs, b1At + line);
+      FloatVector b2 = FloatVector.fromArray(SPECIES, bs, b2At + line);
+      FloatVector b3 = FloatVector.fromArray(SPECIES, bs, b3At + line);
+      FloatVector factor = FloatVector.broadcast(SPECIES, a[at]);
       c00 = factor.fma(b0, c00);
       c01 = factor.fma(b1, c01);
       c02 = factor.fma(b2, c02);
       c03 = factor.fma(b3, c03);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + aRow]);
       c10 = factor.fma(b0, c10);
       c11 = factor.fma(b1, c11);
       c12 = factor.fma(b2, c12);
       c13 = factor.fma(b3, c13);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + 2 * aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + 2 * aRow]);
       c20 = factor.fma(b0, c20);
       c21 = factor.fma(b1, c21);
       c22 = factor.fma(b2, c22);
       c23 = factor.fma(b3, c23);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + 3 * aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + 3 * aRow]);
       c30 = factor.fma(b0, c30);
       c31 = factor.fma(b1, c31);
       c32 = factor.fma(b2, c32);
       c33 = factor.fma(b3, c33);
-      aAt += aColumn;
-      bAt += bRow;
     }
-    int at = cStart;
-    c00.intoArray(c, at);
-    c01.intoArray(c, at + LANES);
-    c02.intoArray(c, at + 2 * LANES);
-    c03.intoArray(c, at + 3 * LANES);
-    at += cRow;
-    c10.intoArray(c, at);
-    c11.intoArray(c, at + LANES);
-    c12.intoArray(c, at + 2 * LANES);
-    c13.intoArray(c, at + 3 * LANES);
-    at += cRow;
-    c20.intoArray(c, at);
-    c21.intoArray(c, at + LANES);
-    c22.intoArray(c, at + 2 * LANES);
-    c23.intoArray(c, at + 3 * LANES);
-    at += cRow;
-    c30.intoArray(c, at);
-    c31.intoArray(c, at + LANES);
-    c32.intoArray(c, at + 2 * LANES);
-    c33.intoArray(c, at + 3 * LANES);
+    int c0At = c.at(cRow, cColumn);
+    int c1At = c.at(cRow, cColumn + LANES);
+    int c2At = c.at(cRow, cColumn + 2 * LANES);
+    int c3At = c.at(cRow, cColumn + 3 * LANES);
+    c00.intoArray(c.data, c0At);
+    c01.intoArray(c.data, c1At);
+    c02.intoArray(c.data, c2At);
+    c03.intoArray(c.data, c3At);
+    c10.intoArray(c.data, c0At + Panels.WIDTH);
+    c11.intoArray(c.data, c1At + Panels.WIDTH);
+    c12.intoArray(c.data, c2At + Panels.WIDTH);
+    c13.intoArray(c.data, c3At + Panels.WIDTH);
+    c20.intoArray(c.data, c0At + 2 * Panels.WIDTH);
+    c21.intoArray(c.data, c1At + 2 * Panels.WIDTH);
+    c22.intoArray(c.data, c2At + 2 * Panels.WIDTH);
+    c23.intoArray(c.data, c3At + 2 * Panels.WIDTH);
+    c30.intoArray(c.data, c0At + 3 * Panels.WIDTH);
+    c31.intoArray(c.data, c1At + 3 * Panels.WIDTH);
+    c32.intoArray(c.data, c2At + 3 * Panels.WIDTH);
+    c33.intoArray(c.data, c3At + 3 * Panels.WIDTH);
+  }
+
+  /** The same of the columns of a: that its indices are plain makes it a sixth faster. */
+  private static void addWide(
+      int k, float[] a, int aAt, Panels b, int column, Panels c, int cRow, int cColumn) {
+    int b0At = b.at(0, column);
+    int b1At = b.at(0, column + LANES);
+    int b2At = b.at(0, column + 2 * LANES);
+    int b3At = b.at(0, column + 3 * LANES);
+    FloatVector c00 = FloatVector.zero(SPECIES);
+    FloatVector c01 = c00;
+    FloatVector c02 = c00;
+    FloatVector c03 = c00;
+    FloatVector c10 = c00;
+    FloatVector c11 = c00;
+    FloatVector c12 = c00;
+    FloatVector c13 = c00;
+    FloatVector c20 = c00;
+    FloatVector c21 = c00;
+    FloatVector c22 = c00;
+    FloatVector c23 = c00;
+    FloatVector c30 = c00;
+    FloatVector c31 = c00;
+    FloatVector c32 = c00;
+    FloatVector c33 = c00;
+    float[] bs = b.data;
+    for (int p = 0; p < k; p++) {
+      int line = p * Panels.WIDTH;
+      int at = aAt + line;
+      FloatVector b0 = FloatVector.fromArray(SPECIES, bs, b0At + line);
+      FloatVector b1 = FloatVector.fromArray(SPECIES, bs, b1At + line);
+      FloatVector b2 = FloatVector.fromArray(SPECIES, bs, b2At + line);
+      FloatVector b3 = FloatVector.fromArray(SPECIES, bs, b3At + line);
+      FloatVector factor = FloatVector.broadcast(SPECIES, a[at]);
+      c00 = factor.fma(b0, c00);
+      c01 = factor.fma(b1, c01);
+      c02 = factor.fma(b2, c02);
+      c03 = factor.fma(b3, c03);
+      factor = FloatVector.broadcast(SPECIES, a[at + 1]);
+      c10 = factor.fma(b0, c10);
+      c11 = factor.fma(b1, c11);
+      c12 = factor.fma(b2, c12);
+      c13 = factor.fma(b3, c13);
+      factor = FloatVector.broadcast(SPECIES, a[at + 2]);
+      c20 = factor.fma(b0, c20);
+      c21 = factor.fma(b1, c21);
+      c22 = factor.fma(b2, c22);
+      c23 = factor.fma(b3, c23);
+      factor = FloatVector.broadcast(SPECIES, a[at + 3]);
+      c30 = factor.fma(b0, c30);
+      c31 = factor.fma(b1, c31);
+      c32 = factor.fma(b2, c32);
+      c33 = factor.fma(b3, c33);
+    }
+    int c0At = c.at(cRow, cColumn);
+    int c1At = c.at(cRow, cColumn + LANES);
+    int c2At = c.at(cRow, cColumn + 2 * LANES);
+    int c3At = c.at(cRow, cColumn + 3 * LANES);
+    c00.intoArray(c.data, c0At);
+    c01.intoArray(c.data, c1At);
+    c02.intoArray(c.data, c2At);
+    c03.intoArray(c.data, c3At);
+    c10.intoArray(c.data, c0At + Panels.WIDTH);
+    c11.intoArray(c.data, c1At + Panels.WIDTH);
+    c12.intoArray(c.data, c2At + Panels.WIDTH);
+    c13.intoArray(c.data, c3At + Panels.WIDTH);
+    c20.intoArray(c.data, c0At + 2 * Panels.WIDTH);
+    c21.intoArray(c.data, c1At + 2 * Panels.WIDTH);
+    c22.intoArray(c.data, c2At + 2 * Panels.WIDTH);
+    c23.intoArray(c.data, c3At + 2 * Panels.WIDTH);
+    c30.intoArray(c.data, c0At + 3 * Panels.WIDTH);
+    c31.intoArray(c.data, c1At + 3 * Panels.WIDTH);
+    c32.intoArray(c.data, c2At + 3 * Panels.WIDTH);
+    c33.intoArray(c.data, c3At + 3 * Panels.WIDTH);
   }
 
   /** Four rows of two vectors. */
   private static void multiplyPair(
       int k,
       float[] a,
-      int aStart,
+      int aAt,
       int aRow,
       int aColumn,
-      float[] b,
-      int bStart,
-      int bRow,
-      float[] c,
-      int cStart,
-      int cRow) {
+      int aPanel,
+      Panels b,
+      int column,
+      Panels c,
+      int cRow,
+      int cColumn) {
+    int b0At = b.at(0, column);
+    int b1At = b.at(0, column + LANES);
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c01 = c00;
     FloatVector c10 = c00;
@@ -191,635 +261,427 @@ final class VectorMatrixKernel implements MatrixKernel {
     FloatVector c21 = c00;
     FloatVector c30 = c00;
     FloatVector c31 = c00;
-    int aAt = aStart;
-    int bAt = bStart;
+    float[] bs = b.data;
     for (int p = 0; p < k; p++) {
-      FloatVector b0 = FloatVector.fromArray(SPECIES, b, bAt);
-      FloatVector b1 = FloatVector.fromArray(SPECIES, b, bAt + LANES);
-      FloatVector factor = FloatVector.broadcast(SPECIES, a[aAt]);
+      int at = aAt + p * aColumn + p / Panels.WIDTH * aPanel;
+      int line = p * Panels.WIDTH;
+      FloatVector b0 = FloatVector.fromArray(SPECIES, bs, b0At + line);
+      FloatVector b1 = FloatVector.fromArray(SPECIES, bs, b1At + line);
+      FloatVector factor = FloatVector.broadcast(SPECIES, a[at]);
       c00 = factor.fma(b0, c00);
       c01 = factor.fma(b1, c01);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + aRow]);
       c10 = factor.fma(b0, c10);
       c11 = factor.fma(b1, c11);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + 2 * aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + 2 * aRow]);
       c20 = factor.fma(b0, c20);
       c21 = factor.fma(b1, c21);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + 3 * aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + 3 * aRow]);
       c30 = factor.fma(b0, c30);
       c31 = factor.fma(b1, c31);
-      aAt += aColumn;
-      bAt += bRow;
     }
-    int at = cStart;
-    c00.intoArray(c, at);
-    c01.intoArray(c, at + LANES);
-    at += cRow;
-    c10.intoArray(c, at);
-    c11.intoArray(c, at + LANES);
-    at += cRow;
-    c20.intoArray(c, at);
-    c21.intoArray(c, at + LANES);
-    at += cRow;
-    c30.intoArray(c, at);
-    c31.intoArray(c, at + LANES);
+    int c0At = c.at(cRow, cColumn);
+    int c1At = c.at(cRow, cColumn + LANES);
+    c00.intoArray(c.data, c0At);
+    c01.intoArray(c.data, c1At);
+    c10.intoArray(c.data, c0At + Panels.WIDTH);
+    c11.intoArray(c.data, c1At + Panels.WIDTH);
+    c20.intoArray(c.data, c0At + 2 * Panels.WIDTH);
+    c21.intoArray(c.data, c1At + 2 * Panels.WIDTH);
+    c30.intoArray(c.data, c0At + 3 * Panels.WIDTH);
+    c31.intoArray(c.data, c1At + 3 * Panels.WIDTH);
   }
 
   /** Four rows of one vector. */
   private static void multiplyStrip(
       int k,
       float[] a,
-      int aStart,
+      int aAt,
       int aRow,
       int aColumn,
-      float[] b,
-      int bStart,
-      int bRow,
-      float[] c,
-      int cStart,
-      int cRow) {
+      int aPanel,
+      Panels b,
+      int column,
+      Panels c,
+      int cRow,
+      int cColumn) {
+    int b0At = b.at(0, column);
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c10 = c00;
     FloatVector c20 = c00;
     FloatVector c30 = c00;
-    int aAt = aStart;
-    int bAt = bStart;
+    float[] bs = b.data;
     for (int p = 0; p < k; p++) {
-      FloatVector b0 = FloatVector.fromArray(SPECIES, b, bAt);
-      FloatVector factor = FloatVector.broadcast(SPECIES, a[aAt]);
+      int at = aAt + p * aColumn + p / Panels.WIDTH * aPanel;
+      int line = p * Panels.WIDTH;
+      FloatVector b0 = FloatVector.fromArray(SPECIES, bs, b0At + line);
+      FloatVector factor = FloatVector.broadcast(SPECIES, a[at]);
       c00 = factor.fma(b0, c00);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + aRow]);
       c10 = factor.fma(b0, c10);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + 2 * aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + 2 * aRow]);
       c20 = factor.fma(b0, c20);
-      factor = FloatVector.broadcast(SPECIES, a[aAt + 3 * aRow]);
+      factor = FloatVector.broadcast(SPECIES, a[at + 3 * aRow]);
       c30 = factor.fma(b0, c30);
-      aAt += aColumn;
-      bAt += bRow;
     }
-    int at = cStart;
-    c00.intoArray(c, at);
-    at += cRow;
-    c10.intoArray(c, at);
-    at += cRow;
-    c20.intoArray(c, at);
-    at += cRow;
-    c30.intoArray(c, at);
+    int c0At = c.at(cRow, cColumn);
+    c00.intoArray(c.data, c0At);
+    c10.intoArray(c.data, c0At + Panels.WIDTH);
+    c20.intoArray(c.data, c0At + 2 * Panels.WIDTH);
+    c30.intoArray(c.data, c0At + 3 * Panels.WIDTH);
   }
 
-  /**
-   * c += the sums of four rows, which are {@link #PANEL} apart, and what earlier additions lost.
-   */
-  private static void addRows(
-      int width, float[] sums, float[] c, float[] lost, int cStart, int cRow) {
-    int at = cStart;
-    for (int i = 0; i < ROW_STEP * PANEL; i += PANEL) {
-      for (int j = 0; j < width; j += LANES) {
-        FloatVector sum = FloatVector.fromArray(SPECIES, sums, i + j);
-        sum = sum.add(FloatVector.fromArray(SPECIES, lost, at + j));
-        FloatVector before = FloatVector.fromArray(SPECIES, c, at + j);
+  /** c += the sums of four rows and what earlier additions lost. */
+  private static void addSums(int width, Panels sums, Panels c, Panels lost, int row, int band) {
+    for (int j = 0; j < width; j += LANES) {
+      int sumAt = sums.at(0, j);
+      int cAt = c.at(row, band + j);
+      int lostAt = lost.at(row, band + j);
+      for (int line = 0; line < ROW_STEP * Panels.WIDTH; line += Panels.WIDTH) {
+        FloatVector sum = FloatVector.fromArray(SPECIES, sums.data, sumAt + line);
+        sum = sum.add(FloatVector.fromArray(SPECIES, lost.data, lostAt + line));
+        FloatVector before = FloatVector.fromArray(SPECIES, c.data, cAt + line);
         FloatVector after = before.add(sum);
-        sum.sub(after.sub(before)).intoArray(lost, at + j);
-        after.intoArray(c, at + j);
+        sum.sub(after.sub(before)).intoArray(lost.data, lostAt + line);
+        after.intoArray(c.data, cAt + line);
       }
-      at += cRow;
     }
   }
 
   @Override
   public void recur(
-      int rows,
-      Order order,
-      int m,
-      int n,
-      float[] left,
-      float[] right,
-      float[] x,
-      float[] from,
-      float[] into,
-      float[] y) {
-    int step = order == Order.FORWARD ? 1 : -1;
-    int first = order == Order.FORWARD ? 0 : rows - 1;
-    for (int column = 0; column < n; ) {
-      int width = Math.min((n - column) / LANES, 2);
-      int height = WIDE && width == 2 ? 2 * ROW_STEP : ROW_STEP;
-      int rightAt = first * n + column;
-      for (int row = 0; row < m; row += height) {
-        int leftAt = first * m + row;
-        int at = row * n + column;
-        if (height > ROW_STEP) {
-          recurWide(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
-        } else if (width == 2) {
-          recurPair(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+      int rows, Panels left, Panels right, Panels x, Panels from, Panels into, Panels y) {
+    int column = 0;
+    for (; column + 2 * LANES <= right.columns; column += 2 * LANES) {
+      for (int row = 0; row < left.columns; row += WIDE ? 8 : 4) {
+        if (WIDE) {
+          recurWide(rows, left, row, right, column, x, from, into, y);
         } else {
-          recurStrip(rows, step, leftAt, m, left, rightAt, n, right, x, from, into, at, y);
+          recurPair(rows, left, row, right, column, x, from, into, y);
         }
       }
-      column += width * LANES;
+    }
+    for (; column < right.columns; column += LANES) {
+      for (int row = 0; row < left.columns; row += 16) {
+        recurStrip(rows, left, row, right, column, x, from, into, y);
+      }
     }
   }
 
   /** Sixteen elements of S for each lane in registers: eight rows of two vectors. */
   private static void recurWide(
       int rows,
-      int step,
-      int leftStart,
-      int leftRow,
-      float[] left,
-      int rightStart,
-      int rightRow,
-      float[] right,
-      float[] x,
-      float[] from,
-      float[] into,
-      int stateStart,
-      float[] y) {
-    int at = stateStart;
-    FloatVector s00 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s01 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s10 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s11 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s20 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s21 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s30 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s31 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s40 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s41 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s50 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s51 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s60 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s61 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s70 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s71 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    int leftAt = leftStart;
-    int rightAt = rightStart;
+      Panels left,
+      int row,
+      Panels right,
+      int column,
+      Panels x,
+      Panels from,
+      Panels into,
+      Panels y) {
+    int from0At = from.at(row, column);
+    int from1At = from.at(row, column + LANES);
+    FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
+    FloatVector s01 = FloatVector.fromArray(SPECIES, from.data, from1At);
+    FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
+    FloatVector s11 = FloatVector.fromArray(SPECIES, from.data, from1At + Panels.WIDTH);
+    FloatVector s20 = FloatVector.fromArray(SPECIES, from.data, from0At + 2 * Panels.WIDTH);
+    FloatVector s21 = FloatVector.fromArray(SPECIES, from.data, from1At + 2 * Panels.WIDTH);
+    FloatVector s30 = FloatVector.fromArray(SPECIES, from.data, from0At + 3 * Panels.WIDTH);
+    FloatVector s31 = FloatVector.fromArray(SPECIES, from.data, from1At + 3 * Panels.WIDTH);
+    FloatVector s40 = FloatVector.fromArray(SPECIES, from.data, from0At + 4 * Panels.WIDTH);
+    FloatVector s41 = FloatVector.fromArray(SPECIES, from.data, from1At + 4 * Panels.WIDTH);
+    FloatVector s50 = FloatVector.fromArray(SPECIES, from.data, from0At + 5 * Panels.WIDTH);
+    FloatVector s51 = FloatVector.fromArray(SPECIES, from.data, from1At + 5 * Panels.WIDTH);
+    FloatVector s60 = FloatVector.fromArray(SPECIES, from.data, from0At + 6 * Panels.WIDTH);
+    FloatVector s61 = FloatVector.fromArray(SPECIES, from.data, from1At + 6 * Panels.WIDTH);
+    FloatVector s70 = FloatVector.fromArray(SPECIES, from.data, from0At + 7 * Panels.WIDTH);
+    FloatVector s71 = FloatVector.fromArray(SPECIES, from.data, from1At + 7 * Panels.WIDTH);
+    float[] lefts = left.data;
+    float[] rights = right.data;
+    float[] xs = x.data;
+    float[] ys = y.data;
+    int leftAt = left.at(0, row);
+    int xAt = x.at(0, row);
+    int right0At = right.at(0, column);
+    int right1At = right.at(0, column + LANES);
+    int y0At = y.at(0, column);
+    int y1At = y.at(0, column + LANES);
     for (int t = 0; t < rows; t++) {
-      FloatVector right0 = FloatVector.fromArray(SPECIES, right, rightAt);
-      FloatVector right1 = FloatVector.fromArray(SPECIES, right, rightAt + LANES);
-      FloatVector y0 = FloatVector.fromArray(SPECIES, y, rightAt);
-      FloatVector y1 = FloatVector.fromArray(SPECIES, y, rightAt + LANES);
-      FloatVector factor = FloatVector.broadcast(SPECIES, left[leftAt]);
+      int at = t * Panels.WIDTH;
+      FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
+      FloatVector right1 = FloatVector.fromArray(SPECIES, rights, right1At + at);
+      FloatVector y0 = FloatVector.fromArray(SPECIES, ys, y0At + at);
+      FloatVector y1 = FloatVector.fromArray(SPECIES, ys, y1At + at);
+      FloatVector factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at]);
       s00 = factor.fma(right0, s00);
       s01 = factor.fma(right1, s01);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at]);
       y0 = factor.fma(s00, y0);
       y1 = factor.fma(s01, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 1]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 1]);
       s10 = factor.fma(right0, s10);
       s11 = factor.fma(right1, s11);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 1]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 1]);
       y0 = factor.fma(s10, y0);
       y1 = factor.fma(s11, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 2]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 2]);
       s20 = factor.fma(right0, s20);
       s21 = factor.fma(right1, s21);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 2]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 2]);
       y0 = factor.fma(s20, y0);
       y1 = factor.fma(s21, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 3]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 3]);
       s30 = factor.fma(right0, s30);
       s31 = factor.fma(right1, s31);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 3]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 3]);
       y0 = factor.fma(s30, y0);
       y1 = factor.fma(s31, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 4]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 4]);
       s40 = factor.fma(right0, s40);
       s41 = factor.fma(right1, s41);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 4]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 4]);
       y0 = factor.fma(s40, y0);
       y1 = factor.fma(s41, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 5]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 5]);
       s50 = factor.fma(right0, s50);
       s51 = factor.fma(right1, s51);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 5]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 5]);
       y0 = factor.fma(s50, y0);
       y1 = factor.fma(s51, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 6]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 6]);
       s60 = factor.fma(right0, s60);
       s61 = factor.fma(right1, s61);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 6]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 6]);
       y0 = factor.fma(s60, y0);
       y1 = factor.fma(s61, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 7]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 7]);
       s70 = factor.fma(right0, s70);
       s71 = factor.fma(right1, s71);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 7]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 7]);
       y0 = factor.fma(s70, y0);
       y1 = factor.fma(s71, y1);
-      y0.intoArray(y, rightAt);
-      y1.intoArray(y, rightAt + LANES);
-      leftAt += step * leftRow;
-      rightAt += step * rightRow;
+      y0.intoArray(ys, y0At + at);
+      y1.intoArray(ys, y1At + at);
     }
-    at = stateStart;
-    s00.intoArray(into, at);
-    s01.intoArray(into, at + LANES);
-    at += rightRow;
-    s10.intoArray(into, at);
-    s11.intoArray(into, at + LANES);
-    at += rightRow;
-    s20.intoArray(into, at);
-    s21.intoArray(into, at + LANES);
-    at += rightRow;
-    s30.intoArray(into, at);
-    s31.intoArray(into, at + LANES);
-    at += rightRow;
-    s40.intoArray(into, at);
-    s41.intoArray(into, at + LANES);
-    at += rightRow;
-    s50.intoArray(into, at);
-    s51.intoArray(into, at + LANES);
-    at += rightRow;
-    s60.intoArray(into, at);
-    s61.intoArray(into, at + LANES);
-    at += rightRow;
-    s70.intoArray(into, at);
-    s71.intoArray(into, at + LANES);
+    int into0At = into.at(row, column);
+    int into1At = into.at(row, column + LANES);
+    s00.intoArray(into.data, into0At);
+    s01.intoArray(into.data, into1At);
+    s10.intoArray(into.data, into0At + Panels.WIDTH);
+    s11.intoArray(into.data, into1At + Panels.WIDTH);
+    s20.intoArray(into.data, into0At + 2 * Panels.WIDTH);
+    s21.intoArray(into.data, into1At + 2 * Panels.WIDTH);
+    s30.intoArray(into.data, into0At + 3 * Panels.WIDTH);
+    s31.intoArray(into.data, into1At + 3 * Panels.WIDTH);
+    s40.intoArray(into.data, into0At + 4 * Panels.WIDTH);
+    s41.intoArray(into.data, into1At + 4 * Panels.WIDTH);
+    s50.intoArray(into.data, into0At + 5 * Panels.WIDTH);
+    s51.intoArray(into.data, into1At + 5 * Panels.WIDTH);
+    s60.intoArray(into.data, into0At + 6 * Panels.WIDTH);
+    s61.intoArray(into.data, into1At + 6 * Panels.WIDTH);
+    s70.intoArray(into.data, into0At + 7 * Panels.WIDTH);
+    s71.intoArray(into.data, into1At + 7 * Panels.WIDTH);
   }
 
   /** Four rows of two vectors of S. */
   private static void recurPair(
       int rows,
-      int step,
-      int leftStart,
-      int leftRow,
-      float[] left,
-      int rightStart,
-      int rightRow,
-      float[] right,
-      float[] x,
-      float[] from,
-      float[] into,
-      int stateStart,
-      float[] y) {
-    int at = stateStart;
-    FloatVector s00 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s01 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s10 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s11 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s20 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s21 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    at += rightRow;
-    FloatVector s30 = FloatVector.fromArray(SPECIES, from, at);
-    FloatVector s31 = FloatVector.fromArray(SPECIES, from, at + LANES);
-    int leftAt = leftStart;
-    int rightAt = rightStart;
+      Panels left,
+      int row,
+      Panels right,
+      int column,
+      Panels x,
+      Panels from,
+      Panels into,
+      Panels y) {
+    int from0At = from.at(row, column);
+    int from1At = from.at(row, column + LANES);
+    FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
+    FloatVector s01 = FloatVector.fromArray(SPECIES, from.data, from1At);
+    FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
+    FloatVector s11 = FloatVector.fromArray(SPECIES, from.data, from1At + Panels.WIDTH);
+    FloatVector s20 = FloatVector.fromArray(SPECIES, from.data, from0At + 2 * Panels.WIDTH);
+    FloatVector s21 = FloatVector.fromArray(SPECIES, from.data, from1At + 2 * Panels.WIDTH);
+    FloatVector s30 = FloatVector.fromArray(SPECIES, from.data, from0At + 3 * Panels.WIDTH);
+    FloatVector s31 = FloatVector.fromArray(SPECIES, from.data, from1At + 3 * Panels.WIDTH);
+    float[] lefts = left.data;
+    float[] rights = right.data;
+    float[] xs = x.data;
+    float[] ys = y.data;
+    int leftAt = left.at(0, row);
+    int xAt = x.at(0, row);
+    int right0At = right.at(0, column);
+    int right1At = right.at(0, column + LANES);
+    int y0At = y.at(0, column);
+    int y1At = y.at(0, column + LANES);
     for (int t = 0; t < rows; t++) {
-      FloatVector right0 = FloatVector.fromArray(SPECIES, right, rightAt);
-      FloatVector right1 = FloatVector.fromArray(SPECIES, right, rightAt + LANES);
-      FloatVector y0 = FloatVector.fromArray(SPECIES, y, rightAt);
-      FloatVector y1 = FloatVector.fromArray(SPECIES, y, rightAt + LANES);
-      FloatVector factor = FloatVector.broadcast(SPECIES, left[leftAt]);
+      int at = t * Panels.WIDTH;
+      FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
+      FloatVector right1 = FloatVector.fromArray(SPECIES, rights, right1At + at);
+      FloatVector y0 = FloatVector.fromArray(SPECIES, ys, y0At + at);
+      FloatVector y1 = FloatVector.fromArray(SPECIES, ys, y1At + at);
+      FloatVector factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at]);
       s00 = factor.fma(right0, s00);
       s01 = factor.fma(right1, s01);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at]);
       y0 = factor.fma(s00, y0);
       y1 = factor.fma(s01, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 1]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 1]);
       s10 = factor.fma(right0, s10);
       s11 = factor.fma(right1, s11);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 1]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 1]);
       y0 = factor.fma(s10, y0);
       y1 = factor.fma(s11, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 2]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 2]);
       s20 = factor.fma(right0, s20);
       s21 = factor.fma(right1, s21);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 2]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 2]);
       y0 = factor.fma(s20, y0);
       y1 = factor.fma(s21, y1);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 3]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 3]);
       s30 = factor.fma(right0, s30);
       s31 = factor.fma(right1, s31);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 3]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 3]);
       y0 = factor.fma(s30, y0);
       y1 = factor.fma(s31, y1);
-      y0.intoArray(y, rightAt);
-      y1.intoArray(y, rightAt + LANES);
-      leftAt += step * leftRow;
-      rightAt += step * rightRow;
+      y0.intoArray(ys, y0At + at);
+      y1.intoArray(ys, y1At + at);
     }
-    at = stateStart;
-    s00.intoArray(into, at);
-    s01.intoArray(into, at + LANES);
-    at += rightRow;
-    s10.intoArray(into, at);
-    s11.intoArray(into, at + LANES);
-    at += rightRow;
-    s20.intoArray(into, at);
-    s21.intoArray(into, at + LANES);
-    at += rightRow;
-    s30.intoArray(into, at);
-    s31.intoArray(into, at + LANES);
+    int into0At = into.at(row, column);
+    int into1At = into.at(row, column + LANES);
+    s00.intoArray(into.data, into0At);
+    s01.intoArray(into.data, into1At);
+    s10.intoArray(into.data, into0At + Panels.WIDTH);
+    s11.intoArray(into.data, into1At + Panels.WIDTH);
+    s20.intoArray(into.data, into0At + 2 * Panels.WIDTH);
+    s21.intoArray(into.data, into1At + 2 * Panels.WIDTH);
+    s30.intoArray(into.data, into0At + 3 * Panels.WIDTH);
+    s31.intoArray(into.data, into1At + 3 * Panels.WIDTH);
   }
 
-  /** Four rows of one vector of S. */
+  /** Sixteen rows of one vector of S. */
   private static void recurStrip(
       int rows,
-      int step,
-      int leftStart,
-      int leftRow,
-      float[] left,
-      int rightStart,
-      int rightRow,
-      float[] right,
-      float[] x,
-      float[] from,
-      float[] into,
-      int stateStart,
-      float[] y) {
-    int at = stateStart;
-    FloatVector s00 = FloatVector.fromArray(SPECIES, from, at);
-    at += rightRow;
-    FloatVector s10 = FloatVector.fromArray(SPECIES, from, at);
-    at += rightRow;
-    FloatVector s20 = FloatVector.fromArray(SPECIES, from, at);
-    at += rightRow;
-    FloatVector s30 = FloatVector.fromArray(SPECIES, from, at);
-    int leftAt = leftStart;
-    int rightAt = rightStart;
+      Panels left,
+      int row,
+      Panels right,
+      int column,
+      Panels x,
+      Panels from,
+      Panels into,
+      Panels y) {
+    int from0At = from.at(row, column);
+    FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
+    FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
+    FloatVector s20 = FloatVector.fromArray(SPECIES, from.data, from0At + 2 * Panels.WIDTH);
+    FloatVector s30 = FloatVector.fromArray(SPECIES, from.data, from0At + 3 * Panels.WIDTH);
+    FloatVector s40 = FloatVector.fromArray(SPECIES, from.data, from0At + 4 * Panels.WIDTH);
+    FloatVector s50 = FloatVector.fromArray(SPECIES, from.data, from0At + 5 * Panels.WIDTH);
+    FloatVector s60 = FloatVector.fromArray(SPECIES, from.data, from0At + 6 * Panels.WIDTH);
+    FloatVector s70 = FloatVector.fromArray(SPECIES, from.data, from0At + 7 * Panels.WIDTH);
+    FloatVector s80 = FloatVector.fromArray(SPECIES, from.data, from0At + 8 * Panels.WIDTH);
+    FloatVector s90 = FloatVector.fromArray(SPECIES, from.data, from0At + 9 * Panels.WIDTH);
+    FloatVector s100 = FloatVector.fromArray(SPECIES, from.data, from0At + 10 * Panels.WIDTH);
+    FloatVector s110 = FloatVector.fromArray(SPECIES, from.data, from0At + 11 * Panels.WIDTH);
+    FloatVector s120 = FloatVector.fromArray(SPECIES, from.data, from0At + 12 * Panels.WIDTH);
+    FloatVector s130 = FloatVector.fromArray(SPECIES, from.data, from0At + 13 * Panels.WIDTH);
+    FloatVector s140 = FloatVector.fromArray(SPECIES, from.data, from0At + 14 * Panels.WIDTH);
+    FloatVector s150 = FloatVector.fromArray(SPECIES, from.data, from0At + 15 * Panels.WIDTH);
+    float[] lefts = left.data;
+    float[] rights = right.data;
+    float[] xs = x.data;
+    float[] ys = y.data;
+    int leftAt = left.at(0, row);
+    int xAt = x.at(0, row);
+    int right0At = right.at(0, column);
+    int y0At = y.at(0, column);
     for (int t = 0; t < rows; t++) {
-      FloatVector right0 = FloatVector.fromArray(SPECIES, right, rightAt);
-      FloatVector y0 = FloatVector.fromArray(SPECIES, y, rightAt);
-      FloatVector factor = FloatVector.broadcast(SPECIES, left[leftAt]);
+      int at = t * Panels.WIDTH;
+      FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
+      FloatVector y0 = FloatVector.fromArray(SPECIES, ys, y0At + at);
+      FloatVector factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at]);
       s00 = factor.fma(right0, s00);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at]);
       y0 = factor.fma(s00, y0);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 1]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 1]);
       s10 = factor.fma(right0, s10);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 1]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 1]);
       y0 = factor.fma(s10, y0);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 2]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 2]);
       s20 = factor.fma(right0, s20);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 2]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 2]);
       y0 = factor.fma(s20, y0);
-      factor = FloatVector.broadcast(SPECIES, left[leftAt + 3]);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 3]);
       s30 = factor.fma(right0, s30);
-      factor = FloatVector.broadcast(SPECIES, x[leftAt + 3]);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 3]);
       y0 = factor.fma(s30, y0);
-      y0.intoArray(y, rightAt);
-      leftAt += step * leftRow;
-      rightAt += step * rightRow;
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 4]);
+      s40 = factor.fma(right0, s40);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 4]);
+      y0 = factor.fma(s40, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 5]);
+      s50 = factor.fma(right0, s50);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 5]);
+      y0 = factor.fma(s50, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 6]);
+      s60 = factor.fma(right0, s60);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 6]);
+      y0 = factor.fma(s60, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 7]);
+      s70 = factor.fma(right0, s70);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 7]);
+      y0 = factor.fma(s70, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 8]);
+      s80 = factor.fma(right0, s80);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 8]);
+      y0 = factor.fma(s80, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 9]);
+      s90 = factor.fma(right0, s90);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 9]);
+      y0 = factor.fma(s90, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 10]);
+      s100 = factor.fma(right0, s100);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 10]);
+      y0 = factor.fma(s100, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 11]);
+      s110 = factor.fma(right0, s110);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 11]);
+      y0 = factor.fma(s110, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 12]);
+      s120 = factor.fma(right0, s120);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 12]);
+      y0 = factor.fma(s120, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 13]);
+      s130 = factor.fma(right0, s130);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 13]);
+      y0 = factor.fma(s130, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 14]);
+      s140 = factor.fma(right0, s140);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 14]);
+      y0 = factor.fma(s140, y0);
+      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 15]);
+      s150 = factor.fma(right0, s150);
+      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 15]);
+      y0 = factor.fma(s150, y0);
+      y0.intoArray(ys, y0At + at);
     }
-    at = stateStart;
-    s00.intoArray(into, at);
-    at += rightRow;
-    s10.intoArray(into, at);
-    at += rightRow;
-    s20.intoArray(into, at);
-    at += rightRow;
-    s30.intoArray(into, at);
-  }
-
-  @Override
-  public void dots(int rows, int width, float[] a, float[] b, int bRow, double[] sums) {
-    for (int i = 0; i < rows; i++) {
-      FloatVector lanes = FloatVector.zero(SPECIES);
-      for (int j = 0; j < width; j += LANES) {
-        FloatVector left = FloatVector.fromArray(SPECIES, a, i * width + j);
-        lanes = left.fma(FloatVector.fromArray(SPECIES, b, i * bRow + j), lanes);
-      }
-      DoubleVector sum =
-          ((DoubleVector) lanes.castShape(DOUBLES, 0))
-              .add(lanes.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
-      if (STEP > 4) {
-        sum = sum.add(sum.rearrange(ROTATE_4_OF_DOUBLES));
-      }
-      if (STEP > 2) {
-        sum = sum.add(sum.rearrange(ROTATE_2_OF_DOUBLES));
-      }
-      sums[i] = sum.lane(0) + sum.lane(1);
-    }
-  }
-
-  @Override
-  public void dots(
-      int rows,
-      int width,
-      float[] x,
-      float[] y,
-      float[] z,
-      int zRow,
-      float[] c,
-      double[] alongX,
-      double[] alongY,
-      double[] alongZ,
-      double[] alongC) {
-    for (int i = 0; i < rows; i++) {
-      int row = i * width;
-      FloatVector lanesX = FloatVector.zero(SPECIES);
-      FloatVector lanesY = lanesX;
-      FloatVector lanesZ = lanesX;
-      FloatVector lanesC = lanesX;
-      for (int j = 0; j < width; j += LANES) {
-        FloatVector left = FloatVector.fromArray(SPECIES, x, row + j);
-        lanesX = left.fma(left, lanesX);
-        lanesY = left.fma(FloatVector.fromArray(SPECIES, y, row + j), lanesY);
-        lanesZ = left.fma(FloatVector.fromArray(SPECIES, z, i * zRow + j), lanesZ);
-        lanesC = left.fma(FloatVector.fromArray(SPECIES, c, j), lanesC);
-      }
-      DoubleVector sumX =
-          ((DoubleVector) lanesX.castShape(DOUBLES, 0))
-              .add(lanesX.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
-      DoubleVector sumY =
-          ((DoubleVector) lanesY.castShape(DOUBLES, 0))
-              .add(lanesY.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
-      DoubleVector sumZ =
-          ((DoubleVector) lanesZ.castShape(DOUBLES, 0))
-              .add(lanesZ.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
-      DoubleVector sumC =
-          ((DoubleVector) lanesC.castShape(DOUBLES, 0))
-              .add(lanesC.rearrange(UPPER_HALF).castShape(DOUBLES, 0));
-      if (STEP > 4) {
-        sumX = sumX.add(sumX.rearrange(ROTATE_4_OF_DOUBLES));
-        sumY = sumY.add(sumY.rearrange(ROTATE_4_OF_DOUBLES));
-        sumZ = sumZ.add(sumZ.rearrange(ROTATE_4_OF_DOUBLES));
-        sumC = sumC.add(sumC.rearrange(ROTATE_4_OF_DOUBLES));
-      }
-      if (STEP > 2) {
-        sumX = sumX.add(sumX.rearrange(ROTATE_2_OF_DOUBLES));
-        sumY = sumY.add(sumY.rearrange(ROTATE_2_OF_DOUBLES));
-        sumZ = sumZ.add(sumZ.rearrange(ROTATE_2_OF_DOUBLES));
-        sumC = sumC.add(sumC.rearrange(ROTATE_2_OF_DOUBLES));
-      }
-      alongX[i] = sumX.lane(0) + sumX.lane(1);
-      alongY[i] = sumY.lane(0) + sumY.lane(1);
-      alongZ[i] = sumZ.lane(0) + sumZ.lane(1);
-      alongC[i] = sumC.lane(0) + sumC.lane(1);
-    }
-  }
-
-  @Override
-  public void scaleRows(int rows, int width, double[] factors, float[] x) {
-    for (int i = 0; i < rows; i++) {
-      int row = i * width;
-      if (!fits(factors[i])) {
-        ScalarMatrixKernel.scaleRow(width, factors[i], x, row);
-        continue;
-      }
-      float high = (float) factors[i];
-      float low = (float) (factors[i] - high);
-      FloatVector highs = FloatVector.broadcast(SPECIES, high);
-      for (int at = row; at < row + width; at += LANES) {
-        FloatVector before = FloatVector.fromArray(SPECIES, x, at);
-        before.fma(highs, before.mul(low)).intoArray(x, at);
-      }
-    }
-  }
-
-  /** Whether the factor can be had as a float, or as the sum of two, as well as in double. */
-  private static boolean fits(double factor) {
-    double size = Math.abs(factor);
-    return size == 0 || (size > 0x1p-100 && size < 0x1p100);
-  }
-
-  @Override
-  public void combineRows(
-      int rows, int width, double[] scales, float[] y, double[] factors, float[] x, int xRow) {
-    for (int i = 0; i < rows; i++) {
-      int row = i * width;
-      if (!fits(scales[i]) || !fits(factors[i])) {
-        ScalarMatrixKernel.combineRow(width, scales[i], y, row, factors[i], x, i * xRow);
-        continue;
-      }
-      FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
-      FloatVector factor = FloatVector.broadcast(SPECIES, (float) factors[i]);
-      for (int j = 0; j < width; j += LANES) {
-        FloatVector sum = FloatVector.fromArray(SPECIES, y, row + j);
-        sum = factor.fma(FloatVector.fromArray(SPECIES, x, i * xRow + j), sum);
-        sum.mul(scale).intoArray(y, row + j);
-      }
-    }
-  }
-
-  @Override
-  public void combineRows(
-      int rows,
-      int width,
-      double[] scales,
-      float[] y,
-      double[] zFactors,
-      float[] z,
-      int zRow,
-      double[] cFactors,
-      float[] c,
-      double[] xFactors,
-      float[] x) {
-    for (int i = 0; i < rows; i++) {
-      int row = i * width;
-      if (!fits(scales[i]) || !fits(zFactors[i]) || !fits(cFactors[i]) || !fits(xFactors[i])) {
-        ScalarMatrixKernel.combineRow(
-            i, width, scales, y, zFactors, z, zRow, cFactors, c, xFactors, x);
-        continue;
-      }
-      FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
-      FloatVector zFactor = FloatVector.broadcast(SPECIES, (float) zFactors[i]);
-      FloatVector cFactor = FloatVector.broadcast(SPECIES, (float) cFactors[i]);
-      FloatVector xFactor = FloatVector.broadcast(SPECIES, (float) xFactors[i]);
-      for (int j = 0; j < width; j += LANES) {
-        FloatVector sum = FloatVector.fromArray(SPECIES, y, row + j);
-        sum = zFactor.fma(FloatVector.fromArray(SPECIES, z, i * zRow + j), sum);
-        sum = cFactor.fma(FloatVector.fromArray(SPECIES, c, j), sum);
-        sum = xFactor.fma(FloatVector.fromArray(SPECIES, x, row + j), sum);
-        sum.mul(scale).intoArray(y, row + j);
-      }
-    }
-  }
-
-  @Override
-  public void addRows(int rows, int width, float factor, float[] x, int xRow, float[] y) {
-    for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < width; j += LANES) {
-        FloatVector added = FloatVector.fromArray(SPECIES, x, i * xRow + j);
-        FloatVector before = FloatVector.fromArray(SPECIES, y, i * width + j);
-        added.fma(FloatVector.broadcast(SPECIES, factor), before).intoArray(y, i * width + j);
-      }
-    }
-  }
-
-  @Override
-  public void sumRows(int rows, float[] weights, float[] x, float[] sum) {
-    int width = sum.length;
-    for (int j = 0; j < width; j += LANES) {
-      FloatVector even = FloatVector.zero(SPECIES); // two chains, as a sum waits for the one before
-      FloatVector odd = even;
-      int i = 0;
-      for (; i + 2 <= rows; i += 2) {
-        FloatVector row = FloatVector.fromArray(SPECIES, x, i * width + j);
-        even = row.fma(FloatVector.broadcast(SPECIES, weights[i]), even);
-        row = FloatVector.fromArray(SPECIES, x, (i + 1) * width + j);
-        odd = row.fma(FloatVector.broadcast(SPECIES, weights[i + 1]), odd);
-      }
-      if (i < rows) {
-        FloatVector row = FloatVector.fromArray(SPECIES, x, i * width + j);
-        even = row.fma(FloatVector.broadcast(SPECIES, weights[i]), even);
-      }
-      even.add(odd).intoArray(sum, j);
-    }
-  }
-
-  @Override
-  public void accumulateRows(
-      int rows,
-      Order order,
-      float[] weights,
-      float[] x,
-      float[] before,
-      float factor,
-      float[] y,
-      float[] sum) {
-    int width = before.length;
-    int step = order == Order.FORWARD ? 1 : -1;
-    int first = order == Order.FORWARD ? 0 : rows - 1;
-    int j = 0;
-    for (; j + 4 * LANES <= width; j += 4 * LANES) { // as a sum waits for the one before
-      FloatVector start0 = FloatVector.fromArray(SPECIES, before, j);
-      FloatVector start1 = FloatVector.fromArray(SPECIES, before, j + LANES);
-      FloatVector start2 = FloatVector.fromArray(SPECIES, before, j + 2 * LANES);
-      FloatVector start3 = FloatVector.fromArray(SPECIES, before, j + 3 * LANES);
-      FloatVector all0 = FloatVector.zero(SPECIES);
-      FloatVector all1 = all0;
-      FloatVector all2 = all0;
-      FloatVector all3 = all0;
-      for (int t = 0, i = first; t < rows; t++, i += step) {
-        int at = i * width + j;
-        FloatVector weight = FloatVector.broadcast(SPECIES, weights[i]);
-        all0 = weight.fma(FloatVector.fromArray(SPECIES, x, at), all0);
-        all1 = weight.fma(FloatVector.fromArray(SPECIES, x, at + LANES), all1);
-        all2 = weight.fma(FloatVector.fromArray(SPECIES, x, at + 2 * LANES), all2);
-        all3 = weight.fma(FloatVector.fromArray(SPECIES, x, at + 3 * LANES), all3);
-        start0.add(all0).mul(factor).intoArray(y, at);
-        start1.add(all1).mul(factor).intoArray(y, at + LANES);
-        start2.add(all2).mul(factor).intoArray(y, at + 2 * LANES);
-        start3.add(all3).mul(factor).intoArray(y, at + 3 * LANES);
-      }
-      all0.intoArray(sum, j);
-      all1.intoArray(sum, j + LANES);
-      all2.intoArray(sum, j + 2 * LANES);
-      all3.intoArray(sum, j + 3 * LANES);
-    }
-    for (; j < width; j += LANES) {
-      FloatVector start = FloatVector.fromArray(SPECIES, before, j);
-      FloatVector all = FloatVector.zero(SPECIES);
-      for (int t = 0, i = first; t < rows; t++, i += step) {
-        FloatVector row = FloatVector.fromArray(SPECIES, x, i * width + j);
-        all = row.fma(FloatVector.broadcast(SPECIES, weights[i]), all);
-        start.add(all).mul(factor).intoArray(y, i * width + j);
-      }
-      all.intoArray(sum, j);
-    }
-  }
-
-  @Override
-  public String name() {
-    return "Vector API, " + SPECIES.vectorBitSize() + " bits";
+    int into0At = into.at(row, column);
+    s00.intoArray(into.data, into0At);
+    s10.intoArray(into.data, into0At + Panels.WIDTH);
+    s20.intoArray(into.data, into0At + 2 * Panels.WIDTH);
+    s30.intoArray(into.data, into0At + 3 * Panels.WIDTH);
+    s40.intoArray(into.data, into0At + 4 * Panels.WIDTH);
+    s50.intoArray(into.data, into0At + 5 * Panels.WIDTH);
+    s60.intoArray(into.data, into0At + 6 * Panels.WIDTH);
+    s70.intoArray(into.data, into0At + 7 * Panels.WIDTH);
+    s80.intoArray(into.data, into0At + 8 * Panels.WIDTH);
+    s90.intoArray(into.data, into0At + 9 * Panels.WIDTH);
+    s100.intoArray(into.data, into0At + 10 * Panels.WIDTH);
+    s110.intoArray(into.data, into0At + 11 * Panels.WIDTH);
+    s120.intoArray(into.data, into0At + 12 * Panels.WIDTH);
+    s130.intoArray(into.data, into0At + 13 * Panels.WIDTH);
+    s140.intoArray(into.data, into0At + 14 * Panels.WIDTH);
+    s150.intoArray(into.data, into0At + 15 * Panels.WIDTH);
   }
 }

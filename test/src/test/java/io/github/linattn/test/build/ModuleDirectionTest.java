@@ -1,7 +1,9 @@
 package io.github.linattn.test.build;
 
 import static com.tngtech.archunit.core.domain.JavaAccess.Predicates.target;
+import static com.tngtech.archunit.core.domain.JavaClass.Predicates.resideInAPackage;
 import static com.tngtech.archunit.core.domain.JavaClass.Predicates.resideInAnyPackage;
+import static com.tngtech.archunit.core.domain.JavaClass.Predicates.resideOutsideOfPackage;
 import static com.tngtech.archunit.core.domain.properties.HasName.Predicates.nameMatching;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.classes;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noClasses;
@@ -22,6 +24,7 @@ import org.junit.jupiter.api.Test;
  */
 final class ModuleDirectionTest {
   private static final String BINDINGS = "io.github.linattn.bindings..";
+  private static final String HOST = "io.github.linattn.bindings.host";
   private static final String CUDA_EXCEPTIONS = "io.github.linattn.cuda";
   private static final String KERNELGEN = "io.github.linattn.kernelgen..";
   private static final String KERNELS = "io.github.linattn.kernels..";
@@ -127,8 +130,18 @@ final class ModuleDirectionTest {
         .and()
         .haveNameNotMatching(".*Diagnostics\\$.*")
         .should()
+        .dependOnClassesThat(resideInAPackage(BINDINGS).and(resideOutsideOfPackage(HOST)))
+        .check(all);
+  }
+
+  @Test
+  void onlyTheCpuEngineAsksWhereAnArrayLies() {
+    noClasses()
+        .that()
+        .resideOutsideOfPackages(HOST, "io.github.linattn.internal.cpu")
+        .should()
         .dependOnClassesThat()
-        .resideInAPackage(BINDINGS)
+        .resideInAPackage(HOST)
         .check(all);
   }
 
