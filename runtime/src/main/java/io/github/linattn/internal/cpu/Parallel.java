@@ -22,6 +22,9 @@ final class Parallel implements AutoCloseable {
     void run(int index, Scratch scratch);
   }
 
+  /** A caller sleeps after so long, as waking it takes tens of microseconds. */
+  private static final long SPIN_NANOS = 100_000;
+
   private final int threads;
   private final ExecutorService helpers;
 
@@ -60,7 +63,7 @@ final class Parallel implements AutoCloseable {
     private final int count;
     private final Task task;
     private final AtomicInteger next = new AtomicInteger();
-    private int helping;
+    private final AtomicInteger helping = new AtomicInteger();
     private boolean over;
     private @Nullable Throwable failure;
 
@@ -85,7 +88,7 @@ final class Parallel implements AutoCloseable {
         if (over) {
           return;
         }
-        helping++;
+        helping.incrementAndGet();
       }
       Throwable thrown = null;
       try {
@@ -95,7 +98,7 @@ final class Parallel implements AutoCloseable {
       }
       synchronized (this) {
         failure = failure == null ? thrown : failure;
-        helping--;
+        helping.decrementAndGet();
         notifyAll();
       }
     }
@@ -112,10 +115,20 @@ final class Parallel implements AutoCloseable {
       }
     }
 
-    private synchronized void awaitHelpers() {
-      over = true;
+    private void awaitHelpers() {
+      synchronized (this) {
+        over = true;
+      }
+      long end = System.nanoTime() + SPIN_NANOS;
+      while (helping.get() > 0 && System.nanoTime() < end) {
+        Thread.onSpinWait();
+      }
+      sleepUntilDone();
+    }
+
+    private synchronized void sleepUntilDone() {
       boolean interrupted = false;
-      while (helping > 0) {
+      while (helping.get() > 0) {
         try {
           wait();
         } catch (InterruptedException e) {
