@@ -108,16 +108,10 @@ final class KeyValueTile {
       int count = Math.min(Tiles.CHUNK, all - token);
       load(lane.start() + token, count);
       sum(count);
-      add(keySum, keys);
-      add(valueSum, values);
+      Tiles.add(keySum, keys);
+      Tiles.add(valueSum, values);
     }
     return Center.none(keys.length, values.length).movedBy(keys, values, all);
-  }
-
-  private static void add(float[] part, double[] sum) {
-    for (int i = 0; i < sum.length; i++) {
-      sum[i] += part[i];
-    }
   }
 
   /** To rows of zeros, of which a sum stays what it is. */

@@ -48,8 +48,8 @@ final class OuterSum {
       Panels rightRows,
       float[] rightSum) {
     addProduct(kernel, rows, leftRows, rightRows);
-    add(leftSum, left);
-    add(rightSum, right);
+    Tiles.add(leftSum, left);
+    Tiles.add(rightSum, right);
   }
 
   /** Takes the products of rows alone into the matrix. */
@@ -57,12 +57,6 @@ final class OuterSum {
     Panels losses = lost == null ? new Panels(leftWidth, rightWidth) : lost;
     lost = losses;
     kernel.addProduct(rows, leftRows, rightRows, matrix, losses);
-  }
-
-  private static void add(float[] part, double[] sum) {
-    for (int i = 0; i < sum.length; i++) {
-      sum[i] += part[i];
-    }
   }
 
   void add(OuterSum other) {

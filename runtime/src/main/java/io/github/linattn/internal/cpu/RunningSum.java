@@ -31,9 +31,7 @@ final class RunningSum {
 
   /** After a chunk. */
   void end() {
-    for (int i = 0; i < part.length; i++) {
-      total[i] += part[i];
-    }
+    Tiles.add(part, total);
   }
 
   /**

@@ -75,6 +75,13 @@ final class Tiles {
     return values;
   }
 
+  /** Adds the sum of a part to that of all. */
+  static void add(float[] part, double[] sum) {
+    for (int i = 0; i < sum.length; i++) {
+      sum[i] += part[i];
+    }
+  }
+
   static void toFloats(double[] source, float[] target) {
     for (int i = 0; i < source.length; i++) {
       target[i] = (float) source[i];

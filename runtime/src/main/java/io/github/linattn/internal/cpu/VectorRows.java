@@ -46,6 +46,12 @@ abstract class VectorRows implements MatrixKernel {
   private static final VectorShuffle<Double> ROTATE_1_OF_DOUBLES =
       VectorShuffle.iota(DOUBLES, 1, 1, true);
 
+  /** Lanes of one dot of all rows of a tile. */
+  private static final int DOT = Tiles.CHUNK * LANES;
+
+  /** Of up to four dots, which {@link #sumLanes} sums. */
+  private final float[] lanes = new float[4 * DOT + Panels.WIDTH - 1];
+
   private static VectorMask<Float> everySecond(int group) {
     boolean[] bits = new boolean[LANES];
     for (int i = 0; i < LANES; i++) {
@@ -92,12 +98,6 @@ abstract class VectorRows implements MatrixKernel {
       sums[i + 3] = bd.lane(STEP / 2);
     }
   }
-
-  /** Lanes of one dot of all rows of a tile. */
-  private static final int DOT = Tiles.CHUNK * LANES;
-
-  /** Of up to four dots, which {@link #sumLanes} sums. */
-  private final float[] lanes = new float[4 * DOT + Panels.WIDTH - 1];
 
   /** To zeros; gives where the first begins, at a line of the cache. */
   private int clearLanes(int dots) {
@@ -681,11 +681,9 @@ abstract class VectorRows implements MatrixKernel {
       }
       all.intoArray(sum, j);
     }
-    if (!allFit) {
-      for (int i = 0; i < rows; i++) {
-        if (!fits(scales[i]) || !fits(factors[i])) {
-          ScalarMatrixKernel.combineRow(i, scales[i], y, factors[i], before, added, target);
-        }
+    for (int i = 0; !allFit && i < rows; i++) {
+      if (!fits(scales[i]) || !fits(factors[i])) {
+        ScalarMatrixKernel.combineRow(i, scales[i], y, factors[i], before, added, target);
       }
     }
   }
