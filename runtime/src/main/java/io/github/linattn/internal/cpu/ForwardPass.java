@@ -73,7 +73,7 @@ final class ForwardPass {
     private final Panels output;
 
     /** Rows of q and then of o as their tensors have them. */
-    private final float[] rows;
+    private final Rows rows;
 
     private final float[] zeros = new float[shape.keyDim()];
     private final double[] factors = new double[Tiles.CHUNK];
@@ -106,9 +106,8 @@ final class ForwardPass {
       if (!operator.causal()) {
         keyValue.clear();
       }
-      int chunk = Tiles.chunk(shape);
-      for (int token = segment.start(); token < segment.end(); token += chunk) {
-        int count = Math.min(chunk, segment.end() - token);
+      for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
+        int count = Math.min(Tiles.CHUNK, segment.end() - token);
         if (operator.causal()) {
           keyValue.load(token, count);
         }

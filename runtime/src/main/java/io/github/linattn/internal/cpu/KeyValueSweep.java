@@ -53,10 +53,9 @@ final class KeyValueSweep {
   }
 
   void run() {
-    int chunk = Tiles.chunk(shape);
     int rows;
     for (int end = segment.end(); end > segment.start(); end -= rows) {
-      rows = Math.min(chunk, end - segment.start());
+      rows = Math.min(Tiles.CHUNK, end - segment.start());
       differentiate(end - rows, rows);
     }
     if (segment.isFirst()) {

@@ -37,7 +37,7 @@ final class KeyValueTile {
   final Panels v;
 
   /** Rows as tensors have them, of k and then of v; free for the tile's owner between loads. */
-  final float[] rows;
+  final Rows rows;
 
   private final float[] keySum;
   private final float[] valueSum;

@@ -5,8 +5,7 @@ package io.github.linattn.internal.cpu;
  * give equal bits. One thread's at a time.
  *
  * <p>Matrices are {@link Panels}; a tile has a row for each token of a chunk, in the order in which
- * a sweep takes them. Rows as tensors have them, {@code float[]}, follow one another in token
- * order.
+ * a sweep takes them. {@link Rows} follow one another in token order.
  */
 interface MatrixKernel {
   /** Rows that products take at a time. */
@@ -61,7 +60,7 @@ interface MatrixKernel {
    *
    * @param sums of {@link Tiles#CHUNK} elements, as all sums of rows
    */
-  void squares(int rows, int width, float[] x, double[] sums);
+  void squares(int rows, int width, Rows x, double[] sums);
 
   /** sums[i] = Σ_j x[i][j] y[i][j], of sums of few products in fp32 added in double. */
   void dots(int rows, Panels x, Panels y, double[] sums);
@@ -93,17 +92,17 @@ interface MatrixKernel {
       double[] alongC);
 
   /** y[i][j] = x[i][j] - less[j], of rows in token order. */
-  void pack(int rows, Order order, float[] x, float[] less, Panels y);
+  void pack(int rows, Order order, Rows x, float[] less, Panels y);
 
   /**
    * y[i][j] = factors[i] x[i][j] - less[j] to a few roundings of fp32, of rows in token order.
    *
    * @param factors of the rows of y
    */
-  void pack(int rows, Order order, double[] factors, float[] x, float[] less, Panels y);
+  void pack(int rows, Order order, double[] factors, Rows x, float[] less, Panels y);
 
   /** y[i][j] = x[i][j], rows of y in token order. */
-  void unpack(int rows, Order order, Panels x, float[] y);
+  void unpack(int rows, Order order, Panels x, Rows y);
 
   /**
    * target[i][j] = scales[i] (y[i][j] + factors[i] x[i][j]) to a few roundings of fp32, rows of
@@ -112,7 +111,7 @@ interface MatrixKernel {
    * @param scales of the rows of y, as {@code factors}
    */
   void combine(
-      int rows, Order order, double[] scales, Panels y, double[] factors, Panels x, float[] target);
+      int rows, Order order, double[] scales, Panels y, double[] factors, Panels x, Rows target);
 
   /** The same in token order, with a running sum for x. */
   void combine(
@@ -123,7 +122,7 @@ interface MatrixKernel {
       float[] before,
       Panels added,
       float[] sum,
-      float[] target);
+      Rows target);
 
   /**
    * target[i][j] = scales[i] (y[i][j] + zFactors[i] z[i][j] + cFactors[i] c[j] + xFactors[i]
@@ -140,7 +139,7 @@ interface MatrixKernel {
       float[] c,
       double[] xFactors,
       Panels x,
-      float[] target);
+      Rows target);
 
   /** y[i][j] += factor row[j]. */
   void addRow(int rows, float factor, float[] row, Panels y);

@@ -94,9 +94,8 @@ final class QuerySweep {
     if (!operator.causal()) {
       keyValue.clear();
     }
-    int chunk = Tiles.chunk(shape);
-    for (int token = segment.start(); token < segment.end(); token += chunk) {
-      int rows = Math.min(chunk, segment.end() - token);
+    for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
+      int rows = Math.min(Tiles.CHUNK, segment.end() - token);
       if (operator.causal()) {
         moveCenter(lane.seenBy(token - 1, true));
         keyValue.load(token, rows);

@@ -15,7 +15,7 @@ final class QueryTile {
   private final Order order;
 
   /** Rows as tensors have them. */
-  private final float[] rows;
+  private final Rows rows;
 
   private final float[] zeros;
   private final double[] factors = new double[Tiles.CHUNK];

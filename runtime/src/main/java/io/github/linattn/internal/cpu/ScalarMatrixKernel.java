@@ -67,9 +67,10 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void squares(int rows, int width, float[] x, double[] sums) {
+  public void squares(int rows, int width, Rows x, double[] sums) {
     for (int i = 0; i < rows; i++) {
-      sums[i] = dot(x, i * width, x, i * width, width);
+      int at = x.start + i * width;
+      sums[i] = dot(x.data, at, x.data, at, width);
     }
   }
 
@@ -137,51 +138,46 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void pack(int rows, Order order, float[] x, float[] less, Panels y) {
+  public void pack(int rows, Order order, Rows x, float[] less, Panels y) {
     for (int i = 0; i < rows; i++) {
       packRow(i, 1, x, order.row(i, rows), less, y);
     }
   }
 
   @Override
-  public void pack(int rows, Order order, double[] factors, float[] x, float[] less, Panels y) {
+  public void pack(int rows, Order order, double[] factors, Rows x, float[] less, Panels y) {
     for (int i = 0; i < rows; i++) {
       packRow(i, factors[i], x, order.row(i, rows), less, y);
     }
   }
 
-  static void packRow(int i, double factor, float[] x, int xRow, float[] less, Panels y) {
+  static void packRow(int i, double factor, Rows x, int xRow, float[] less, Panels y) {
+    int xAt = x.start + xRow * y.columns;
     for (int j = 0; j < y.columns; j++) {
-      y.data[y.at(i, j)] = (float) (factor * x[xRow * y.columns + j] - less[j]);
+      y.data[y.at(i, j)] = (float) (factor * x.data[xAt + j] - less[j]);
     }
   }
 
   @Override
-  public void unpack(int rows, Order order, Panels x, float[] y) {
+  public void unpack(int rows, Order order, Panels x, Rows y) {
     for (int i = 0; i < rows; i++) {
-      x.getRow(i, y, order.row(i, rows) * x.columns);
+      x.getRow(i, y.data, y.start + order.row(i, rows) * x.columns);
     }
   }
 
   @Override
   public void combine(
-      int rows,
-      Order order,
-      double[] scales,
-      Panels y,
-      double[] factors,
-      Panels x,
-      float[] target) {
+      int rows, Order order, double[] scales, Panels y, double[] factors, Panels x, Rows target) {
     for (int i = 0; i < rows; i++) {
       combineRow(i, scales[i], y, factors[i], x, order.row(i, rows), target);
     }
   }
 
   static void combineRow(
-      int i, double scale, Panels y, double factor, Panels x, int row, float[] target) {
+      int i, double scale, Panels y, double factor, Panels x, int row, Rows target) {
     for (int j = 0; j < y.columns; j++) {
       double sum = y.data[y.at(i, j)] + factor * x.data[x.at(i, j)];
-      target[row * y.columns + j] = (float) (scale * sum);
+      target.data[target.start + row * y.columns + j] = (float) (scale * sum);
     }
   }
 
@@ -194,7 +190,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
       float[] before,
       Panels added,
       float[] sum,
-      float[] target) {
+      Rows target) {
     Arrays.fill(sum, 0);
     for (int i = 0; i < rows; i++) {
       addRowTo(i, 1, added, sum);
@@ -204,15 +200,16 @@ final class ScalarMatrixKernel implements MatrixKernel {
 
   /** A row of the above on its own. */
   static void combineRow(
-      int i, double scale, Panels y, double factor, float[] before, Panels added, float[] target) {
+      int i, double scale, Panels y, double factor, float[] before, Panels added, Rows target) {
     combineRow(i, scale, y, factor, before, sumTo(i, added), target);
   }
 
   private static void combineRow(
-      int i, double scale, Panels y, double factor, float[] before, float[] sum, float[] target) {
+      int i, double scale, Panels y, double factor, float[] before, float[] sum, Rows target) {
     for (int j = 0; j < y.columns; j++) {
       double x = before[j] + sum[j];
-      target[i * y.columns + j] = (float) (scale * (y.data[y.at(i, j)] + factor * x));
+      target.data[target.start + i * y.columns + j] =
+          (float) (scale * (y.data[y.at(i, j)] + factor * x));
     }
   }
 
@@ -237,7 +234,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
       float[] c,
       double[] xFactors,
       Panels x,
-      float[] target) {
+      Rows target) {
     float[] sum = new float[added.columns];
     for (int i = 0; i < rows; i++) {
       addRowTo(i, 1, added, sum);
@@ -257,7 +254,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
       float[] c,
       double[] xFactors,
       Panels x,
-      float[] target) {
+      Rows target) {
     float[] sum = sumTo(i, added);
     combineRow(i, scales, y, zFactors, before, sum, cFactors, c, xFactors, x, target);
   }
@@ -273,14 +270,14 @@ final class ScalarMatrixKernel implements MatrixKernel {
       float[] c,
       double[] xFactors,
       Panels x,
-      float[] target) {
+      Rows target) {
     for (int j = 0; j < y.columns; j++) {
       double all =
           y.data[y.at(i, j)]
               + zFactors[i] * (before[j] + sum[j])
               + cFactors[i] * c[j]
               + xFactors[i] * x.data[x.at(i, j)];
-      target[i * y.columns + j] = (float) (scales[i] * all);
+      target.data[target.start + i * y.columns + j] = (float) (scales[i] * all);
     }
   }
 

@@ -27,12 +27,13 @@ final class Scratch {
     return panels;
   }
 
-  /** The one array for rows as tensors have them, of {@link Tiles#CHUNK} rows at least. */
-  float[] rows(int width) {
-    if (rows.length < Tiles.CHUNK * width) {
-      rows = new float[Tiles.CHUNK * width];
+  /** The one array of rows, of {@link Tiles#CHUNK} rows at least. */
+  Rows rows(int width) {
+    int length = Rows.length(Tiles.CHUNK * width);
+    if (length > rows.length) {
+      rows = new float[length];
     }
-    return rows;
+    return new Rows(rows);
   }
 
   /** Takes all matrices back, and looks where the collector has moved them to. */

@@ -29,26 +29,44 @@ final class TensorRows {
   }
 
   /** Row {@code token + i} becomes row i of {@code tile}. */
+  void load(int batch, int head, int token, int rows, Rows tile) {
+    load(batch, head, token, rows, tile.data, tile.start);
+  }
+
+  /** The same of rows of one element. */
   void load(int batch, int head, int token, int rows, float[] tile) {
+    load(batch, head, token, rows, tile, 0);
+  }
+
+  private void load(int batch, int head, int token, int rows, float[] tile, int start) {
     long element = element(batch, head, token);
     if (tokenStride == width) {
-      dtype.decode(memory, element, tile, 0, rows * width);
+      dtype.decode(memory, element, tile, start, rows * width);
       return;
     }
     for (int i = 0; i < rows; i++) {
-      dtype.decode(memory, element + i * tokenStride, tile, i * width, width);
+      dtype.decode(memory, element + i * tokenStride, tile, start + i * width, width);
     }
   }
 
   /** Row i of {@code tile} becomes row {@code token + i}. */
+  void store(int batch, int head, int token, int rows, Rows tile) {
+    store(batch, head, token, rows, tile.data, tile.start);
+  }
+
+  /** The same of rows of one element. */
   void store(int batch, int head, int token, int rows, float[] tile) {
+    store(batch, head, token, rows, tile, 0);
+  }
+
+  private void store(int batch, int head, int token, int rows, float[] tile, int start) {
     long element = element(batch, head, token);
     if (tokenStride == width) {
-      dtype.encode(tile, 0, memory, element, rows * width);
+      dtype.encode(tile, start, memory, element, rows * width);
       return;
     }
     for (int i = 0; i < rows; i++) {
-      dtype.encode(tile, i * width, memory, element + i * tokenStride, width);
+      dtype.encode(tile, start + i * width, memory, element + i * tokenStride, width);
     }
   }
 

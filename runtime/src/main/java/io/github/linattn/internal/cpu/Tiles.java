@@ -1,15 +1,11 @@
 package io.github.linattn.internal.cpu;
 
-import io.github.linattn.AttentionShape;
 import java.util.Arrays;
 
 /** What the tiles of a chunk have in common, and small loops over their rows. */
 final class Tiles {
-  /** Most tokens of one chunk. */
+  /** Tokens of a chunk; the last one may be shorter. */
   static final int CHUNK = 64;
-
-  /** Columns of a row of k and v together up to which half as many are faster. */
-  private static final int NARROW = 2 * 96;
 
   /** Between these the square of a row's length is as good in fp32 as any. */
   private static final double LEAST_SQUARE = 0x1p-80;
@@ -17,14 +13,6 @@ final class Tiles {
   private static final double MOST_SQUARE = 0x1p80;
 
   private Tiles() {}
-
-  /**
-   * Tokens of a sweep's chunk. Every chunk loads and stores the state; the tiles of a shorter one
-   * find more of themselves in the first cache.
-   */
-  static int chunk(AttentionShape shape) {
-    return shape.keyDim() + shape.valueDim() > NARROW ? CHUNK : CHUNK / 2;
-  }
 
   static int roundUp(int value, int step) {
     return (value + step - 1) / step * step;
@@ -36,11 +24,11 @@ final class Tiles {
    * @param inverses of {@link #CHUNK} elements
    */
   static void findInverseNorms(
-      MatrixKernel kernel, int count, int width, float[] rows, double[] inverses) {
+      MatrixKernel kernel, int count, int width, Rows rows, double[] inverses) {
     kernel.squares(count, width, rows, inverses);
     for (int i = 0; i < count; i++) {
       if (!isExact(inverses[i])) {
-        inverses[i] = ScalarMatrixKernel.dot(rows, i * width, rows, i * width, width);
+        inverses[i] = square(rows, i, width);
       }
     }
     // without a branch, so that the compiler takes several at once
@@ -52,6 +40,11 @@ final class Tiles {
         inverses[i] = 0;
       }
     }
+  }
+
+  private static double square(Rows rows, int row, int width) {
+    int at = rows.start + row * width;
+    return ScalarMatrixKernel.dot(rows.data, at, rows.data, at, width);
   }
 
   /** Whether a row's square that was formed in fp32 is as good as one in double. */

@@ -97,6 +97,10 @@ final class VectorMatrixKernel extends VectorRows {
     int b1At = b.at(0, column + LANES);
     int b2At = b.at(0, column + 2 * LANES);
     int b3At = b.at(0, column + 3 * LANES);
+    int c0At = c.at(cRow, cColumn);
+    int c1At = c.at(cRow, cColumn + LANES);
+    int c2At = c.at(cRow, cColumn + 2 * LANES);
+    int c3At = c.at(cRow, cColumn + 3 * LANES);
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c01 = c00;
     FloatVector c02 = c00;
@@ -142,10 +146,6 @@ final class VectorMatrixKernel extends VectorRows {
       c32 = factor.fma(b2, c32);
       c33 = factor.fma(b3, c33);
     }
-    int c0At = c.at(cRow, cColumn);
-    int c1At = c.at(cRow, cColumn + LANES);
-    int c2At = c.at(cRow, cColumn + 2 * LANES);
-    int c3At = c.at(cRow, cColumn + 3 * LANES);
     c00.intoArray(c.data, c0At);
     c01.intoArray(c.data, c1At);
     c02.intoArray(c.data, c2At);
@@ -171,6 +171,10 @@ final class VectorMatrixKernel extends VectorRows {
     int b1At = b.at(0, column + LANES);
     int b2At = b.at(0, column + 2 * LANES);
     int b3At = b.at(0, column + 3 * LANES);
+    int c0At = c.at(cRow, cColumn);
+    int c1At = c.at(cRow, cColumn + LANES);
+    int c2At = c.at(cRow, cColumn + 2 * LANES);
+    int c3At = c.at(cRow, cColumn + 3 * LANES);
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c01 = c00;
     FloatVector c02 = c00;
@@ -216,10 +220,6 @@ final class VectorMatrixKernel extends VectorRows {
       c32 = factor.fma(b2, c32);
       c33 = factor.fma(b3, c33);
     }
-    int c0At = c.at(cRow, cColumn);
-    int c1At = c.at(cRow, cColumn + LANES);
-    int c2At = c.at(cRow, cColumn + 2 * LANES);
-    int c3At = c.at(cRow, cColumn + 3 * LANES);
     c00.intoArray(c.data, c0At);
     c01.intoArray(c.data, c1At);
     c02.intoArray(c.data, c2At);
@@ -253,6 +253,8 @@ final class VectorMatrixKernel extends VectorRows {
       int cColumn) {
     int b0At = b.at(0, column);
     int b1At = b.at(0, column + LANES);
+    int c0At = c.at(cRow, cColumn);
+    int c1At = c.at(cRow, cColumn + LANES);
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c01 = c00;
     FloatVector c10 = c00;
@@ -280,8 +282,6 @@ final class VectorMatrixKernel extends VectorRows {
       c30 = factor.fma(b0, c30);
       c31 = factor.fma(b1, c31);
     }
-    int c0At = c.at(cRow, cColumn);
-    int c1At = c.at(cRow, cColumn + LANES);
     c00.intoArray(c.data, c0At);
     c01.intoArray(c.data, c1At);
     c10.intoArray(c.data, c0At + Panels.WIDTH);
@@ -306,6 +306,7 @@ final class VectorMatrixKernel extends VectorRows {
       int cRow,
       int cColumn) {
     int b0At = b.at(0, column);
+    int c0At = c.at(cRow, cColumn);
     FloatVector c00 = FloatVector.zero(SPECIES);
     FloatVector c10 = c00;
     FloatVector c20 = c00;
@@ -324,7 +325,6 @@ final class VectorMatrixKernel extends VectorRows {
       factor = FloatVector.broadcast(SPECIES, a[at + 3 * aRow]);
       c30 = factor.fma(b0, c30);
     }
-    int c0At = c.at(cRow, cColumn);
     c00.intoArray(c.data, c0At);
     c10.intoArray(c.data, c0At + Panels.WIDTH);
     c20.intoArray(c.data, c0At + 2 * Panels.WIDTH);
@@ -381,6 +381,14 @@ final class VectorMatrixKernel extends VectorRows {
       Panels y) {
     int from0At = from.at(row, column);
     int from1At = from.at(row, column + LANES);
+    int into0At = into.at(row, column);
+    int into1At = into.at(row, column + LANES);
+    int leftAt = left.at(0, row);
+    int xAt = x.at(0, row);
+    int right0At = right.at(0, column);
+    int right1At = right.at(0, column + LANES);
+    int y0At = y.at(0, column);
+    int y1At = y.at(0, column + LANES);
     FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
     FloatVector s01 = FloatVector.fromArray(SPECIES, from.data, from1At);
     FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
@@ -401,12 +409,6 @@ final class VectorMatrixKernel extends VectorRows {
     float[] rights = right.data;
     float[] xs = x.data;
     float[] ys = y.data;
-    int leftAt = left.at(0, row);
-    int xAt = x.at(0, row);
-    int right0At = right.at(0, column);
-    int right1At = right.at(0, column + LANES);
-    int y0At = y.at(0, column);
-    int y1At = y.at(0, column + LANES);
     for (int t = 0; t < rows; t++) {
       int at = t * Panels.WIDTH;
       FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
@@ -464,8 +466,6 @@ final class VectorMatrixKernel extends VectorRows {
       y0.intoArray(ys, y0At + at);
       y1.intoArray(ys, y1At + at);
     }
-    int into0At = into.at(row, column);
-    int into1At = into.at(row, column + LANES);
     s00.intoArray(into.data, into0At);
     s01.intoArray(into.data, into1At);
     s10.intoArray(into.data, into0At + Panels.WIDTH);
@@ -497,6 +497,14 @@ final class VectorMatrixKernel extends VectorRows {
       Panels y) {
     int from0At = from.at(row, column);
     int from1At = from.at(row, column + LANES);
+    int into0At = into.at(row, column);
+    int into1At = into.at(row, column + LANES);
+    int leftAt = left.at(0, row);
+    int xAt = x.at(0, row);
+    int right0At = right.at(0, column);
+    int right1At = right.at(0, column + LANES);
+    int y0At = y.at(0, column);
+    int y1At = y.at(0, column + LANES);
     FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
     FloatVector s01 = FloatVector.fromArray(SPECIES, from.data, from1At);
     FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
@@ -509,12 +517,6 @@ final class VectorMatrixKernel extends VectorRows {
     float[] rights = right.data;
     float[] xs = x.data;
     float[] ys = y.data;
-    int leftAt = left.at(0, row);
-    int xAt = x.at(0, row);
-    int right0At = right.at(0, column);
-    int right1At = right.at(0, column + LANES);
-    int y0At = y.at(0, column);
-    int y1At = y.at(0, column + LANES);
     for (int t = 0; t < rows; t++) {
       int at = t * Panels.WIDTH;
       FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
@@ -548,8 +550,6 @@ final class VectorMatrixKernel extends VectorRows {
       y0.intoArray(ys, y0At + at);
       y1.intoArray(ys, y1At + at);
     }
-    int into0At = into.at(row, column);
-    int into1At = into.at(row, column + LANES);
     s00.intoArray(into.data, into0At);
     s01.intoArray(into.data, into1At);
     s10.intoArray(into.data, into0At + Panels.WIDTH);
@@ -572,6 +572,11 @@ final class VectorMatrixKernel extends VectorRows {
       Panels into,
       Panels y) {
     int from0At = from.at(row, column);
+    int into0At = into.at(row, column);
+    int leftAt = left.at(0, row);
+    int xAt = x.at(0, row);
+    int right0At = right.at(0, column);
+    int y0At = y.at(0, column);
     FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
     FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
     FloatVector s20 = FloatVector.fromArray(SPECIES, from.data, from0At + 2 * Panels.WIDTH);
@@ -592,10 +597,6 @@ final class VectorMatrixKernel extends VectorRows {
     float[] rights = right.data;
     float[] xs = x.data;
     float[] ys = y.data;
-    int leftAt = left.at(0, row);
-    int xAt = x.at(0, row);
-    int right0At = right.at(0, column);
-    int y0At = y.at(0, column);
     for (int t = 0; t < rows; t++) {
       int at = t * Panels.WIDTH;
       FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
@@ -666,7 +667,6 @@ final class VectorMatrixKernel extends VectorRows {
       y0 = factor.fma(s150, y0);
       y0.intoArray(ys, y0At + at);
     }
-    int into0At = into.at(row, column);
     s00.intoArray(into.data, into0At);
     s10.intoArray(into.data, into0At + Panels.WIDTH);
     s20.intoArray(into.data, into0At + 2 * Panels.WIDTH);

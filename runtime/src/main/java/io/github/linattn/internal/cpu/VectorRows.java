@@ -107,16 +107,16 @@ abstract class VectorRows implements MatrixKernel {
   }
 
   @Override
-  public void squares(int rows, int width, float[] x, double[] sums) {
+  public void squares(int rows, int width, Rows x, double[] sums) {
     int lanesAt = clearLanes(1);
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
       for (int i = 0; i < rows; i++) {
-        int at = i * width + j;
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x, at);
-        FloatVector x1 = FloatVector.fromArray(SPECIES, x, at + LANES);
-        FloatVector x2 = FloatVector.fromArray(SPECIES, x, at + 2 * LANES);
-        FloatVector x3 = FloatVector.fromArray(SPECIES, x, at + 3 * LANES);
+        int at = x.start + i * width + j;
+        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, at);
+        FloatVector x1 = FloatVector.fromArray(SPECIES, x.data, at + LANES);
+        FloatVector x2 = FloatVector.fromArray(SPECIES, x.data, at + 2 * LANES);
+        FloatVector x3 = FloatVector.fromArray(SPECIES, x.data, at + 3 * LANES);
         FloatVector dot = x0.fma(x0, FloatVector.fromArray(SPECIES, lanes, lanesAt + i * LANES));
         dot = x1.fma(x1, dot);
         dot = x2.fma(x2, dot);
@@ -126,7 +126,7 @@ abstract class VectorRows implements MatrixKernel {
     }
     for (; j < width; j += LANES) {
       for (int i = 0; i < rows; i++) {
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x, i * width + j);
+        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, x.start + i * width + j);
         FloatVector dot = x0.fma(x0, FloatVector.fromArray(SPECIES, lanes, lanesAt + i * LANES));
         dot.intoArray(lanes, lanesAt + i * LANES);
       }
@@ -404,9 +404,9 @@ abstract class VectorRows implements MatrixKernel {
   }
 
   @Override
-  public void pack(int rows, Order order, float[] x, float[] less, Panels y) {
+  public void pack(int rows, Order order, Rows x, float[] less, Panels y) {
     int width = y.columns;
-    int first = order.row(0, rows) * width;
+    int first = x.start + order.row(0, rows) * width;
     int step = order == Order.FORWARD ? width : -width;
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
@@ -421,10 +421,10 @@ abstract class VectorRows implements MatrixKernel {
       for (int i = 0; i < rows; i++) {
         int at = first + i * step + j;
         int line = i * Panels.WIDTH;
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x, at);
-        FloatVector x1 = FloatVector.fromArray(SPECIES, x, at + LANES);
-        FloatVector x2 = FloatVector.fromArray(SPECIES, x, at + 2 * LANES);
-        FloatVector x3 = FloatVector.fromArray(SPECIES, x, at + 3 * LANES);
+        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, at);
+        FloatVector x1 = FloatVector.fromArray(SPECIES, x.data, at + LANES);
+        FloatVector x2 = FloatVector.fromArray(SPECIES, x.data, at + 2 * LANES);
+        FloatVector x3 = FloatVector.fromArray(SPECIES, x.data, at + 3 * LANES);
         x0.sub(less0).intoArray(y.data, y0 + line);
         x1.sub(less1).intoArray(y.data, y1 + line);
         x2.sub(less2).intoArray(y.data, y2 + line);
@@ -435,16 +435,16 @@ abstract class VectorRows implements MatrixKernel {
       int yAt = y.at(0, j);
       FloatVector lesses = FloatVector.fromArray(SPECIES, less, j);
       for (int i = 0; i < rows; i++) {
-        FloatVector xs = FloatVector.fromArray(SPECIES, x, first + i * step + j);
+        FloatVector xs = FloatVector.fromArray(SPECIES, x.data, first + i * step + j);
         xs.sub(lesses).intoArray(y.data, yAt + i * Panels.WIDTH);
       }
     }
   }
 
   @Override
-  public void pack(int rows, Order order, double[] factors, float[] x, float[] less, Panels y) {
+  public void pack(int rows, Order order, double[] factors, Rows x, float[] less, Panels y) {
     int width = y.columns;
-    int first = order.row(0, rows) * width;
+    int first = x.start + order.row(0, rows) * width;
     int step = order == Order.FORWARD ? width : -width;
     boolean allFit = allFit(rows, factors);
     int j = 0;
@@ -463,10 +463,10 @@ abstract class VectorRows implements MatrixKernel {
         float rounded = (float) factors[i];
         FloatVector high = FloatVector.broadcast(SPECIES, rounded);
         FloatVector low = FloatVector.broadcast(SPECIES, (float) (factors[i] - rounded));
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x, at);
-        FloatVector x1 = FloatVector.fromArray(SPECIES, x, at + LANES);
-        FloatVector x2 = FloatVector.fromArray(SPECIES, x, at + 2 * LANES);
-        FloatVector x3 = FloatVector.fromArray(SPECIES, x, at + 3 * LANES);
+        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, at);
+        FloatVector x1 = FloatVector.fromArray(SPECIES, x.data, at + LANES);
+        FloatVector x2 = FloatVector.fromArray(SPECIES, x.data, at + 2 * LANES);
+        FloatVector x3 = FloatVector.fromArray(SPECIES, x.data, at + 3 * LANES);
         x0.fma(high, x0.mul(low).sub(less0)).intoArray(y.data, y0 + line);
         x1.fma(high, x1.mul(low).sub(less1)).intoArray(y.data, y1 + line);
         x2.fma(high, x2.mul(low).sub(less2)).intoArray(y.data, y2 + line);
@@ -477,7 +477,7 @@ abstract class VectorRows implements MatrixKernel {
       int yAt = y.at(0, j);
       FloatVector lesses = FloatVector.fromArray(SPECIES, less, j);
       for (int i = 0; i < rows; i++) {
-        FloatVector xs = FloatVector.fromArray(SPECIES, x, first + i * step + j);
+        FloatVector xs = FloatVector.fromArray(SPECIES, x.data, first + i * step + j);
         float rounded = (float) factors[i];
         FloatVector low = FloatVector.broadcast(SPECIES, (float) (factors[i] - rounded));
         low = xs.mul(low).sub(lesses);
@@ -515,9 +515,9 @@ abstract class VectorRows implements MatrixKernel {
   }
 
   @Override
-  public void unpack(int rows, Order order, Panels x, float[] y) {
+  public void unpack(int rows, Order order, Panels x, Rows y) {
     int width = x.columns;
-    int first = order.row(0, rows) * width;
+    int first = y.start + order.row(0, rows) * width;
     int step = order == Order.FORWARD ? width : -width;
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
@@ -532,32 +532,26 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector x1s = FloatVector.fromArray(SPECIES, x.data, x1 + line);
         FloatVector x2s = FloatVector.fromArray(SPECIES, x.data, x2 + line);
         FloatVector x3s = FloatVector.fromArray(SPECIES, x.data, x3 + line);
-        x0s.intoArray(y, at);
-        x1s.intoArray(y, at + LANES);
-        x2s.intoArray(y, at + 2 * LANES);
-        x3s.intoArray(y, at + 3 * LANES);
+        x0s.intoArray(y.data, at);
+        x1s.intoArray(y.data, at + LANES);
+        x2s.intoArray(y.data, at + 2 * LANES);
+        x3s.intoArray(y.data, at + 3 * LANES);
       }
     }
     for (; j < width; j += LANES) {
       int xAt = x.at(0, j);
       for (int i = 0; i < rows; i++) {
         FloatVector xs = FloatVector.fromArray(SPECIES, x.data, xAt + i * Panels.WIDTH);
-        xs.intoArray(y, first + i * step + j);
+        xs.intoArray(y.data, first + i * step + j);
       }
     }
   }
 
   @Override
   public void combine(
-      int rows,
-      Order order,
-      double[] scales,
-      Panels y,
-      double[] factors,
-      Panels x,
-      float[] target) {
+      int rows, Order order, double[] scales, Panels y, double[] factors, Panels x, Rows target) {
     int width = y.columns;
-    int first = order.row(0, rows) * width;
+    int first = target.start + order.row(0, rows) * width;
     int step = order == Order.FORWARD ? width : -width;
     boolean allFit = allFit(rows, scales) && allFit(rows, factors);
     int j = 0;
@@ -577,16 +571,16 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector sum0 = FloatVector.fromArray(SPECIES, y.data, y0 + line);
         sum0 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x0 + line), sum0);
-        sum0.mul(scale).intoArray(target, at);
+        sum0.mul(scale).intoArray(target.data, at);
         FloatVector sum1 = FloatVector.fromArray(SPECIES, y.data, y1 + line);
         sum1 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x1 + line), sum1);
-        sum1.mul(scale).intoArray(target, at + LANES);
+        sum1.mul(scale).intoArray(target.data, at + LANES);
         FloatVector sum2 = FloatVector.fromArray(SPECIES, y.data, y2 + line);
         sum2 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x2 + line), sum2);
-        sum2.mul(scale).intoArray(target, at + 2 * LANES);
+        sum2.mul(scale).intoArray(target.data, at + 2 * LANES);
         FloatVector sum3 = FloatVector.fromArray(SPECIES, y.data, y3 + line);
         sum3 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x3 + line), sum3);
-        sum3.mul(scale).intoArray(target, at + 3 * LANES);
+        sum3.mul(scale).intoArray(target.data, at + 3 * LANES);
       }
     }
     for (; j < width; j += LANES) {
@@ -598,7 +592,7 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector sum = FloatVector.fromArray(SPECIES, y.data, yAt + line);
         sum = factor.fma(FloatVector.fromArray(SPECIES, x.data, xAt + line), sum);
-        sum.mul(scale).intoArray(target, first + i * step + j);
+        sum.mul(scale).intoArray(target.data, first + i * step + j);
       }
     }
     for (int i = 0; !allFit && i < rows; i++) {
@@ -618,7 +612,7 @@ abstract class VectorRows implements MatrixKernel {
       float[] before,
       Panels added,
       float[] sum,
-      float[] target) {
+      Rows target) {
     int width = y.columns;
     boolean allFit = allFit(rows, scales) && allFit(rows, factors);
     int j = 0;
@@ -641,25 +635,25 @@ abstract class VectorRows implements MatrixKernel {
       FloatVector all3 = all0;
       for (int i = 0; i < rows; i++) {
         int line = i * Panels.WIDTH;
-        int at = i * width + j;
+        int at = target.start + i * width + j;
         FloatVector factor = FloatVector.broadcast(SPECIES, (float) factors[i]);
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         all0 = all0.add(FloatVector.fromArray(SPECIES, added.data, added0 + line));
         FloatVector y0s = FloatVector.fromArray(SPECIES, y.data, y0 + line);
         y0s = factor.fma(start0.add(all0), y0s);
-        y0s.mul(scale).intoArray(target, at);
+        y0s.mul(scale).intoArray(target.data, at);
         all1 = all1.add(FloatVector.fromArray(SPECIES, added.data, added1 + line));
         FloatVector y1s = FloatVector.fromArray(SPECIES, y.data, y1 + line);
         y1s = factor.fma(start1.add(all1), y1s);
-        y1s.mul(scale).intoArray(target, at + LANES);
+        y1s.mul(scale).intoArray(target.data, at + LANES);
         all2 = all2.add(FloatVector.fromArray(SPECIES, added.data, added2 + line));
         FloatVector y2s = FloatVector.fromArray(SPECIES, y.data, y2 + line);
         y2s = factor.fma(start2.add(all2), y2s);
-        y2s.mul(scale).intoArray(target, at + 2 * LANES);
+        y2s.mul(scale).intoArray(target.data, at + 2 * LANES);
         all3 = all3.add(FloatVector.fromArray(SPECIES, added.data, added3 + line));
         FloatVector y3s = FloatVector.fromArray(SPECIES, y.data, y3 + line);
         y3s = factor.fma(start3.add(all3), y3s);
-        y3s.mul(scale).intoArray(target, at + 3 * LANES);
+        y3s.mul(scale).intoArray(target.data, at + 3 * LANES);
       }
       all0.intoArray(sum, j);
       all1.intoArray(sum, j + LANES);
@@ -677,7 +671,10 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector factor = FloatVector.broadcast(SPECIES, (float) factors[i]);
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector ys = FloatVector.fromArray(SPECIES, y.data, yAt + line);
-        factor.fma(start.add(all), ys).mul(scale).intoArray(target, i * width + j);
+        factor
+            .fma(start.add(all), ys)
+            .mul(scale)
+            .intoArray(target.data, target.start + i * width + j);
       }
       all.intoArray(sum, j);
     }
@@ -700,7 +697,7 @@ abstract class VectorRows implements MatrixKernel {
       float[] c,
       double[] xFactors,
       Panels x,
-      float[] target) {
+      Rows target) {
     int width = y.columns;
     boolean allFit =
         allFit(rows, scales)
@@ -735,7 +732,7 @@ abstract class VectorRows implements MatrixKernel {
       FloatVector c3 = FloatVector.fromArray(SPECIES, c, j + 3 * LANES);
       for (int i = 0; i < rows; i++) {
         int line = i * Panels.WIDTH;
-        int at = i * width + j;
+        int at = target.start + i * width + j;
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector ofZ = FloatVector.broadcast(SPECIES, (float) zFactors[i]);
         FloatVector ofC = FloatVector.broadcast(SPECIES, (float) cFactors[i]);
@@ -745,25 +742,25 @@ abstract class VectorRows implements MatrixKernel {
         sum0 = ofZ.fma(start0.add(all0), sum0);
         sum0 = ofC.fma(c0, sum0);
         sum0 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x0 + line), sum0);
-        sum0.mul(scale).intoArray(target, at);
+        sum0.mul(scale).intoArray(target.data, at);
         all1 = all1.add(FloatVector.fromArray(SPECIES, added.data, added1 + line));
         FloatVector sum1 = FloatVector.fromArray(SPECIES, y.data, y1 + line);
         sum1 = ofZ.fma(start1.add(all1), sum1);
         sum1 = ofC.fma(c1, sum1);
         sum1 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x1 + line), sum1);
-        sum1.mul(scale).intoArray(target, at + LANES);
+        sum1.mul(scale).intoArray(target.data, at + LANES);
         all2 = all2.add(FloatVector.fromArray(SPECIES, added.data, added2 + line));
         FloatVector sum2 = FloatVector.fromArray(SPECIES, y.data, y2 + line);
         sum2 = ofZ.fma(start2.add(all2), sum2);
         sum2 = ofC.fma(c2, sum2);
         sum2 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x2 + line), sum2);
-        sum2.mul(scale).intoArray(target, at + 2 * LANES);
+        sum2.mul(scale).intoArray(target.data, at + 2 * LANES);
         all3 = all3.add(FloatVector.fromArray(SPECIES, added.data, added3 + line));
         FloatVector sum3 = FloatVector.fromArray(SPECIES, y.data, y3 + line);
         sum3 = ofZ.fma(start3.add(all3), sum3);
         sum3 = ofC.fma(c3, sum3);
         sum3 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x3 + line), sum3);
-        sum3.mul(scale).intoArray(target, at + 3 * LANES);
+        sum3.mul(scale).intoArray(target.data, at + 3 * LANES);
       }
     }
     for (; j < width; j += LANES) {
@@ -783,7 +780,7 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector ofX = FloatVector.broadcast(SPECIES, (float) xFactors[i]);
         sum = ofX.fma(FloatVector.fromArray(SPECIES, x.data, xAt + line), sum);
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
-        sum.mul(scale).intoArray(target, i * width + j);
+        sum.mul(scale).intoArray(target.data, target.start + i * width + j);
       }
     }
     for (int i = 0; !allFit && i < rows; i++) {

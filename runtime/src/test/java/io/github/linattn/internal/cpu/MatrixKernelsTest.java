@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
+import java.util.Arrays;
 import java.util.Random;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -51,6 +52,12 @@ final class MatrixKernelsTest {
       return row;
     }
 
+    Rows rows(int count, int columns) {
+      Rows rows = new Rows(count * columns);
+      System.arraycopy(row(count * columns), 0, rows.data, rows.start, count * columns);
+      return rows;
+    }
+
     /** Some beyond what a float holds. */
     double[] factors() {
       double[] factors = new double[CHUNK];
@@ -67,6 +74,10 @@ final class MatrixKernelsTest {
     Panels copy = new Panels(panels.rows, panels.columns);
     copy.set(panels);
     return copy;
+  }
+
+  private static float[] values(Rows rows, int count) {
+    return Arrays.copyOfRange(rows.data, rows.start, rows.start + count);
   }
 
   private static void assertClose(int rows, Panels actual, Panels expected) {
@@ -146,7 +157,7 @@ final class MatrixKernelsTest {
     Panels added = c.tile(c.width);
     float[] before = c.row(c.width);
     float[] one = c.row(c.width);
-    float[] rows = c.row(CHUNK * c.width);
+    Rows rows = c.rows(CHUNK, c.width);
     double[][] expected = new double[8][CHUNK];
     double[][] actual = new double[8][CHUNK];
     float[][] sums = new float[4][c.width];
@@ -170,7 +181,8 @@ final class MatrixKernelsTest {
   @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
   void packAndUnpack(long seed) {
     Case c = new Case(seed);
-    float[] rows = c.row(c.rows * c.width);
+    int elements = c.rows * c.width;
+    Rows rows = c.rows(c.rows, c.width);
     float[] less = c.row(c.width);
     double[] factors = c.factors();
     Panels expected = c.tile(c.width);
@@ -179,11 +191,11 @@ final class MatrixKernelsTest {
     vectors.pack(c.rows, c.order, factors, rows, less, actual);
     assertClose(c.rows, actual, expected);
     vectors.pack(c.rows, c.order, rows, new float[c.width], actual);
-    float[] again = new float[rows.length];
-    vectors.unpack(c.rows, c.order, actual, again);
-    assertThat(again).isEqualTo(rows);
-    plain.unpack(c.rows, c.order, actual, again);
-    assertThat(again).isEqualTo(rows);
+    for (MatrixKernel kernel : new MatrixKernel[] {plain, vectors}) {
+      Rows again = new Rows(elements);
+      kernel.unpack(c.rows, c.order, actual, again);
+      assertThat(values(again, elements)).isEqualTo(values(rows, elements));
+    }
   }
 
   @ParameterizedTest
@@ -198,15 +210,20 @@ final class MatrixKernelsTest {
     double[] scales = c.factors();
     double[] ofX = c.factors();
     double[] ofZ = c.factors();
-    float[][] expected = new float[3][c.rows * c.width];
-    float[][] actual = new float[3][c.rows * c.width];
+    int elements = c.rows * c.width;
+    float[][] expected = new float[3][];
+    float[][] actual = new float[3][];
     float[][] sums = new float[2][c.width];
     for (MatrixKernel kernel : new MatrixKernel[] {plain, vectors}) {
       float[][] to = kernel == plain ? expected : actual;
       float[] sum = sums[kernel == plain ? 0 : 1];
-      kernel.combine(c.rows, c.order, scales, y, ofX, x, to[0]);
-      kernel.combine(c.rows, scales, y, ofZ, before, added, sum, to[1]);
-      kernel.combine(c.rows, scales, y, ofZ, before, added, ofX, one, ofX, x, to[2]);
+      Rows target = new Rows(elements);
+      kernel.combine(c.rows, c.order, scales, y, ofX, x, target);
+      to[0] = values(target, elements);
+      kernel.combine(c.rows, scales, y, ofZ, before, added, sum, target);
+      to[1] = values(target, elements);
+      kernel.combine(c.rows, scales, y, ofZ, before, added, ofX, one, ofX, x, target);
+      to[2] = values(target, elements);
     }
     for (int i = 0; i < expected.length; i++) {
       assertClose(actual[i], expected[i]);
