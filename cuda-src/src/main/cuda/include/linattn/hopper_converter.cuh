@@ -17,6 +17,32 @@ __device__ __forceinline__ void add_unit(const uint4& x, const uint4& o, float& 
   sum = fmaf(__uint_as_float(x.w), __uint_as_float(o.w), sum);
 }
 
+// Multiplies four columns by a scale and adds their squares.
+__device__ __forceinline__ void scale_unit(uint4& x, float scale, float& squares) {
+  x = make_uint4(__float_as_uint(__uint_as_float(x.x) * scale), __float_as_uint(__uint_as_float(x.y) * scale),
+                 __float_as_uint(__uint_as_float(x.z) * scale), __float_as_uint(__uint_as_float(x.w) * scale));
+  add_unit(x, x, squares);
+}
+
+// Makes operands of rows 8 apart and adds their squares.
+template <class Plan>
+__device__ __forceinline__ void scale_rows(uint4 (&raw_frag)[8], float scale, float (&squares)[2]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    scale_unit(raw_frag[i], Plan::kScaled ? scale : 1.0f, squares[(i >> 1) & 1]);
+  }
+}
+
+// Rows past the end belong to another sequence. `row` is a thread's first row.
+__device__ __forceinline__ void clear_past(uint4 (&raw_frag)[8], int row, int num_rows) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (row + ((i >> 1) & 1) * 8 >= num_rows) {
+      raw_frag[i] = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
 // One slot of fp32, two boxes of 32 columns, becomes a box of 64 columns of 16 bits; with three products
 // the lower halves become a second one, in the place of the fp32 boxes themselves. A warp converts 16 rows
 // and reads all of them before it writes.
@@ -105,6 +131,23 @@ struct Converter {
       }
     }
   }
+
+  // What this thread has stored of a box of 16 bits, times the factors of its rows.
+  __device__ __forceinline__ void multiply_stored(uint32_t box, RowFactors factors) const {
+    using Half = typename Plan::Half;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float factor = (i & 1) == 0 ? factors.first : factors.second;
+      const uint32_t address = box + (i & 1) * 1024 + (i < 2 ? to_first : to_second);
+      const uint4 unit = load_unit(address);
+      store_unit(address, make_uint4(multiplied<Half>(unit.x, factor), multiplied<Half>(unit.y, factor),
+                                     multiplied<Half>(unit.z, factor), multiplied<Half>(unit.w, factor)));
+    }
+  }
+  template <class Half>
+  __device__ __forceinline__ static uint32_t multiplied(uint32_t pair, float factor) {
+    return Half::pack(Half::low(pair) * factor, Half::high(pair) * factor);
+  }
 };
 
 // Of gradient sums: dz and du, of rows of y and z on their way. A thread has 16 columns of each box, of two rows of
@@ -179,14 +222,8 @@ __device__ __forceinline__ void store_weighted(const Block<Plan>& block, const C
     factors.first *= load_float(block.lengths(at.index()) + row * 4);
     factors.second *= load_float(block.lengths(at.index()) + row * 4 + 32);
   }
-  const int num_rows = block.rows(chunk);
-  if (!is_query && num_rows < Plan::kChunk) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (row + ((i >> 1) & 1) * 8 >= num_rows) {
-        raw_frag[i] = make_uint4(0, 0, 0, 0);
-      }
-    }
+  if (!is_query && block.rows(chunk) < Plan::kChunk) {
+    clear_past(raw_frag, row, block.rows(chunk));
   }
   if constexpr (Plan::kGradientSums) {
     if (is_value || block.sums_keys(box)) {
@@ -262,6 +299,78 @@ __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Conve
   }
 }
 
+// Rows of q and k of one chunk on their way, where these are normalised.
+template <class Plan>
+struct UnitRows {
+  const Block<Plan>& block;
+  const Converter<Plan>& converter;
+  const Normalizer<Plan>& normalizer;
+  int row;         // this thread's first
+  float query[2];  // squares, of this thread's columns
+  float key[2];
+  typename Converter<Plan>::RowFactors factors;  // what makes operands of k
+
+  __device__ __forceinline__ UnitRows(const Block<Plan>& shared, const Converter<Plan>& converter_of_rows,
+                                      const Normalizer<Plan>& normalizer_of_rows, int first_row)
+      : block(shared), converter(converter_of_rows), normalizer(normalizer_of_rows), row(first_row) {}
+
+  __device__ __forceinline__ void begin() {
+    query[0] = query[1] = key[0] = key[1] = 0.0f;
+  }
+
+  __device__ __forceinline__ void clear_keys_past(uint4 (&raw_frag)[8], int chunk) const {
+    if (block.rows(chunk) < Plan::kChunk) {
+      clear_past(raw_frag, row, block.rows(chunk));
+    }
+  }
+
+  __device__ __forceinline__ void find_factors(const RingPosition<Plan::kStages>& at, int chunk) {
+    const float2 inverse = normalizer.lengths(at.index(), chunk, query, key);
+    factors = {inverse.x, inverse.y};
+  }
+
+  // Split keys land where their operands come to lie, so that all of a row can be asked for its length before.
+  __device__ __forceinline__ void measure_keys(const RingPosition<Plan::kStages>& at, int chunk, float scale) {
+    uint4 raw_frag[8];
+#pragma unroll 1
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+      const int slot = at.index() * Plan::kSlotsPerChunk + Plan::kQuerySlots + box;
+      barrier_wait(block.barrier(Plan::kSlotFull, slot), at.parity());
+      const uint32_t tile = block.key(at.index(), box);
+      converter.load(tile, tile + Plan::kLowerKey, raw_frag);
+      clear_keys_past(raw_frag, chunk);
+      scale_rows<Plan>(raw_frag, scale, key);
+    }
+    find_factors(at, chunk);
+    factors.first *= scale;
+    factors.second *= scale;
+  }
+
+  // The others are operands when their length is known.
+  __device__ __forceinline__ void divide_keys(const RingPosition<Plan::kStages>& at, int chunk) {
+    find_factors(at, chunk);
+#pragma unroll 1
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+      converter.multiply_stored(block.key(at.index(), box), factors);
+    }
+  }
+
+  __device__ __forceinline__ void store(uint4 (&raw_frag)[8], float scale, bool is_query, int chunk, uint32_t upper,
+                                        uint32_t lower) {
+    if (is_query) {
+      scale_rows<Plan>(raw_frag, scale, query);
+    } else {
+      clear_keys_past(raw_frag, chunk);
+      if constexpr (Plan::kSplit) {
+        converter.template store_scaled<true>(raw_frag, factors, upper, lower);
+        return;
+      }
+      scale_rows<Plan>(raw_frag, scale, key);
+    }
+    converter.template store_scaled<false>(raw_frag, {1.0f, 1.0f}, upper, lower);
+  }
+};
+
 // kUnscaled: all scales are known to be one.
 template <class Plan, bool kUnscaled>
 __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp_in_group, int lane) {
@@ -271,7 +380,9 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
   const float key_scale = block.scale(kKeyScale);
   const float value_scale = block.scale(kValueScale);
   constexpr int kLastKey = Plan::kSlotsPerChunk - 2;
-  constexpr int kUnrolled = Plan::kSplit && Plan::kQueryGradient ? 1 : Plan::kSlotsPerChunk;  // the less code the better
+  // Of the gradient because less code is faster, of normalised rows because registers are short.
+  constexpr bool kRolled = (Plan::kSplit && Plan::kQueryGradient) || (Plan::kNormalize && Plan::kHeadDim > 128);
+  constexpr int kUnrolled = kRolled ? 1 : Plan::kSlotsPerChunk;
   uint4 raw_frag[8];
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kSplit ? 1 : Plan::kSlots> slot_at;
@@ -288,7 +399,9 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
   };
   ask_for_scales(0);
   ConvertedSums<Plan> sums;
+  UnitRows<Plan> units(block, converter, normalizer, warp_in_group * 16 + (lane & 7));
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    units.begin();
 #pragma unroll kUnrolled
     for (int slot = 0; slot < Plan::kSlotsPerChunk; ++slot) {
       const bool is_query = is_query_slot<Plan>(slot);
@@ -300,6 +413,11 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
                                        : block.key(at.index(), box);
       const uint32_t lower = tile + (is_query || is_value ? Plan::kLower : Plan::kLowerKey);
       const float scale = is_query ? query_scale : is_value ? value_scale : key_scale;
+      if constexpr (Plan::kNormalize && Plan::kSplit) {
+        if (slot == Plan::kQuerySlots) {
+          units.measure_keys(at, chunk, key_scale);
+        }
+      }
       if constexpr (Plan::kSplit) {
         barrier_wait(block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk + slot), at.parity());
         converter.load(tile, lower, raw_frag);
@@ -331,6 +449,12 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
       if constexpr (Plan::kWeighsRows) {
         store_weighted(block, converter, sums, raw_frag, scale, warp_in_group * 16 + (lane & 7), box, chunk, at,
                        is_query, is_value, tile, lower);
+      } else if constexpr (Plan::kNormalize) {
+        if (is_value) {
+          converter.store(raw_frag, scale, tile, lower);
+        } else {
+          units.store(raw_frag, scale, is_query, chunk, tile, lower);
+        }
       } else if (kScales && is_value) {
         converter.template store_scaled<true>(raw_frag, key_scales, tile, lower);
         ask_for_scales(chunk + 1);
@@ -353,10 +477,9 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
         arrive_once_a_warp(block.barrier(Plan::kSlotEmpty, slot_at.index()), lane);
         slot_at.advance();
       }
-      if constexpr (Plan::kNormalize) {
+      if constexpr (Plan::kNormalize && !Plan::kSplit) {
         if (slot == kLastKey) {
-          __syncwarp();
-          normalizer.divide(at.index(), chunk);
+          units.divide_keys(at, chunk);
         }
       }
       const bool ends_queries = Plan::kApart && is_query && box == Plan::kBoxes - 1;

@@ -11,7 +11,7 @@ template <class Plan>
 struct Normalizer {
   using Half = typename Plan::Half;
   static constexpr int kSteps = (Plan::kHeadDim + 15) / 16;
-  static constexpr int kStepsAtOnce = Plan::kConverted ? 1 : 4;  // registers are short beside rows of fp32
+  static constexpr int kStepsAtOnce = 4;
 
   const Block<Plan>& block;
   int first_row;
@@ -30,44 +30,31 @@ struct Normalizer {
 
   // Squared lengths: the diagonal of the products of the rows with themselves. Lane 4g + g/2 returns those
   // of rows g and g + 8.
-  __device__ __forceinline__ float2 squared_lengths(uint32_t first_box, int box_bytes, int lower_distance) const {
+  __device__ __forceinline__ float2 squared_lengths(uint32_t first_box, int box_bytes) const {
     constexpr int kChains = 2;  // of sums, because a product waits for the one before
     float first_frag[kChains][4] = {};
     float second_frag[kChains][4] = {};
     const int row = first_row + (lane & 15);
 #pragma unroll
     for (int first_step = 0; first_step < kSteps; first_step += kStepsAtOnce) {
-      uint32_t upper[kStepsAtOnce][4];
-      uint32_t lower[kStepsAtOnce][4];
+      uint32_t rows[kStepsAtOnce][4];
 #pragma unroll
       for (int i = 0; i < kStepsAtOnce && first_step + i < kSteps; ++i) {
         const int step = first_step + i;
         const uint32_t tile = first_box + (step / 4) * box_bytes + swizzled(row, (step % 4) * 2 + (lane >> 4));
-        load_matrices(tile, upper[i]);
-        if constexpr (Plan::kSplit) {
-          load_matrices(tile + lower_distance, lower[i]);
-        }
+        load_matrices(tile, rows[i]);
       }
 #pragma unroll
       for (int i = 0; i < kStepsAtOnce && first_step + i < kSteps; ++i) {
         const int chain = (first_step + i) % kChains;
-        add_squares(first_frag[chain], second_frag[chain], upper[i], upper[i]);
-        if constexpr (Plan::kSplit) {
-          add_squares(first_frag[chain], second_frag[chain], upper[i], lower[i]);
-          add_squares(first_frag[chain], second_frag[chain], lower[i], upper[i]);
-          add_squares(first_frag[chain], second_frag[chain], lower[i], lower[i]);
-        }
+        Half::add_product(first_frag[chain], rows[i], rows[i][0], rows[i][2]);
+        Half::add_product(second_frag[chain], rows[i], rows[i][1], rows[i][3]);
       }
     }
     const bool odd = ((lane >> 2) & 1) != 0;
     const float first = odd ? first_frag[0][1] + first_frag[1][1] : first_frag[0][0] + first_frag[1][0];
     const float second = odd ? second_frag[0][3] + second_frag[1][3] : second_frag[0][2] + second_frag[1][2];
     return make_float2(first, second);
-  }
-  __device__ __forceinline__ static void add_squares(float (&first_frag)[4], float (&second_frag)[4],
-                                                     const uint32_t (&x)[4], const uint32_t (&y)[4]) {
-    Half::add_product(first_frag, x, y[0], y[2]);
-    Half::add_product(second_frag, x, y[1], y[3]);
   }
 
   // NaN in the place of a square that is zero though the row is not: it was below the range of its operands or sums.
@@ -181,9 +168,9 @@ struct Normalizer {
   };
   __device__ __forceinline__ Lengths squared(int stage_idx, int chunk) const {
     Lengths squares = {};
-    squares.key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox, Plan::kLowerKey);
+    squares.key = squared_lengths(block.key(stage_idx, 0), Plan::kKeyBox);
     if constexpr (!Plan::kSums) {
-      squares.query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox, Plan::kLower);
+      squares.query = squared_lengths(block.query(stage_idx, 0), Plan::kQueryBox);
     }
     check(squares.query, squares.key, chunk);
     return squares;
@@ -221,65 +208,32 @@ struct Normalizer {
     }
   }
 
-  // Keeps |q| of the rows of a chunk and divides those of K by |k|; rows of K past the end become zero.
-  __device__ __forceinline__ void divide(int stage_idx, int chunk) const {
-    const Lengths squares = squared(stage_idx, chunk);
+  // The same of rows of fp32 from their sums of squares, which a converter's threads have: of rows `lane & 7` and 8 behind,
+  // each over a quarter of the columns. Keeps |q|; gives 1 / |k| of this lane's rows there.
+  __device__ __forceinline__ float2 lengths(int stage_idx, int chunk, const float (&query)[2],
+                                            const float (&key)[2]) const {
+    Lengths squares = {};
+    squares.key = of_diagonal(key);
+    if constexpr (!Plan::kSums) {
+      squares.query = of_diagonal(query);
+    }
+    check(squares.query, squares.key, chunk);
     store_lengths(stage_idx, chunk, squares.query, squares.key);
-    const float first_factor = __shfl_sync(kAllLanes, rsqrtf(usable(squares.key.x)), diagonal_lane());
-    const float second_factor = __shfl_sync(kAllLanes, rsqrtf(usable(squares.key.y)), diagonal_lane());
-    __syncwarp();  // all lanes have read what some change now
-    divide_rows(stage_idx, first_factor, second_factor, block.rows(chunk));
+    const int source = (lane & 7) * 4;
+    return make_float2(__shfl_sync(kAllLanes, rsqrtf(usable(squares.key.x)), source),
+                       __shfl_sync(kAllLanes, rsqrtf(usable(squares.key.y)), source));
   }
 
-  // The four lanes of a group, which have the factors of rows g and g + 8, share their units.
-  __device__ __forceinline__ void divide_rows(int stage_idx, float first_factor, float second_factor,
-                                              int num_rows) const {
-    const int first = first_row + (lane >> 2);
+  // Whole sums, of rows lane / 4 and 8 behind.
+  __device__ __forceinline__ float2 of_diagonal(const float (&sums)[2]) const {
+    float whole[2];
 #pragma unroll
-    for (int box = 0; box < Plan::kBoxes; ++box) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int unit = 4 * i + (lane & 3);
-        const uint32_t address = block.key(stage_idx, box);
-        divide_unit(address + swizzled(first, unit), first_factor, first < num_rows);
-        divide_unit(address + swizzled(first + 8, unit), second_factor, first + 8 < num_rows);
-      }
+    for (int i = 0; i < 2; ++i) {
+      whole[i] = sums[i] + __shfl_xor_sync(kAllLanes, sums[i], 8);
+      whole[i] += __shfl_xor_sync(kAllLanes, whole[i], 16);
+      whole[i] = __shfl_sync(kAllLanes, whole[i], lane >> 2);
     }
-  }
-
-  // Zeros past the end.
-  __device__ __forceinline__ static void divide_unit(uint32_t address, float factor, bool within) {
-    if (!within) {
-      const uint4 zero = make_uint4(0, 0, 0, 0);
-      store_unit(address, zero);
-      if constexpr (Plan::kSplit) {
-        store_unit(address + Plan::kLowerKey, zero);
-      }
-      return;
-    }
-    const uint4 unit = load_unit(address);
-    if constexpr (Plan::kSplit) {
-      const uint4 rest = load_unit(address + Plan::kLowerKey);
-      uint32_t upper[4] = {unit.x, unit.y, unit.z, unit.w};
-      uint32_t lower[4] = {rest.x, rest.y, rest.z, rest.w};
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        split<Half>((Half::low(upper[pair]) + Half::low(lower[pair])) * factor,
-                    (Half::high(upper[pair]) + Half::high(lower[pair])) * factor, upper[pair], lower[pair]);
-      }
-      store_unit(address, make_uint4(upper[0], upper[1], upper[2], upper[3]));
-      store_unit(address + Plan::kLowerKey, make_uint4(lower[0], lower[1], lower[2], lower[3]));
-    } else {
-      store_unit(address, divided(unit, factor));
-    }
-  }
-
-  __device__ __forceinline__ static uint4 divided(const uint4& unit, float factor) {
-    return make_uint4(divided(unit.x, factor), divided(unit.y, factor), divided(unit.z, factor),
-                      divided(unit.w, factor));
-  }
-  __device__ __forceinline__ static uint32_t divided(uint32_t pair, float factor) {
-    return Half::pack(Half::low(pair) * factor, Half::high(pair) * factor);
+    return make_float2(whole[0], whole[1]);
   }
 };
 
