@@ -5,6 +5,9 @@ import jdk.incubator.vector.FloatVector;
 /**
  * Recurrence and products with the Vector API, in blocks of sixteen vectors: four rows of four for
  * products, eight of two for the recurrence, which loads and stores the columns of every token.
+ *
+ * <p>Each method takes all indices before its vectors: behind them a call would not be inlined, and
+ * save and load them all.
  */
 final class VectorMatrixKernel extends VectorRows {
   /** Whether there are registers for sixteen sums; vectors of 256 bits mostly come with sixteen. */
