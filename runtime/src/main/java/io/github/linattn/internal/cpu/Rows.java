@@ -12,11 +12,6 @@ final class Rows {
   /** Of the first element. */
   final int start;
 
-  /** For as many elements. */
-  Rows(int elements) {
-    this(new float[length(elements)]);
-  }
-
   /** In an array of {@link #length} elements at least. */
   Rows(float[] data) {
     this.data = data;

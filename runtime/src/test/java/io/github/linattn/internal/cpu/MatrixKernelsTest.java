@@ -53,7 +53,7 @@ final class MatrixKernelsTest {
     }
 
     Rows rows(int count, int columns) {
-      Rows rows = new Rows(count * columns);
+      Rows rows = emptyRows(count * columns);
       System.arraycopy(row(count * columns), 0, rows.data, rows.start, count * columns);
       return rows;
     }
@@ -74,6 +74,10 @@ final class MatrixKernelsTest {
     Panels copy = new Panels(panels.rows, panels.columns);
     copy.set(panels);
     return copy;
+  }
+
+  private static Rows emptyRows(int elements) {
+    return new Rows(new float[Rows.length(elements)]);
   }
 
   private static float[] values(Rows rows, int count) {
@@ -192,7 +196,7 @@ final class MatrixKernelsTest {
     assertClose(c.rows, actual, expected);
     vectors.pack(c.rows, c.order, rows, new float[c.width], actual);
     for (MatrixKernel kernel : new MatrixKernel[] {plain, vectors}) {
-      Rows again = new Rows(elements);
+      Rows again = emptyRows(elements);
       kernel.unpack(c.rows, c.order, actual, again);
       assertThat(values(again, elements)).isEqualTo(values(rows, elements));
     }
@@ -217,7 +221,7 @@ final class MatrixKernelsTest {
     for (MatrixKernel kernel : new MatrixKernel[] {plain, vectors}) {
       float[][] to = kernel == plain ? expected : actual;
       float[] sum = sums[kernel == plain ? 0 : 1];
-      Rows target = new Rows(elements);
+      Rows target = emptyRows(elements);
       kernel.combine(c.rows, c.order, scales, y, ofX, x, target);
       to[0] = values(target, elements);
       kernel.combine(c.rows, scales, y, ofZ, before, added, sum, target);
