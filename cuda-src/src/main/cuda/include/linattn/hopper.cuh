@@ -264,6 +264,15 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
   }
 }
 
+// Of registers of which a product takes the first.
+template <int kFirst, int kCount>
+__device__ __forceinline__ void pin_first(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kFirst; ++i) {
+    asm volatile("" : "+f"(registers[i])::"memory");
+  }
+}
+
 template <int kCount>
 __device__ __forceinline__ void pin(uint32_t (&registers)[kCount]) {
 #pragma unroll

@@ -10,7 +10,8 @@ namespace hopper {
 template <class Plan>
 struct Auxiliary {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
-  using Sums = std::conditional_t<Plan::kWeighsKeys, WeighedSums<Plan>, RowSums<Plan>>;
+  using Sums = std::conditional_t<Plan::kWeighsKeys, WeighedSums<Plan>,
+                                  std::conditional_t<Plan::kStreams, BoxSums<Plan>, RowSums<Plan>>>;
   static constexpr int kBarrier = 1 + Plan::kBeside;
 
   const Block<Plan>& block;
@@ -66,10 +67,9 @@ struct Auxiliary {
   // z of the rows before a chunk, and what else its products wait for.
   __device__ __forceinline__ void prepare(int chunk, const RingPosition<Plan::kStages>& at) {
     if constexpr (!Plan::kSums) {
-      const float tokens = block.work.count + static_cast<float>(chunk * Plan::kChunk);
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
       if (block.writes(chunk)) {
-        sums.publish(at.index(), power_of_two(-block.key_sum_exponent(tokens + 1.0f)));
+        sums.publish(at.index(), sum_scale(chunk));
       }
     }
     const int num_rows = block.rows(chunk);
@@ -87,15 +87,49 @@ struct Auxiliary {
     }
   }
 
+  // By which z of the rows before a chunk is an operand.
+  __device__ __forceinline__ float sum_scale(int chunk) const {
+    const float tokens = block.work.count + static_cast<float>(chunk * Plan::kChunk);
+    return power_of_two(-block.key_sum_exponent(tokens + 1.0f));
+  }
+
   __device__ __forceinline__ void run() {
     start();
-    RingPosition<Plan::kStages> at;
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      prepare(chunk, at);
-      sum_chunk(at);
-      at.advance();
+    if constexpr (Plan::kStreams) {
+      run_stream();
+    } else {
+      RingPosition<Plan::kStages> at;
+      for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+        prepare(chunk, at);
+        sum_chunk(at);
+        at.advance();
+      }
     }
     finish();
+  }
+
+  // Of each box of this warp z of the rows before, then the sum of its own. Others clear rows past the end.
+  __device__ __forceinline__ void run_stream() {
+    RingPosition<Plan::kPairs> first_at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const float scale = sum_scale(chunk);
+#pragma unroll
+      for (int i = 0; i < Sums::kBoxesOfWarp; ++i) {
+        if (sums.has(i)) {
+          const RingPosition<Plan::kPairs> at = first_at.ahead(sums.box(i));
+          const uint32_t key = block.pair_key(at.index());
+          barrier_wait(block.pair_empty(at.index()), at.parity() ^ 1);
+          sums.publish(i, key, scale);
+          publish_to_async_proxy();
+          barrier_arrive(block.pair_full(at.index()));
+          barrier_wait(block.pair_full(at.index()), at.parity());
+          sums.add_rows(i, key);
+          finish_reads();
+          barrier_arrive(block.pair_empty(at.index()));
+        }
+      }
+      first_at = first_at.ahead(Plan::kBoxes);
+    }
   }
 };
 

@@ -318,16 +318,31 @@ struct Block {
   __device__ __forceinline__ uint32_t query(int stage_idx, int box) const {
     return stage(stage_idx) + Plan::kQueryOffset + box * Plan::kQueryBox;
   }
+  // A box of K, and the same one of Q, where these stream.
+  __device__ __forceinline__ uint32_t pair_key(int place) const {
+    return base + Plan::kPairsOffset + place * Plan::kPairBytes;
+  }
+  __device__ __forceinline__ uint32_t pair_query(int place) const { return pair_key(place) + Plan::kQueryOffset; }
+  // They have landed, as fp32; are operands; are wanted no more. V lands behind them.
+  __device__ __forceinline__ uint32_t pair_landed(int place) const { return barrier(Plan::kSlotFull, place); }
+  __device__ __forceinline__ uint32_t pair_full(int place) const { return barrier(Plan::kPairFull, place); }
+  __device__ __forceinline__ uint32_t pair_empty(int place) const { return barrier(Plan::kPairEmpty, place); }
+  __device__ __forceinline__ uint32_t value_landed(int stage_idx) const {
+    return barrier(Plan::kSlotFull, Plan::kPairs + stage_idx);
+  }
   __device__ __forceinline__ uint32_t value(int stage_idx, int box = 0) const {
     return stage(stage_idx) + Plan::kValueOffset + box * Plan::kQueryBox;
   }
   // o of a part of d.
   __device__ __forceinline__ uint32_t output_rows() const { return base + Plan::kOutputRowsOffset; }
-  // Which parts of d it forms: where the blocks of the cluster are as many as the parts each takes one.
+  // Which parts of d it forms: where blocks are clusters of two every other one.
   __device__ __forceinline__ bool shares_delta() const {
-    return Plan::kDeltaParts > 1 && ceil_div(chunked().value_dim, Plan::kTileColumns) == Plan::kDeltaParts;
+    const uint32_t tiles = ceil_div(chunked().value_dim, Plan::kTileColumns);
+    return Plan::kStreams ? tiles % 2 == 0 : Plan::kDeltaParts > 1 && tiles == Plan::kDeltaParts;
   }
-  __device__ __forceinline__ bool multiplies(int part) const { return !shares_delta() || part == work.tile; }
+  __device__ __forceinline__ bool multiplies(int part) const {
+    return !shares_delta() || (Plan::kStreams ? (part ^ work.tile) % 2 == 0 : part == work.tile);
+  }
   // o, where d is formed of it.
   __device__ __forceinline__ uint32_t output_rows(int stage_idx, int box) const {
     return stage(stage_idx) + Plan::kRowsOffset + box * Plan::kBoxBytes;

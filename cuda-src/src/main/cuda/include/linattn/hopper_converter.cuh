@@ -286,7 +286,7 @@ __device__ __forceinline__ void send_delta(const Block<Plan>& block, const Conve
     sums[i] += __shfl_xor_sync(kAllLanes, sums[i], 16);
     const uint32_t word = block.deltas(place) + (box * Plan::kChunk + row + 8 * i) * 4;
     const uint32_t rank = lane >> 3;  // eight lanes for each block
-    if (shares && rank < Plan::kBoxes) {
+    if (shares && rank < Plan::kDeltaBlocks) {
       store_float_async(address_in_block(word, rank), sums[i], address_in_block(block.rows_full(place), rank));
     } else if (!shares && rank == 0) {
       store_float(word, sums[i]);
@@ -497,16 +497,88 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
   }
 }
 
+// The same of V and of pairs of boxes that stream. Rows of k and v past the end become zero.
+template <class Plan, bool kUnscaled>
+__device__ __forceinline__ void convert_stream(const Block<Plan>& block, int warp_in_group, int lane) {
+  const Converter<Plan> converter(warp_in_group, lane);
+  const int row = warp_in_group * 16 + (lane & 7);
+  const float query_scale = block.scale(kQueryScale);
+  const float key_scale = block.scale(kKeyScale);
+  const float value_scale = block.scale(kValueScale);
+  ConvertedSums<Plan> none;
+  RingPosition<Plan::kStages> at;
+  RingPosition<Plan::kPairs> pair_at;
+  RingPosition<1> outputs_at;
+  const auto convert_box = [&](uint32_t upper, uint32_t lower, float scale, int chunk, int box, bool is_query,
+                               bool is_value) {
+    uint4 raw_frag[8];
+    converter.load(upper, lower, raw_frag);
+    __syncwarp();
+    if constexpr (Plan::kWeighsRows) {
+      store_weighted(block, converter, none, raw_frag, scale, row, box, chunk, at, is_query, is_value, upper, lower);
+      return;
+    }
+    if (!is_query && block.rows(chunk) < Plan::kChunk) {
+      clear_past(raw_frag, row, block.rows(chunk));
+    }
+    if constexpr (Plan::kScalesRows) {
+      if (is_value) {
+        converter.template store_scaled<true>(
+            raw_frag, {block.key_scale(chunk, row) * scale, block.key_scale(chunk, row + 8) * scale}, upper, lower);
+        return;
+      }
+    }
+    if constexpr (kUnscaled) {
+      converter.template store_scaled<false>(raw_frag, {1.0f, 1.0f}, upper, lower);
+    } else {
+      converter.store(raw_frag, scale, upper, lower);
+    }
+    if constexpr (Plan::kSplitsDelta) {
+      if (is_query && block.multiplies(box)) {
+        send_delta(block, converter, raw_frag, box, row, lane, chunk, outputs_at);
+      }
+    }
+  };
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    const uint32_t value = block.value(at.index());
+    barrier_wait(block.value_landed(at.index()), at.parity());
+    convert_box(value, value + Plan::kLower, value_scale, chunk, 0, false, true);
+    publish_to_async_proxy();
+    barrier_arrive(block.value_full(at.index()));
+#pragma unroll 1
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+      const uint32_t query = block.pair_query(pair_at.index());
+      const uint32_t key = block.pair_key(pair_at.index());
+      barrier_wait(block.pair_landed(pair_at.index()), pair_at.parity());
+      convert_box(query, query + Plan::kLower, query_scale, chunk, box, true, false);
+      convert_box(key, key + Plan::kLowerKey, key_scale, chunk, box, false, false);
+      publish_to_async_proxy();
+      barrier_arrive(block.pair_full(pair_at.index()));
+      pair_at.advance();
+    }
+    at.advance();
+  }
+}
+
+template <class Plan, bool kUnscaled>
+__device__ __forceinline__ void convert_rows(const Block<Plan>& block, int warp_in_group, int lane) {
+  if constexpr (Plan::kStreams) {
+    convert_stream<Plan, kUnscaled>(block, warp_in_group, lane);
+  } else {
+    convert_slots<Plan, kUnscaled>(block, warp_in_group, lane);
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void convert(const Block<Plan>& block, int warp_in_group, int lane) {
   // Asked once where the rows are what the others wait for: at each slot it takes a tenth of the gradient of q.
   if constexpr (Plan::kQueryGradient && Plan::kSplit && Plan::kScaled && !Plan::kScalesRows) {
     if (block.scale(kQueryScale) == 1.0f && block.scale(kKeyScale) == 1.0f && block.scale(kValueScale) == 1.0f) {
-      convert_slots<Plan, true>(block, warp_in_group, lane);
+      convert_rows<Plan, true>(block, warp_in_group, lane);
       return;
     }
   }
-  convert_slots<Plan, false>(block, warp_in_group, lane);
+  convert_rows<Plan, false>(block, warp_in_group, lane);
 }
 
 // Rows with fewer warps than a box has groups of 16 rows: they take the groups of a tensor in turn, each tensor from

@@ -36,14 +36,18 @@ namespace hopper {
 // rows past the end are what stood there before, so that they have to be numbers at first.
 template <class Plan>
 __device__ __forceinline__ void clear_constants(const Block<Plan>& block) {
-  constexpr int kWords = Plan::kExtraBytes / 4;
+  constexpr int kWords = Plan::kKeyExtra / 4;
   constexpr int kWeightUnits = Plan::kWeightBuffers * Plan::kWeightBytes / kUnitBytes;
   for (int i = threadIdx.x; i < kWeightUnits; i += Plan::kThreads) {
     store_unit(block.weights(0) + i * kUnitBytes, make_uint4(0, 0, 0, 0));
   }
-  for (int i = threadIdx.x; i < Plan::kStages * Plan::kBoxes * kWords; i += Plan::kThreads) {
-    const int box = i / kWords;
-    store_word(block.key(box / Plan::kBoxes, box % Plan::kBoxes) + Plan::kBoxBytes + (i % kWords) * 4, 0u);
+  constexpr int kBoxes = Plan::kStreams ? Plan::kPairs : Plan::kStages * Plan::kBoxes;
+  if constexpr (kWords > 0) {
+    for (int i = threadIdx.x; i < kBoxes * kWords; i += Plan::kThreads) {
+      const int box = i / kWords;
+      const uint32_t key = Plan::kStreams ? block.pair_key(box) : block.key(box / Plan::kBoxes, box % Plan::kBoxes);
+      store_word(key + Plan::kBoxBytes + (i % kWords) * 4, 0u);
+    }
   }
   if constexpr (Plan::kQueryGradient && Plan::kWeighsInState) {
     for (int i = threadIdx.x; i < Plan::kRowPlaces * Plan::kRowBytesOfChunk / 4; i += Plan::kThreads) {
@@ -66,7 +70,7 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
                                 kStateReaders * (Plan::kWeighsInState || Plan::kWeighsKeys ? kWarp : 1) +
                                 (Plan::kSums ? 0 : Plan::kScoreArrivals);
   for (int i = 0; i < Plan::kNumSlotBarriers; ++i) {
-    barrier_init(block.barrier(Plan::kSlotFull, i), 1);
+    barrier_init(block.barrier(Plan::kSlotFull, i), i < Plan::kPairs ? 2 : 1);
     if (!Plan::kSplit) {
       barrier_init(block.barrier(Plan::kSlotEmpty, i), 4);
     }
@@ -83,12 +87,18 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
       barrier_init(block.barrier(Plan::kQueryRead, i), 4 + kStateReaders);
     }
     // A warp that does not wait for this barrier must not arrive at it either: it would be a phase ahead of others.
-    barrier_init(block.barrier(Plan::kValueEmpty, i),
-                 Plan::kSums && !Plan::kGradientSums ? kStageReaders : kStateReaders);
+    barrier_init(block.barrier(Plan::kValueEmpty, i), Plan::kSums && !Plan::kGradientSums ? kStageReaders
+                                                      : Plan::kStreams                    ? kStateReaders * kWarp
+                                                                                          : kStateReaders);
     barrier_init(block.barrier(Plan::kReady, i), Plan::kReadyArrivals);
     if constexpr (Plan::kWeighsKeys) {
       barrier_init(block.barrier(Plan::kLengthsFull, i), kWarpgroup);
     }
+  }
+  for (int i = 0; i < Plan::kPairs; ++i) {
+    constexpr int kSummers = Plan::kReverse ? 0 : kWarp;  // of a box of keys, after they have put z behind it
+    barrier_init(block.pair_full(i), kFillers + kSummers);
+    barrier_init(block.pair_empty(i), 4 + kStateReaders + kSummers);
   }
   if constexpr (Plan::kQueryGradient) {
     barrier_init(block.barrier(Plan::kPartialsFull), Plan::kSummingWarps);

@@ -32,6 +32,9 @@ struct Outputs {
         warp(warp_in_group),
         lane(lane_idx) {}
 
+  // What follows from these is found anew in each chunk and holds no registers in between.
+  __device__ __forceinline__ void find_anew() { asm volatile("" : "+r"(warp), "+r"(lane)); }
+
   __device__ __forceinline__ bool leads() const { return warp == 0 && lane == 0; }
 
   __device__ __forceinline__ int first_column() const {
@@ -49,7 +52,7 @@ struct Outputs {
   // Of u against that of the tensors.
   __device__ __forceinline__ float sum_scale() const {
     if constexpr (Plan::kReverse) {
-      return block.scale(kValueScale) * block.scale(kWeightScale) / block.scale(kScoreScale);
+      return block.scale(kValueScale) * block.scale(kWeightScale) * inverse_of_power(block.scale(kScoreScale));
     }
     return block.scale(kValueScale);
   }

@@ -10,13 +10,14 @@ namespace hopper {
 // A chunk is 64 tokens. Tiles are boxes of 64 columns, 64 rows of 128 bytes. Behind the rows of a box of K
 // stand 8 rows for z, and behind those of W 8 rows whose first is one: they add q.z to the scores and the
 // sum of v to the outputs. With three products every box is a pair, the upper and the lower half of its
-// elements; that of K is upper, z, lower.
+// elements; that of K is upper, z, lower, so that upper queries are multiplied by all at once.
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
 // kNormalize (whether rows of q and k are divided by their length), kScalesRows (whether those of a gradient are, by
 // lengths that it is given), kSums (whether the sums of the items are all that is wanted: S, z and u, or with
 // kGradientSums dS, dz and du), kBeside (warpgroups of the state side by side, each with 64 value columns of the
-// block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kWeightBuffers,
+// block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kPairs (of boxes of
+// q and k on their way where these stream, else 0), kWeightBuffers,
 // kOutputBuffers (of each warpgroup of the state; 0 where outputs leave from the place of their queries),
 // kAuxiliaryGroups (warpgroups), the registers of the roles, and Products, the instructions.
 template <class Spec_>
@@ -60,6 +61,10 @@ struct HopperPlan {
   static constexpr bool kApart = kSplit || (kHeadDim > 128 && !kSums);
   static constexpr int kStages = Spec::kStages;
   static constexpr int kSlots = Spec::kSlots;
+  // Where a chunk does not fit beside the one before, boxes of q and k stream through a ring, a pair at a time, and only V
+  // stays until the chunk is done.
+  static constexpr int kPairs = Spec::kPairs;
+  static constexpr bool kStreams = kPairs > 0;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
@@ -101,13 +106,19 @@ struct HopperPlan {
   static constexpr int kExtraBytes = 8 * kRowBytes;
   static constexpr int kHalves = kSplit ? 2 : 1;
   static constexpr int kQueryBox = kHalves * kBoxBytes;
-  static constexpr int kKeyBox = kHalves * kBoxBytes + kExtraBytes;
-  static constexpr int kLowerKey = kBoxBytes + kExtraBytes;  // from the upper half of a box of K or W
-  static constexpr int kLower = kBoxBytes;                   // from the upper half of a box of Q or V
+  static constexpr int kKeyExtra = kStreams && kReverse ? 0 : kExtraBytes;  // there is no z
+  static constexpr int kKeyBox = kHalves * kBoxBytes + kKeyExtra;
+  static constexpr int kLowerKey = kBoxBytes + kKeyExtra;        // from the upper half of a box of K
+  static constexpr int kLowerWeights = kBoxBytes + kExtraBytes;  // of a box of W
+  static constexpr int kLower = kBoxBytes;                       // of a box of Q or V
+  // Whether scores of upper queries and lower keys stand behind the others, from this register on.
+  static constexpr bool kScoresApart = kSplit && (!kReverse || kStreams);
+  static constexpr int kLowerScores = (kBoxBytes + kKeyExtra) / kRowBytes / 2;
 
   static constexpr int kKeyOffset = 0;
-  static constexpr int kQueryOffset = kBoxes * kKeyBox;
-  static constexpr int kValueOffset = kQueryOffset + (kSums ? 0 : kBoxes * kQueryBox);
+  static constexpr int kQueryOffset = (kStreams ? 1 : kBoxes) * kKeyBox;
+  static constexpr int kPairBytes = kQueryOffset + kQueryBox;
+  static constexpr int kValueOffset = kStreams ? 0 : kQueryOffset + (kSums ? 0 : kBoxes * kQueryBox);
   static constexpr int kRowsOffset = kValueOffset + kBeside * kQueryBox;
   static constexpr int kStageBytes = kRowsOffset + (kDeltaInStage ? kBoxes * kBoxBytes : 0);
 
@@ -119,12 +130,13 @@ struct HopperPlan {
   static constexpr int kSlotsPerChunk = kQuerySlots + kBoxes + kBeside;
 
   static constexpr int kWeightBuffers = Spec::kWeightBuffers;
-  static constexpr int kWeightBytes = kKeyBox;
+  static constexpr int kWeightBytes = kHalves * kBoxBytes + kExtraBytes;
   static constexpr int kOutputBuffers = Spec::kOutputBuffers;
   static constexpr int kOutputBytes = kChunk * kBoxColumns * kElementBytes;
 
   static constexpr int kSlotsOffset = 0;
-  static constexpr int kStagesOffset = kSlots * kSlotBytes;
+  static constexpr int kPairsOffset = kSlots * kSlotBytes;
+  static constexpr int kStagesOffset = kPairsOffset + kPairs * kPairBytes;
   static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
   static constexpr int kOutputRowsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
   static constexpr int kWeightsOffset = kOutputRowsOffset + (kSendsDelta ? kSlotBytes : 0);
@@ -143,6 +155,7 @@ struct HopperPlan {
   // of the cluster is at most as far ahead as its stages.
   static constexpr int kRowPlaces = !kGradient ? 1 : kSendsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
+  static constexpr int kDeltaBlocks = 2;  // of the cluster that forms it
   static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : kDeltaBeside ? (kBoxes + 1) / 2 : 1;
   // Behind them where rows are divided: 1 / length of the rows of z, and of x where these are rows of k or of v. Not where
   // rows are divided as they are converted, for dq, nor where there is no room.
@@ -163,7 +176,8 @@ struct HopperPlan {
   static constexpr int kBarriersOffset = kSumsOffset + (kWeighsKeys ? kSumsBytes : 0);
 
   // Barriers, 8 bytes each.
-  static constexpr int kNumSlotBarriers = kConverted ? (kSplit ? kStages * kSlotsPerChunk : kSlots) : 0;
+  static constexpr int kNumSlotBarriers =
+      !kConverted ? 0 : kStreams ? kPairs + kStages : kSplit ? kStages * kSlotsPerChunk : kSlots;
   static constexpr int kSlotFull = 0;
   static constexpr int kSlotEmpty = kSlotFull + kNumSlotBarriers;
   static constexpr int kKeyFull = kSlotEmpty + (kSplit ? 0 : kNumSlotBarriers);
@@ -181,7 +195,9 @@ struct HopperPlan {
   static constexpr int kOutputRowsEmpty = kOutputRowsFull + (kSendsDelta ? 1 : 0);
   static constexpr int kQueryRead = kOutputRowsEmpty + (kSendsDelta ? 1 : 0);
   static constexpr int kLengthsFull = kQueryRead + (kOutputsInQueries ? kStages : 0);
-  static constexpr int kNumBarriers = kLengthsFull + (kWeighsKeys ? kStages : 0);
+  static constexpr int kPairFull = kLengthsFull + (kWeighsKeys ? kStages : 0);
+  static constexpr int kPairEmpty = kPairFull + kPairs;
+  static constexpr int kNumBarriers = kPairEmpty + kPairs;
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;

@@ -148,10 +148,58 @@ __device__ __forceinline__ void load_slot(int lane, uint32_t upper, uint32_t low
   }
 }
 
+// A box of o of which a part of d is formed, once its place is free.
+template <class Plan>
+__device__ __forceinline__ void load_output_box(const Block<Plan>& block, int box, int token,
+                                                RingPosition<1>& outputs_at, int lane) {
+  const uint32_t rows = block.output_rows();
+  barrier_wait(block.barrier(Plan::kOutputRowsEmpty), outputs_at.parity() ^ 1);
+  load_slot<Plan>(lane, rows, rows + Plan::kBoxBytes, &block.args.output_rows, box * Plan::kBoxColumns, token,
+                  block.query_head(), block.work.batch, block.barrier(Plan::kOutputRowsFull));
+  outputs_at.advance();
+}
+
+// V of a chunk, then its pairs of boxes.
+template <class Plan>
+__device__ __forceinline__ void produce_stream(const Block<Plan>& block, int lane) {
+  const ItemWork& work = block.work;
+  RingPosition<Plan::kStages> at;
+  RingPosition<Plan::kPairs> pair_at;
+  [[maybe_unused]] RingPosition<1> outputs_at;
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    const int token = work.start + block.first_token(chunk);
+    const uint32_t value = block.value(at.index());
+    barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
+    ask_for_rows(block, chunk, lane);
+    load_slot<Plan>(lane, value, value + Plan::kLower, &block.args.value, work.first_column, token,
+                    block.key_head(chunk), work.batch, block.value_landed(at.index()));
+#pragma unroll 1
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+      const uint32_t key = block.pair_key(pair_at.index());
+      const uint32_t query = block.pair_query(pair_at.index());
+      const uint32_t landed = block.pair_landed(pair_at.index());
+      barrier_wait(block.pair_empty(pair_at.index()), pair_at.parity() ^ 1);
+      load_slot<Plan>(lane, query, query + Plan::kLower, &block.args.query, box * Plan::kBoxColumns, token,
+                      block.query_head(), work.batch, landed);
+      load_slot<Plan>(lane, key, key + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
+                      block.key_head(chunk), work.batch, landed);
+      if constexpr (Plan::kSplitsDelta) {
+        if (block.multiplies(box)) {
+          load_output_box(block, box, token, outputs_at, lane);
+        }
+      }
+      pair_at.advance();
+    }
+    at.advance();
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
   const ItemWork& work = block.work;
-  if constexpr (!Plan::kConverted) {
+  if constexpr (Plan::kStreams) {
+    produce_stream(block, lane);
+  } else if constexpr (!Plan::kConverted) {
     RingPosition<Plan::kStages> at;
     [[maybe_unused]] RingPosition<1> outputs_at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
@@ -212,11 +260,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
                           block.query_head(), work.batch, first_full + 8 * box);
           if constexpr (Plan::kSplitsDelta) {
             if (block.multiplies(box)) {
-              const uint32_t rows = block.output_rows();
-              barrier_wait(block.barrier(Plan::kOutputRowsEmpty), outputs_at.parity() ^ 1);
-              load_slot<Plan>(lane, rows, rows + Plan::kBoxBytes, &block.args.output_rows, box * Plan::kBoxColumns,
-                              token, block.query_head(), work.batch, block.barrier(Plan::kOutputRowsFull));
-              outputs_at.advance();
+              load_output_box(block, box, token, outputs_at, lane);
             }
           }
         }

@@ -14,12 +14,16 @@ template <class Plan>
 struct Scores {
   using Half = typename Plan::Half;
   using Products = typename Plan::Products;
+  static constexpr int kSteps = (Plan::kHeadDim + 15) / 16;
 
   const Block<Plan>& block;
   int warp;
   int lane;
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kWeightBuffers> weights_at;
+  // Of pairs of boxes: the next that comes, and that is given back.
+  RingPosition<Plan::kStreams ? Plan::kPairs : 1> pair_at;
+  RingPosition<Plan::kStreams ? Plan::kPairs : 1> given_back_at;
 
   __device__ __forceinline__ Scores(const Block<Plan>& shared, int warp_in_group, int lane_idx)
       : block(shared), warp(warp_in_group), lane(lane_idx) {}
@@ -27,6 +31,14 @@ struct Scores {
   __device__ __forceinline__ int row() const { return warp * 16 + (lane >> 2); }
 
   __device__ __forceinline__ void start_products(float (&scores_frag)[Products::kScoreRegisters]) {
+    if constexpr (Plan::kStreams) {
+      start_pairs(scores_frag);
+    } else {
+      start_chunk(scores_frag);
+    }
+  }
+
+  __device__ __forceinline__ void start_chunk(float (&scores_frag)[Products::kScoreRegisters]) const {
     barrier_wait(block.query_full(at.index()), at.parity());
     if constexpr (Plan::kApart) {
       barrier_wait(block.key_full(at.index()), at.parity());
@@ -37,18 +49,54 @@ struct Scores {
     const uint64_t query = operand(block.query(at.index(), 0));
     const uint64_t key = operand(block.key(at.index(), 0));
 #pragma unroll
-    for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
-      const int query_step = step / 4 * Plan::kQueryBox + step % 4 * 32;
-      const uint64_t key_at = further(key, step / 4 * Plan::kKeyBox + step % 4 * 32);
-      Products::scores(scores_frag, further(query, query_step), key_at, step > 0);
-      if constexpr (Plan::kSplit) {
-        Products::scores_of_lower_query(scores_frag, further(query, query_step + Plan::kLower), key_at, 1);
-      }
-      if constexpr (Plan::kSplit && Plan::kReverse) {  // there is no z that the lower keys could follow
-        Products::scores(scores_frag, further(query, query_step), further(key_at, Plan::kLowerKey), 1);
-      }
+    for (int step = 0; step < kSteps; ++step) {
+      multiply(scores_frag, further(query, step / 4 * Plan::kQueryBox + step % 4 * 32),
+               further(key, step / 4 * Plan::kKeyBox + step % 4 * 32), step > 0);
     }
     products_commit();
+  }
+
+  // 16 columns of Q K^T.
+  __device__ __forceinline__ static void multiply(float (&scores_frag)[Products::kScoreRegisters], uint64_t query,
+                                                  uint64_t key, int accumulate) {
+    Products::scores(scores_frag, query, key, accumulate);
+    if constexpr (Plan::kSplit) {
+      Products::scores_of_lower_query(scores_frag, further(query, Plan::kLower), key, 1);
+    }
+    if constexpr (Plan::kSplit && !Plan::kScoresApart) {
+      Products::scores(scores_frag, query, further(key, Plan::kLowerKey), 1);
+    }
+  }
+
+  // The same of pairs of boxes as they come; all but the last are given back.
+  __device__ __forceinline__ void start_pairs(float (&scores_frag)[Products::kScoreRegisters]) {
+    pin(scores_frag);
+#pragma unroll
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+      barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
+      products_fence();
+      const uint64_t query = operand(block.pair_query(pair_at.index()));
+      const uint64_t key = operand(block.pair_key(pair_at.index()));
+#pragma unroll
+      for (int step = 0; step < 4 && 4 * box + step < kSteps; ++step) {
+        multiply(scores_frag, further(query, step * 32), further(key, step * 32), box + step > 0);
+      }
+      products_commit();
+      pair_at.advance();
+      if (box > 0) {
+        products_wait<1>();
+        give_back_pair();
+      }
+    }
+    if constexpr (Plan::kReverse) {
+      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+    }
+  }
+
+  // The first that was not given back.
+  __device__ __forceinline__ void give_back_pair() {
+    arrive_once_a_warp(block.pair_empty(given_back_at.index()), lane);
+    given_back_at.advance();
   }
 
   // Whether this lane reads of a stage what threads wrote.
@@ -74,16 +122,20 @@ struct Scores {
   __device__ __forceinline__ void finish_products(float (&scores_frag)[Products::kScoreRegisters]) {
     products_wait<0>();
     pin(scores_frag);
-    if constexpr (!Plan::kReverse) {  // it still reads what belongs to the stage
-      give_back_keys();
+    if constexpr (Plan::kStreams) {
+      give_back_pair();
+    } else {
+      if constexpr (!Plan::kReverse) {  // it still reads what belongs to the stage
+        give_back_keys();
+      }
+      if constexpr (Plan::kApart) {
+        arrive_once_a_warp(block.query_read(at.index()), lane);
+      }
     }
-    if constexpr (Plan::kApart) {
-      arrive_once_a_warp(block.query_read(at.index()), lane);
-    }
-    if constexpr (Plan::kSplit && !Plan::kReverse) {  // upper query times lower key stands behind the columns of z
+    if constexpr (Plan::kScoresApart) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
-        scores_frag[i] += scores_frag[36 + i];
+        scores_frag[i] += scores_frag[Plan::kLowerScores + i];
       }
     }
   }
@@ -115,7 +167,7 @@ struct Scores {
     const uint32_t matrices = weights + (((2 * pair + (lane >> 4)) ^ (lane & 7)) * kUnitBytes);
     store_matrices(matrices, weights_frag.upper_frag);
     if constexpr (Plan::kSplit) {
-      store_matrices(matrices + Plan::kLowerKey, weights_frag.lower_frag);
+      store_matrices(matrices + Plan::kLowerWeights, weights_frag.lower_frag);
     }
   }
 
@@ -268,7 +320,7 @@ struct Score : Scores<Plan> {
     float second_frag[kChains][4] = {};
     const int matrix_row = warp * 16 + (lane & 15);
 #pragma unroll
-    for (int step = 0; step < (Plan::kHeadDim + 15) / 16; ++step) {
+    for (int step = 0; step < Base::kSteps; ++step) {
       const uint32_t unit = swizzled(matrix_row, step % 4 * 2 + (lane >> 4));
       uint32_t gradient[4];
       uint32_t output[4];

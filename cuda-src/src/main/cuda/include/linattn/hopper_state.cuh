@@ -16,6 +16,7 @@ struct State {
   // Operands are made of the whole state at once, because converting between products makes the compiler wait
   // after each of them; of as many key columns as registers allow where these are short.
   static constexpr int kOperandColumns = Plan::kMerged          ? (Plan::kScoresProduce ? 32 : 16)
+                                         : Plan::kStreams       ? Plan::kPartColumns / 2
                                          : Plan::kInParts       ? Plan::kPartColumns
                                          : Plan::kHeadDim > 192 ? Plan::kPartColumns
                                                                 : Plan::kHeadDim;
@@ -38,6 +39,7 @@ struct State {
                                      : Plan::kDeltaBeside  ? 2
                                                            : 4;
   static constexpr int kValueSteps = 4 / kValueParts;
+  static constexpr int kStreamWords = 16;  // of an upper half
   static constexpr int kValueWords = kWeighsValues ? 4 * kValueSteps : 1;
 
   const Block<Plan>& block;
@@ -168,7 +170,11 @@ struct State {
           follow_unit(RingPosition<Plan::kStages>());
         }
       }
-      if constexpr (Plan::kInParts) {
+      if constexpr (Plan::kStreams && Plan::kUneven) {
+        run_uneven_stream();
+      } else if constexpr (Plan::kStreams) {
+        run_stream();
+      } else if constexpr (Plan::kInParts) {
         run_three_products_in_parts();
       } else if constexpr (Plan::kUneven) {
         run_uneven();
@@ -292,19 +298,26 @@ struct State {
       state_frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
     }
   }
-  // With u of its columns.
-  __device__ __forceinline__ void scale_sums(float ratio) {
-    scale_state(ratio);
+  __device__ __forceinline__ void scale_value_sums(float ratio) {
     outputs.first_sum *= ratio;
     outputs.second_sum *= ratio;
   }
+  __device__ __forceinline__ void scale_sums(float ratio) {
+    scale_state(ratio);
+    scale_value_sums(ratio);
+  }
 
-  // Where rows of z are weighed they come in units that follow 1 / g.
+  // Where rows of z are weighed they come in units that follow 1 / g: of S and of u, or of u alone where S is multiplied
+  // later by what is returned.
+  template <bool kOfState = true>
   __device__ __forceinline__ float change_unit(float unit) {
     if constexpr (Plan::kWeighsRows && Plan::kScaled) {
       if (unit != value_unit) {
-        const float ratio = unit / value_unit;
-        scale_sums(ratio);
+        const float ratio = unit * inverse_of_power(value_unit);
+        if constexpr (kOfState) {
+          scale_state(ratio);
+        }
+        scale_value_sums(ratio);
         value_unit = unit;
         return ratio;
       }
@@ -374,19 +387,22 @@ struct State {
     }
   }
 
-  // Takes the unit of a chunk; returns what it is to the one before.
-  __device__ __forceinline__ float follow_unit(const RingPosition<Plan::kStages>& at) {
+  // The unit of a chunk, where units follow.
+  __device__ __forceinline__ float unit_of(const RingPosition<Plan::kStages>& at) const {
     if constexpr (Plan::kWeighsRows && Plan::kScaled) {
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
       const float unit = lane == 0 ? load_float(block.unit_address(at.index())) : 0.0f;  // who reads gives back
-      return change_unit(__shfl_sync(kAllLanes, unit, 0));
+      return __shfl_sync(kAllLanes, unit, 0);
     }
     return 1.0f;
   }
 
+  // Takes the unit of a chunk; returns what it is to the one before.
+  __device__ __forceinline__ float follow_unit(const RingPosition<Plan::kStages>& at) { return change_unit(unit_of(at)); }
+
   // The outputs of the reverse, in the units of the tensors.
   __device__ __forceinline__ float reverse_factor() const {
-    return 1.0f / (value_unit * outputs.sum_scale());
+    return inverse_of_power(value_unit * outputs.sum_scale());
   }
 
   __device__ __forceinline__ void run_one_product() {
@@ -552,7 +568,7 @@ struct State {
     uint32_t upper_frag[kPairs];
     uint32_t lower_frag[kPairs];
     const float constant = block.work.a * block.first_unit().value;
-    split_state(upper_frag, lower_frag);
+    split_state(0, upper_frag, lower_frag);
     const bool uses_state = block.slope() != 0.0f;
     RingPosition<Plan::kStages> at;
     RingPosition<Plan::kWeightBuffers> weights_at;
@@ -596,7 +612,7 @@ struct State {
       if (lane == 0) {
         barrier_arrive(block.key_empty(at.index()));
       }
-      split_state(upper_frag, lower_frag);
+      split_state(0, upper_frag, lower_frag);
       pin(upper_frag);
       pin(lower_frag);
       outputs.reuse_buffer();
@@ -637,12 +653,14 @@ struct State {
         for (int part = 0; part < kParts; ++part) {
           uint32_t upper_frag[kPairs];
           uint32_t lower_frag[kPairs];
-          start_part(outputs_frag, part, upper_frag, lower_frag, at.index());
+          split_state(part, upper_frag, lower_frag);
+          start_state_query(outputs_frag, part, upper_frag, lower_frag, operand(block.query(at.index(), part)));
           if (Plan::kOutputsInQueries && !Plan::kUneven && part == 0 && chunk > 0) {
             outputs.give_back_queries(given_back_at);
             given_back_at.advance();
           }
-          finish_part(outputs_frag, upper_frag, lower_frag);
+          products_wait<0>();
+          pin_halves(outputs_frag, upper_frag, lower_frag);
         }
       }
       if (lane == 0) {
@@ -664,7 +682,7 @@ struct State {
           }
           pin(part_frag);
           products_fence();
-          multiply_part(part_frag, part, value, key);
+          multiply_part(part_frag, part, value, further(key, part * Plan::kKeyBox));
           products_commit();
           if (!Plan::kUneven && part == kParts - 1) {
             start_weights(outputs_frag, value, weights_at, uses_state);
@@ -703,6 +721,212 @@ struct State {
     }
   }
 
+  // The same where boxes of q and k stream: a box of columns of S is multiplied by that of the queries, takes that of the
+  // keys, and both are given back. The upper half of V^T is in registers, which spares shared memory readings: it bounds
+  // these kernels. Products are started half a box at a time, so that halves of S are few and two products are always under
+  // way. S is in the unit of the chunk before until it takes the chunk.
+  __device__ __forceinline__ void run_stream() {
+    const bool uses_state = Plan::kReverse || block.slope() != 0.0f;
+    const float constant = Plan::kGradient ? 1.0f : block.work.a * block.first_unit().value;
+    float outputs_frag[36];
+    float part_frag[kPartRegisters] = {};
+    uint32_t upper_frag[kPairs];
+    uint32_t lower_frag[kPairs];
+    RingPosition<Plan::kStages> at;
+    RingPosition<Plan::kPairs> pair_at;
+    RingPosition<Plan::kWeightBuffers> weights_at;
+    split_state(0, upper_frag, lower_frag);
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const float ratio = change_unit<false>(unit_of(at));
+      barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
+      start_state_query(outputs_frag, 0, upper_frag, lower_frag, operand(block.pair_query(pair_at.index())));
+      outputs.find_anew();
+      uint32_t value_frag[kStreamWords];
+      load_upper_values(at, value_frag);
+      const uint64_t lower_value = operand(block.value(at.index()) + Plan::kLower);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const uint64_t key = operand(block.pair_key(pair_at.index()), Plan::kKeyBox);
+        start_tokens<0>(part_frag, part, value_frag, lower_value, key);
+        products_wait<1>();
+        pin_halves(outputs_frag, upper_frag, lower_frag);
+        if (2 * part + 1 < kQueryParts) {
+          split_state(2 * part + 1, upper_frag, lower_frag);
+          start_state_query(outputs_frag, 2 * part + 1, upper_frag, lower_frag,
+                            operand(block.pair_query(pair_at.index())));
+          products_wait<1>();
+          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
+          products_wait<1>();
+          pin_halves(outputs_frag, upper_frag, lower_frag);
+        } else {
+          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
+        }
+        const int place = pair_at.index();
+        pair_at.advance();
+        if (part + 1 < kParts) {
+          split_state(2 * part + 2, upper_frag, lower_frag);
+          barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
+          start_state_query(outputs_frag, 2 * part + 2, upper_frag, lower_frag,
+                            operand(block.pair_query(pair_at.index())));
+        } else {
+          multiply_outputs(outputs_frag, ratio);
+          outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
+          start_weights(outputs_frag, value_frag, lower_value, weights_at, uses_state);
+        }
+        products_wait<1>();
+        pin(part_frag);
+        add_part(part_frag, part, ratio);
+        arrive_once_a_warp(block.pair_empty(place), lane);
+      }
+      split_state(0, upper_frag, lower_frag);
+      outputs.reuse_buffer();
+      products_wait<0>();
+      pin(value_frag);
+      pin(outputs_frag);
+      finish_stream(outputs_frag, at, weights_at, chunk, constant);
+      at.advance();
+      weights_at.advance();
+    }
+  }
+
+  // The same of uneven steps, one thing after the other.
+  __device__ __forceinline__ void run_uneven_stream() {
+    float outputs_frag[36];
+    float part_frag[kPartRegisters] = {};
+    RingPosition<Plan::kStages> at;
+    RingPosition<Plan::kPairs> pair_at;
+    RingPosition<Plan::kWeightBuffers> weights_at;
+    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      const int member = block.member(chunk);
+      scale_outputs(outputs_frag, follow_unit(at));
+      if (member == 0) {
+        outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
+      }
+      outputs.find_anew();
+      const uint64_t lower_value = operand(block.value(at.index()) + Plan::kLower);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
+        if (member == 0) {
+#pragma unroll
+          for (int half = 2 * part; half < 2 * part + 2 && half < kQueryParts; ++half) {
+            uint32_t upper_frag[kPairs];
+            uint32_t lower_frag[kPairs];
+            split_state(half, upper_frag, lower_frag);
+            start_state_query(outputs_frag, half, upper_frag, lower_frag, operand(block.pair_query(pair_at.index())));
+            products_wait<0>();
+            pin_halves(outputs_frag, upper_frag, lower_frag);
+          }
+        }
+        if (block.slope_of(member) != 0.0f) {
+          const uint64_t key = operand(block.pair_key(pair_at.index()), Plan::kKeyBox);
+          uint32_t value_frag[kStreamWords];
+          load_upper_values(at, value_frag);
+          start_tokens<0>(part_frag, part, value_frag, lower_value, key);
+          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
+          products_wait<0>();
+          pin(value_frag);
+          pin(part_frag);
+          add_part(part_frag, part);
+        }
+        arrive_once_a_warp(block.pair_empty(pair_at.index()), lane);
+        pair_at.advance();
+      }
+      uint32_t value_frag[kStreamWords];
+      load_upper_values(at, value_frag);
+      start_weights(outputs_frag, value_frag, lower_value, weights_at, true);
+      if (member == block.group() - 1) {
+        outputs.reuse_buffer();
+      }
+      products_wait<0>();
+      pin(value_frag);
+      pin(outputs_frag);
+      finish_stream(outputs_frag, at, weights_at, chunk, 1.0f);
+      at.advance();
+      weights_at.advance();
+    }
+  }
+
+  // The upper half of V^T of a chunk, 16 tokens in four words.
+  __device__ __forceinline__ void load_upper_values(const RingPosition<Plan::kStages>& at,
+                                                    uint32_t (&value_frag)[kStreamWords]) const {
+    const uint32_t tile =
+        block.value(at.index()) +
+        swizzled((outputs.lane & 7) + (outputs.lane >> 4 & 1) * 8, outputs.warp * 2 + (outputs.lane >> 3 & 1));
+    barrier_wait(block.value_full(at.index()), at.parity());
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      load_matrices_transposed(tile + step * 16 * kRowBytes, value_frag + 4 * step);
+    }
+    pin(value_frag);
+    reads_are_used();
+  }
+
+  // V^T K in halves of a box of keys, of half of the tokens of a chunk; the first half from zero.
+  template <int kHalf>
+  __device__ __forceinline__ static void start_tokens(float (&part_frag)[kPartRegisters], int part,
+                                                      const uint32_t (&value_frag)[kStreamWords], uint64_t lower_value,
+                                                      uint64_t key) {
+    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
+    if constexpr (kHalf == 0) {
+      pin(part_frag);
+    }
+    products_fence();
+#pragma unroll
+    for (int step = 2 * kHalf; step < 2 * kHalf + 2; ++step) {
+      const uint64_t upper_key = further(key, step * 2048);
+      const uint64_t lower_key = further(upper_key, Plan::kLowerKey);
+      const uint64_t lower_value_at = further(lower_value, step * 2048);
+      if constexpr (kParts > kWholeParts) {
+        if (part == kWholeParts) {
+          Products::value_key_rest(part_frag, value_frag + 4 * step, upper_key, step > 0);
+          Products::value_key_rest(part_frag, value_frag + 4 * step, lower_key, 1);
+          Products::lower_value_key_rest(part_frag, lower_value_at, upper_key, 1);
+          continue;
+        }
+      }
+      Products::value_key(part_frag, value_frag + 4 * step, upper_key, step > 0);
+      Products::value_key(part_frag, value_frag + 4 * step, lower_key, 1);
+      Products::lower_value_key(part_frag, lower_value_at, upper_key, 1);
+    }
+    products_commit();
+  }
+
+  // O^T += V^T W^T, once the weights are there, with the upper half of V^T in registers.
+  __device__ __forceinline__ void start_weights(float (&outputs_frag)[36], const uint32_t (&value_frag)[kStreamWords],
+                                                uint64_t lower_value,
+                                                const RingPosition<Plan::kWeightBuffers>& weights_at,
+                                                bool uses_state) const {
+    barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
+    pin(outputs_frag);
+    products_fence();
+    const uint64_t weights = operand(block.weights(weights_at.index()));
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint64_t upper_weights = further(weights, step * 32);
+      Products::value_weights(outputs_frag, value_frag + 4 * step, upper_weights, step > 0 || uses_state);
+      Products::lower_value_weights(outputs_frag, further(lower_value, step * 2048), upper_weights, 1);
+      Products::value_lower_weights(outputs_frag, value_frag + 4 * step, further(upper_weights, Plan::kLowerWeights),
+                                    1);
+    }
+    products_commit();
+  }
+
+  // Gives back what stays until a chunk is done, and writes its outputs once all of a group have added to them.
+  __device__ __forceinline__ void finish_stream(float (&outputs_frag)[36], const RingPosition<Plan::kStages>& at,
+                                                const RingPosition<Plan::kWeightBuffers>& weights_at, int chunk,
+                                                float constant) {
+    barrier_arrive(block.value_empty(at.index()));  // each lane has read V
+    if constexpr (Plan::kReverse) {
+      arrive_once_a_warp(block.key_empty(at.index()), lane);
+    }
+    if (block.member(chunk) == block.group() - 1) {
+      outputs.write(outputs_frag, Plan::kReverse ? reverse_factor() : constant, chunk, weights_at.index(), 0);
+    } else {
+      barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_at.index()));
+    }
+  }
+
   // O^T += V^T W^T, once the weights are there.
   __device__ __forceinline__ void start_weights(float (&outputs_frag)[36], uint64_t value,
                                                 const RingPosition<Plan::kWeightBuffers>& weights_at,
@@ -714,43 +938,47 @@ struct State {
     products_commit();
   }
 
-  // O^T (+)= S^T Q^T over the key columns of a part.
-  __device__ __forceinline__ void start_part(float (&outputs_frag)[36], int part, uint32_t (&upper_frag)[kPairs],
-                                             uint32_t (&lower_frag)[kPairs], int stage_idx) const {
+  // Halves of a part of S, as the product with the queries takes them.
+  __device__ __forceinline__ void split_state(int part, uint32_t (&upper_frag)[kPairs],
+                                              uint32_t (&lower_frag)[kPairs]) const {
 #pragma unroll
     for (int i = 0; i < kPairs && part * kPairs + i < kAllPairs; ++i) {
       const float2 x = pair(part * kPairs + i);
       split<Half>(x.x, x.y, upper_frag[i], lower_frag[i]);
     }
-    pin(upper_frag);
-    pin(lower_frag);
-    pin(outputs_frag);
+  }
+
+  // O^T (+)= S^T Q^T over the key columns of a part: of a box, or of its first or second half.
+  __device__ __forceinline__ static void start_state_query(float (&outputs_frag)[36], int part,
+                                                           uint32_t (&upper_frag)[kPairs],
+                                                           uint32_t (&lower_frag)[kPairs], uint64_t query) {
+    pin_halves(outputs_frag, upper_frag, lower_frag);
     products_fence();
-    const uint64_t query = operand(block.query(stage_idx, 0));
 #pragma unroll
     for (int i = 0; i < kPairs / 4 && part * (kPairs / 4) + i < kSteps; ++i) {
-      const int step = part * (kPairs / 4) + i;
-      const uint64_t upper_query = further(query, step / 4 * Plan::kQueryBox + step % 4 * 32);
-      Products::state_query(outputs_frag, upper_frag + 4 * i, upper_query, step > 0);
+      const uint64_t upper_query = further(query, (part * (kPairs / 4) + i) % 4 * 32);
+      Products::state_query(outputs_frag, upper_frag + 4 * i, upper_query, part + i > 0);
       Products::state_query(outputs_frag, lower_frag + 4 * i, upper_query, 1);
       Products::state_query(outputs_frag, upper_frag + 4 * i, further(upper_query, Plan::kLower), 1);
     }
     products_commit();
   }
 
-  __device__ __forceinline__ static void finish_part(float (&outputs_frag)[36], uint32_t (&upper_frag)[kPairs],
-                                                     uint32_t (&lower_frag)[kPairs]) {
-    products_wait<0>();
+  __device__ __forceinline__ static void pin_halves(float (&outputs_frag)[36], uint32_t (&upper_frag)[kPairs],
+                                                    uint32_t (&lower_frag)[kPairs]) {
     pin(upper_frag);
     pin(lower_frag);
-    pin(outputs_frag);
+    if constexpr (Plan::kStreams) {  // the others are zero until W comes
+      pin_first<32>(outputs_frag);
+    } else {
+      pin(outputs_frag);
+    }
   }
 
-  // V^T K of a chunk in halves, from zero, of a part of the key columns.
+  // V^T K of a chunk in halves, from zero, of a part of the key columns, a box.
   __device__ __forceinline__ static void multiply_part(float (&part_frag)[kPartRegisters], int part, uint64_t value,
-                                                       uint64_t key) {
+                                                       uint64_t key_part) {
     constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
-    const uint64_t key_part = further(key, part * (Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox));
     const auto multiply = [&](uint64_t value_at, uint64_t key_at, int accumulate) {
       if constexpr (kParts > kWholeParts) {
         if (part == kWholeParts) {
@@ -777,19 +1005,27 @@ struct State {
     }
   }
 
-  __device__ __forceinline__ void add_part(const float (&part_frag)[kPartRegisters], int part) {
+  // S of a part comes in a unit that is so many times that of the sum.
+  __device__ __forceinline__ void add_part(const float (&part_frag)[kPartRegisters], int part, float ratio = 1.0f) {
+    constexpr bool kFollows = Plan::kWeighsRows && Plan::kScaled;
 #pragma unroll
     for (int i = 0; i < kPartRegisters && part * kPartRegisters + i < Plan::kStateRegisters; ++i) {
-      state_frag[part][i] += part_frag[i];
+      float& element = state_frag[part][i];
+      element = kFollows ? fmaf(element, ratio, part_frag[i]) : element + part_frag[i];
     }
   }
 
   __device__ __forceinline__ static void scale_outputs(float (&outputs_frag)[36], float ratio) {
     if (ratio != 1.0f) {
+      multiply_outputs(outputs_frag, ratio);
+    }
+  }
+
+  // Without a branch, around which products under way would be moved.
+  __device__ __forceinline__ static void multiply_outputs(float (&outputs_frag)[36], float ratio) {
 #pragma unroll
-      for (int i = 0; i < 36; ++i) {
-        outputs_frag[i] *= ratio;
-      }
+    for (int i = 0; i < 36; ++i) {
+      outputs_frag[i] *= ratio;
     }
   }
 
@@ -862,7 +1098,7 @@ struct State {
     if constexpr (Plan::kSplit) {
       uint32_t upper_frag[kPairs];
       uint32_t lower_frag[kPairs];
-      split_state(upper_frag, lower_frag);
+      split_state(0, upper_frag, lower_frag);
       pin(upper_frag);
       pin(lower_frag);
       pin(outputs_frag);
@@ -904,7 +1140,7 @@ struct State {
       for (int part = 0; part < kParts; ++part) {
         pin(part_frag);
         products_fence();
-        multiply_part(part_frag, part, value, key);
+        multiply_part(part_frag, part, value, further(key, part * Plan::kKeyBox));
         products_commit();
         products_wait<0>();
         pin(part_frag);
@@ -947,17 +1183,10 @@ struct State {
       const uint64_t upper_weights = further(weights, step * 32);
       Products::value_weights(outputs_frag, upper_value, upper_weights, step > 0 || uses_state);
       Products::value_weights(outputs_frag, further(upper_value, Plan::kLower), upper_weights, 1);
-      Products::value_lower_weights(outputs_frag, upper_value, further(upper_weights, Plan::kLowerKey), 1);
+      Products::value_lower_weights(outputs_frag, upper_value, further(upper_weights, Plan::kLowerWeights), 1);
     }
   }
 
-  __device__ __forceinline__ void split_state(uint32_t (&upper_frag)[kPairs], uint32_t (&lower_frag)[kPairs]) const {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const float2 x = pair(i);
-      split<Half>(x.x, x.y, upper_frag[i], lower_frag[i]);
-    }
-  }
 
   __device__ __forceinline__ void make_operands(float scale, int part, uint32_t (&half_frag)[kPairs]) const {
     constexpr bool kAlwaysScales = Plan::kGradient && Plan::kMerged;  // a way around costs registers

@@ -160,6 +160,86 @@ struct RowSums {
   }
 };
 
+// The same where boxes of k stream: a warp has whole boxes, no two of which follow one another, a lane two columns of each.
+template <class Plan>
+struct BoxSums {
+  static constexpr int kWarps = Plan::kAuxiliaryWarps;
+  static constexpr int kBoxesOfWarp = (Plan::kBoxes + kWarps - 1) / kWarps;
+  static constexpr int kStep = 2;
+  static_assert(Plan::kBoxes <= kWarps + 1, "a second box for one warp at most");
+  using Half = typename Plan::Half;
+
+  const Block<Plan>& block;
+  int warp;  // 0 to kWarps - 1
+  int lane;
+  float2 sums[kBoxesOfWarp] = {};
+
+  __device__ __forceinline__ BoxSums(const Block<Plan>& shared, int aux_warp, int lane_idx)
+      : block(shared), warp(aux_warp), lane(lane_idx) {}
+
+  // Box i of this warp, of q and k.
+  __device__ __forceinline__ int box(int i) const { return warp + i * kStep; }
+  __device__ __forceinline__ bool has(int i) const { return i == 0 || (box(i) >= kWarps && box(i) < Plan::kBoxes); }
+  __device__ __forceinline__ int column(int i) const { return box(i) * Plan::kBoxColumns + 2 * lane; }
+
+  __device__ __forceinline__ void start() {
+    const float* const key_sum = StateAddress<Plan>(block).key_sum_in;
+#pragma unroll
+    for (int i = 0; i < kBoxesOfWarp; ++i) {
+      if (key_sum != nullptr && has(i) && column(i) < Plan::kHeadDim) {
+        const float scale = block.scale(kKeyScale);
+        sums[i] = make_float2(key_sum[column(i)] * scale, key_sum[column(i) + 1] * scale);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish() const {
+    float* const key_sum = StateAddress<Plan>(block).key_sum_out;
+#pragma unroll
+    for (int i = 0; i < kBoxesOfWarp; ++i) {
+      if (key_sum != nullptr && block.work.tile == 0 && has(i) && column(i) < Plan::kHeadDim) {
+        const float scale = 1.0f / block.scale(kKeyScale);
+        key_sum[column(i)] = sums[i].x * scale;
+        key_sum[column(i) + 1] = sums[i].y * scale;
+      }
+    }
+  }
+
+  // z of the columns of a box in three parts of 16 bits, each a row behind the keys.
+  __device__ __forceinline__ void publish(int i, uint32_t key, float scale) const {
+    float low = sums[i].x * scale;
+    float high = sums[i].y * scale;
+    const uint32_t rows = key + Plan::kBoxBytes + (lane & 3) * 4;
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      const uint32_t pair = Half::pack(low, high);
+      store_word(rows + swizzled(part, lane >> 2), pair);
+      low -= Half::low(pair);
+      high -= Half::high(pair);
+    }
+  }
+
+  __device__ __forceinline__ void add_rows(int i, uint32_t key) {
+    float2 upper_sums[2] = {};  // of every other row
+    float2 lower_sums[2] = {};
+#pragma unroll 1
+    for (int first = 0; first < Plan::kChunk; first += 8) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t word = key + first * kRowBytes + swizzled(j, lane >> 2) + (lane & 3) * 4;
+        const uint32_t upper = load_word(word);
+        const uint32_t lower = load_word(word + Plan::kLowerKey);
+        upper_sums[j & 1].x += Half::low(upper);
+        upper_sums[j & 1].y += Half::high(upper);
+        lower_sums[j & 1].x += Half::low(lower);
+        lower_sums[j & 1].y += Half::high(lower);
+      }
+    }
+    sums[i].x += (upper_sums[0].x + upper_sums[1].x) + (lower_sums[0].x + lower_sums[1].x);
+    sums[i].y += (upper_sums[0].y + upper_sums[1].y) + (lower_sums[0].y + lower_sums[1].y);
+  }
+};
+
 // The same of rows that are weighed: products of tensor cores, with 1 / |k| in three parts of 16 bits, which have all digits
 // of it, or with ones. They add up a chunk, and the sums of chunks stand in shared memory: each warp has those of 16 columns at
 // a time, which no other reads. z and S are in the unit of block.length_scale().

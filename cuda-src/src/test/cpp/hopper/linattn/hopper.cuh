@@ -101,6 +101,8 @@ void products_wait() {
 }
 template <typename T, int kCount>
 void pin(T (&)[kCount]) {}
+template <int kFirst, int kCount>
+void pin_first(float (&)[kCount]) {}
 
 // --- Shared memory ----------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ import java.util.Locale;
  * @param products of 16-bit operands for each product of the formula
  * @param stages chunks that are in shared memory together
  * @param slots fp32 boxes of 64 x 64 on their way to a stage; 0 where boxes land in the stage
+ * @param pairs boxes of q and as many of k that are in shared memory together, where these stream
+ *     and only the values of a chunk are there as a whole; else 0
  * @param weightBuffers chunks of weights between the warpgroups
  * @param outputBuffers chunks of outputs on their way out, of 64 columns each; 0 where they leave
  *     from the place of their queries, and of sums
@@ -34,6 +36,7 @@ public record HopperPlan(
     int products,
     int stages,
     int slots,
+    int pairs,
     int weightBuffers,
     int outputBuffers,
     int beside,
@@ -94,7 +97,11 @@ public record HopperPlan(
   private static final int SENT_ROW_PLACES_AHEAD = 2;
 
   /** Sizes to try, the best first. */
-  private record Buffers(int stages, int slots, int weights, int outputs) {}
+  private record Buffers(int stages, int slots, int pairs, int weights, int outputs) {
+    Buffers(int stages, int slots, int weights, int outputs) {
+      this(stages, slots, 0, weights, outputs);
+    }
+  }
 
   private static final List<Buffers> NATIVE =
       List.of(
@@ -121,6 +128,9 @@ public record HopperPlan(
           new Buffers(1, 6, 2, 1));
   private static final List<Buffers> SPLIT =
       List.of(new Buffers(2, 0, 2, 1), new Buffers(2, 0, 1, 1), new Buffers(1, 0, 2, 1));
+
+  /** Pairs of boxes of q and k where these stream: all that fit. */
+  private static final int MOST_PAIRS = 4;
 
   /** With two warpgroups of the state. */
   private static final List<Buffers> COMPACT_CONVERTED = List.of(new Buffers(2, 5, 1, 1));
@@ -181,14 +191,18 @@ public record HopperPlan(
     if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
-    List<Buffers> choices =
-        compact
-            ? compact(products)
-            : !merged
-                ? choices(converted, products, sums)
-                : isQueryGradient(operation) ? BESIDE_PRODUCER : BESIDE;
+    List<Buffers> choices;
+    if (compact) {
+      choices = compact(products);
+    } else if (streams(operation, headDim, products)) {
+      choices = List.of(new Buffers(2, 0, reverse ? MOST_PAIRS : boxes(headDim), 1, 1));
+    } else if (merged) {
+      choices = isQueryGradient(operation) ? BESIDE_PRODUCER : BESIDE;
+    } else {
+      choices = choices(converted, products, sums);
+    }
     for (Buffers choice : choices) {
-      List<SharedRegion> map = map(operation, headDim, element, products, choice, beside);
+      List<SharedRegion> map = map(operation, headDim, element, precision, choice, beside);
       int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
       if (bytes <= MOST_SHARED_BYTES) {
         return new HopperPlan(
@@ -196,6 +210,7 @@ public record HopperPlan(
             products,
             choice.stages,
             choice.slots,
+            choice.pairs,
             choice.weights,
             choice.outputs,
             beside,
@@ -271,14 +286,28 @@ public record HopperPlan(
         && besideOfReverse(headDim) > 1;
   }
 
-  /** Whether it forms d = o . dO itself, of rows for which there is room beside the others. */
-  static boolean formsDelta(KernelSpec spec) {
-    return formsDelta(spec.operation(), spec.headDim(), spec.elementType());
+  /**
+   * Whether boxes of q and k stream: split rows of which no two chunks fit. Rows that are divided
+   * by their own lengths are wanted as a whole.
+   */
+  private static boolean streams(Operation operation, int headDim, int products) {
+    return products == 3
+        && headDim > MAX_SPLIT_AS_WHOLE
+        && !isSums(operation)
+        && !findsLengths(operation);
   }
 
-  static boolean formsDelta(Operation operation, int headDim, ElementType element) {
+  /** Whether it forms d = o . dO itself, of rows for which there is room beside the others. */
+  static boolean formsDelta(KernelSpec spec) {
+    return formsDelta(spec.operation(), spec.headDim(), spec.elementType(), spec.precision());
+  }
+
+  static boolean formsDelta(
+      Operation operation, int headDim, ElementType element, Precision precision) {
     return isQueryGradient(operation)
-        && (headDim <= MAX_WHOLE_HEAD_DIM || isDeltaBeside(operation, headDim, element));
+        && (headDim <= MAX_WHOLE_HEAD_DIM
+            || isDeltaBeside(operation, headDim, element)
+            || streams(operation, headDim, precision.products()));
   }
 
   /**
@@ -380,7 +409,10 @@ public record HopperPlan(
       return sumRoles(operation, headDim, rows);
     }
     if (precision.products() == 3 && headDim > MAX_SPLIT_AS_WHOLE) {
-      return isGradient(operation) ? new Roles(64, 128, 232, 88) : new Roles(64, 112, 248, 88);
+      if (findsLengths(operation)) {
+        return new Roles(64, 112, 248, 88);
+      }
+      return isGradient(operation) ? new Roles(56, 112, 256, 88) : new Roles(64, 104, 256, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
       return isDeltaBeside(operation, headDim, element)
@@ -390,7 +422,7 @@ public record HopperPlan(
     if (reverse && !rows) {
       return reverseRoles(headDim);
     }
-    if (!rows && formsDelta(operation, headDim, element)) {
+    if (!rows && formsDelta(operation, headDim, element, precision)) {
       return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
@@ -481,28 +513,38 @@ public record HopperPlan(
       Operation operation,
       int headDim,
       ElementType element,
-      int products,
+      Precision precision,
       Buffers buffers,
       int beside) {
+    int products = precision.products();
     boolean sums = isSums(operation);
-    boolean delta = formsDelta(operation, headDim, element);
+    boolean delta = formsDelta(operation, headDim, element, precision);
     boolean splitsDelta = delta && products == 3;
     boolean deltaBeside = isDeltaBeside(operation, headDim, element);
     boolean sendsDelta = splitsDelta || deltaBeside;
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
-    int keyBox = plainBox + EXTRA_BYTES;
+    int weightBox = plainBox + EXTRA_BYTES;
+    boolean hasSums = buffers.pairs == 0 || !isReverse(operation); // z behind keys
+    int keyBox = hasSums ? plainBox + EXTRA_BYTES : plainBox;
     String pair = halves == 2 ? ", upper and lower halves" : "";
     List<SharedRegion> map = new ArrayList<>();
     for (int slot = 0; slot < buffers.slots; slot++) {
       add(map, "slot " + slot + ": fp32 box [64 x 64]", SLOT_BYTES);
     }
+    for (int place = 0; place < buffers.pairs; place++) {
+      String keys = hasSums ? ": keys and z [72 x 64]" : ": keys [64 x 64]";
+      add(map, "pair " + place + keys + pair, keyBox);
+      add(map, "pair " + place + ": queries [64 x 64]" + pair, plainBox);
+    }
     for (int stage = 0; stage < buffers.stages; stage++) {
       String prefix = "stage " + stage + ": ";
-      add(map, prefix + "keys and z [72 x 64] x " + boxes + pair, boxes * keyBox);
-      if (!sums) {
-        add(map, prefix + "queries [64 x 64] x " + boxes + pair, boxes * plainBox);
+      if (buffers.pairs == 0) {
+        add(map, prefix + "keys and z [72 x 64] x " + boxes + pair, boxes * keyBox);
+        if (!sums) {
+          add(map, prefix + "queries [64 x 64] x " + boxes + pair, boxes * plainBox);
+        }
       }
       String values = beside > 1 ? " x " + beside : "";
       add(map, prefix + "values [64 x 64]" + values + pair, beside * plainBox);
@@ -518,7 +560,7 @@ public record HopperPlan(
       add(map, "outputs of the forward: " + ofForward, SLOT_BYTES);
     }
     for (int i = 0; i < buffers.weights; i++) {
-      add(map, "weights " + i + " and ones [72 x 64]" + pair, keyBox);
+      add(map, "weights " + i + " and ones [72 x 64]" + pair, weightBox);
     }
     if (buffers.weights > 0) {
       add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
@@ -540,7 +582,7 @@ public record HopperPlan(
               : "constants of columns [64], the unit of a chunk",
           buffers.stages * ((sums ? 2 : 1) * CHUNK * Float.BYTES + 16));
     }
-    int slots = (sums ? 1 : 2) * boxes + beside;
+    int slots = buffers.pairs > 0 ? 1 : (sums ? 1 : 2) * boxes + beside;
     int barriers = barriers(element, products, slots, buffers);
     int ahead = sendsDelta ? SENT_ROW_PLACES_AHEAD : ROW_PLACES_AHEAD;
     int places = isGradient(operation) ? buffers.stages + ahead : 0;
@@ -581,7 +623,7 @@ public record HopperPlan(
     if (element == ElementType.F32) {
       slotBarriers = products == 3 ? buffers.stages * slots : 2 * buffers.slots;
     }
-    return slotBarriers + 7 * buffers.stages + 2 * buffers.weights;
+    return slotBarriers + 7 * buffers.stages + 3 * buffers.pairs + 2 * buffers.weights;
   }
 
   /** Adds a region behind the others. */

@@ -48,7 +48,7 @@ final class HopperText {
             plan.threads(),
             roles(plan),
             plan.stages(),
-            plan.slots() == 0 ? "" : ", " + plan.slots() + " boxes of fp32 on their way",
+            onTheirWay(plan),
             plan.shared().getLast().offset() + plan.shared().getLast().bytes(),
             plan.sharedBytes(),
             KernelText.map(plan.shared()),
@@ -59,6 +59,13 @@ final class HopperText {
         + "\n"
         + registers(plan)
         + specification(spec, plan);
+  }
+
+  private static String onTheirWay(HopperPlan plan) {
+    if (plan.pairs() > 0) {
+      return ", of q and k " + plan.pairs() + " boxes each";
+    }
+    return plan.slots() == 0 ? "" : ", " + plan.slots() + " boxes of fp32 on their way";
   }
 
   private static ElementType operand(KernelSpec spec) {
@@ -95,32 +102,45 @@ final class HopperText {
     boolean sums = HopperPlan.isSums(spec.operation());
     int weights = CHUNK + EXTRA;
     boolean reverse = HopperPlan.isReverse(spec.operation()); // has no z
-    boolean weighs = plan.weighsInState(spec);
-    boolean weighsForState = weighs || HopperPlan.weighsKeys(spec.operation(), spec.elementType());
-    int scores = reverse ? CHUNK : split ? weights + CHUNK : weights;
+    boolean streams = plan.pairs() > 0;
+    boolean inRegisters = plan.weighsInState(spec) || streams; // V^T, or its upper half
+    boolean inRegistersForState =
+        inRegisters || HopperPlan.weighsKeys(spec.operation(), spec.elementType());
+    int upper = reverse ? CHUNK : weights; // the rows of keys that lower queries meet
+    int scores = split && (!reverse || streams) ? upper + CHUNK : upper;
     List<Instruction> instructions = new ArrayList<>();
     if (!sums) {
       instructions.add(shared("scores", scores, scores / 2, operand, false, false));
       if (split) {
-        int upper = reverse ? CHUNK : weights; // the rows of keys that lower queries meet
         instructions.add(shared("scores_of_lower_query", upper, scores / 2, operand, false, false));
       }
       instructions.add(
           new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false));
-      instructions.add(values("value_weights", weights, weights / 2, operand, weighs, false));
+      instructions.add(values("value_weights", weights, weights / 2, operand, inRegisters, false));
+      if (streams) {
+        instructions.add(shared("lower_value_weights", weights, weights / 2, operand, true, false));
+      }
       if (split) {
-        instructions.add(shared("value_lower_weights", CHUNK, weights / 2, operand, true, false));
+        instructions.add(
+            values("value_lower_weights", CHUNK, weights / 2, operand, inRegisters, false));
       }
       if (plan.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS) {
-        instructions.add(values("value_sums", EXTRA, EXTRA / 2, operand, weighs, false));
+        instructions.add(values("value_sums", EXTRA, EXTRA / 2, operand, inRegisters, false));
       }
     }
     boolean inParts = split && (plan.beside() > 1 || spec.headDim() > PART);
     int part = inParts ? CHUNK : Math.min(spec.headDim(), PART);
     int rest = spec.headDim() % part;
-    instructions.add(values("value_key", part, part / 2, operand, weighsForState, true));
+    instructions.add(values("value_key", part, part / 2, operand, inRegistersForState, true));
+    if (streams) {
+      instructions.add(shared("lower_value_key", part, part / 2, operand, true, true));
+    }
     if (rest > 0) {
-      instructions.add(values("value_key_rest", rest, part / 2, operand, weighsForState, true));
+      instructions.add(
+          values("value_key_rest", rest, part / 2, operand, inRegistersForState, true));
+      if (streams) {
+        instructions.add(shared("lower_value_key_rest", rest, part / 2, operand, true, true));
+      }
     }
     return "struct Products {\n  static constexpr int kScoreRegisters = "
         + scores / 2
@@ -197,6 +217,7 @@ final class HopperText {
           static constexpr int kAuxiliaryGroups = %16$d;
           static constexpr int kStages = %6$d;
           static constexpr int kSlots = %7$d;
+          static constexpr int kPairs = %25$d;
           static constexpr int kWeightBuffers = %8$d;
           static constexpr int kOutputBuffers = %9$d;
           using Registers = ::Registers;
@@ -239,6 +260,7 @@ final class HopperText {
         HopperPlan.formsDelta(spec),
         plan.merges(spec),
         HopperPlan.isGradientSums(spec.operation()),
-        HopperPlan.scalesRows(spec.operation()));
+        HopperPlan.scalesRows(spec.operation()),
+        plan.pairs());
   }
 }

@@ -53,6 +53,7 @@ final class OneSweepText {
           static constexpr int kBeside = %16$d;
           static constexpr int kStages = %9$d;
           static constexpr int kSlots = 0;
+          static constexpr int kPairs = 0;
           static constexpr int kWeightBuffers = 2;
           static constexpr int kOutputBuffers = %17$d;
           using Registers = ::Registers;
