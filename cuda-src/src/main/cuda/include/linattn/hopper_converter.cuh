@@ -509,6 +509,15 @@ __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int war
   RingPosition<Plan::kStages> at;
   RingPosition<Plan::kPairs> pair_at;
   RingPosition<1> outputs_at;
+  // Where rows of z are divided here: 1 / |k| of this thread's rows of the chunk to come, asked for a chunk ahead.
+  constexpr bool kScales = Plan::kScalesRows && !Plan::kReverse;
+  [[maybe_unused]] typename Converter<Plan>::RowFactors key_scales;
+  const auto ask_for_scales = [&](int chunk) {
+    if constexpr (kScales) {
+      key_scales = {block.key_scale(chunk, row), block.key_scale(chunk, row + 8)};
+    }
+  };
+  ask_for_scales(0);
   const auto convert_box = [&](uint32_t upper, uint32_t lower, float scale, int chunk, int box, bool is_query,
                                bool is_value) {
     uint4 raw_frag[8];
@@ -521,10 +530,11 @@ __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int war
     if (!is_query && block.rows(chunk) < Plan::kChunk) {
       clear_past(raw_frag, row, block.rows(chunk));
     }
-    if constexpr (Plan::kScalesRows) {
+    if constexpr (kScales) {
       if (is_value) {
-        converter.template store_scaled<true>(
-            raw_frag, {block.key_scale(chunk, row) * scale, block.key_scale(chunk, row + 8) * scale}, upper, lower);
+        converter.template store_scaled<true>(raw_frag, {key_scales.first * scale, key_scales.second * scale}, upper,
+                                              lower);
+        ask_for_scales(chunk + 1);
         return;
       }
     }
