@@ -133,6 +133,7 @@ struct Spec {
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 8;
+  static constexpr int kPairs = 0;
   static constexpr int kWeightBuffers = 2;
   static constexpr int kOutputBuffers = 1;
   using Registers = ::Registers;

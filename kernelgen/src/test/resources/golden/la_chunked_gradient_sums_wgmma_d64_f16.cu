@@ -73,6 +73,7 @@ struct Spec {
   static constexpr int kAuxiliaryGroups = 2;
   static constexpr int kStages = 6;
   static constexpr int kSlots = 0;
+  static constexpr int kPairs = 0;
   static constexpr int kWeightBuffers = 0;
   static constexpr int kOutputBuffers = 0;
   using Registers = ::Registers;

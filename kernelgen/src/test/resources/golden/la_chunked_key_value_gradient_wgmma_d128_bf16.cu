@@ -141,6 +141,7 @@ struct Spec {
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 3;
   static constexpr int kSlots = 0;
+  static constexpr int kPairs = 0;
   static constexpr int kWeightBuffers = 2;
   static constexpr int kOutputBuffers = 3;
   using Registers = ::Registers;

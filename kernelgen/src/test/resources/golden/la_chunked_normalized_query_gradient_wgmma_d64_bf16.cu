@@ -152,6 +152,7 @@ struct Spec {
   static constexpr int kAuxiliaryGroups = 2;
   static constexpr int kStages = 4;
   static constexpr int kSlots = 0;
+  static constexpr int kPairs = 0;
   static constexpr int kWeightBuffers = 2;
   static constexpr int kOutputBuffers = 3;
   using Registers = ::Registers;

@@ -215,6 +215,7 @@ struct Spec {
   static constexpr int kBeside = 2;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;
+  static constexpr int kPairs = 0;
   static constexpr int kWeightBuffers = 2;
   static constexpr int kOutputBuffers = 2;
   using Registers = ::Registers;

@@ -178,6 +178,7 @@ struct Spec {
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;
+  static constexpr int kPairs = 0;
   static constexpr int kWeightBuffers = 1;
   static constexpr int kOutputBuffers = 1;
   using Registers = ::Registers;

@@ -38,6 +38,7 @@ class KernelTextTest {
         hopper(Operation.GRADIENT_SUMS, 64, ElementType.F16, Precision.NATIVE),
         hopper(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.DEFAULT),
         hopper(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F32, Precision.ACCURATE),
+        hopper(Operation.QUERY_GRADIENT, 144, ElementType.F32, Precision.DEFAULT),
         mma(Operation.FORWARD, 96, ElementType.F16, Precision.NATIVE),
         mma(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.ACCURATE),
         mma(Operation.KEY_VALUE_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
