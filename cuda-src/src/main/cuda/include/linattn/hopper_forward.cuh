@@ -27,7 +27,7 @@
 #include "linattn/hopper_producer.cuh"
 #include "linattn/hopper_scales.cuh"
 #include "linattn/hopper_score.cuh"
-#include "linattn/hopper_state.cuh"
+#include "linattn/hopper_stream.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   } else if (warpgroup < Plan::kRowsGroup) {
     Plan::Spec::Registers::state();
     Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
-    State<Plan>(block, outputs).run();
+    StateOf<Plan>(block, outputs).run();
     marks = outputs.all_marks();
     marked_box = outputs.box;
   } else {

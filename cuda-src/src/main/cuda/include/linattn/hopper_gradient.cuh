@@ -124,7 +124,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   } else if (warpgroup < Plan::kRowsGroup) {
     Plan::Spec::Registers::state();
     Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
-    State<Plan>(block, outputs).run();
+    StateOf<Plan>(block, outputs).run();
     tell_sums(block, 0.0, outputs.slope_sum);
     if constexpr (Plan::kMarksAtOnce) {
       outputs.write_mark();

@@ -39,7 +39,6 @@ struct State {
                                      : Plan::kDeltaBeside  ? 2
                                                            : 4;
   static constexpr int kValueSteps = 4 / kValueParts;
-  static constexpr int kStreamWords = 16;  // of an upper half
   static constexpr int kValueWords = kWeighsValues ? 4 * kValueSteps : 1;
 
   const Block<Plan>& block;
@@ -155,26 +154,18 @@ struct State {
   }
 
   __device__ __forceinline__ void run() {
-    start();
     if constexpr (Plan::kSums) {
+      start();
       if constexpr (Plan::kWeighsKeys) {
         run_weighed_sums();
       } else {
         run_sums();
       }
       change_unit(1.0f);
+      finish();
     } else {
-      outputs.start();
-      if constexpr (kFollowsProduct) {
-        if (block.num_chunks > 0) {
-          follow_unit(RingPosition<Plan::kStages>());
-        }
-      }
-      if constexpr (Plan::kStreams && Plan::kUneven) {
-        run_uneven_stream();
-      } else if constexpr (Plan::kStreams) {
-        run_stream();
-      } else if constexpr (Plan::kInParts) {
+      start_all();
+      if constexpr (Plan::kInParts) {
         run_three_products_in_parts();
       } else if constexpr (Plan::kUneven) {
         run_uneven();
@@ -183,9 +174,24 @@ struct State {
       } else {
         run_one_product();
       }
-      change_unit(1.0f);
-      outputs.finish();
+      finish_all();
     }
+  }
+
+  // S and u.
+  __device__ __forceinline__ void start_all() {
+    start();
+    outputs.start();
+    if constexpr (kFollowsProduct) {
+      if (block.num_chunks > 0) {
+        follow_unit(RingPosition<Plan::kStages>());
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish_all() {
+    change_unit(1.0f);
+    outputs.finish();
     finish();
   }
 
@@ -718,212 +724,6 @@ struct State {
       }
       at.advance();
       weights_at.advance();
-    }
-  }
-
-  // The same where boxes of q and k stream: a box of columns of S is multiplied by that of the queries, takes that of the
-  // keys, and both are given back. The upper half of V^T is in registers, which spares shared memory readings: it bounds
-  // these kernels. Products are started half a box at a time, so that halves of S are few and two products are always under
-  // way. S is in the unit of the chunk before until it takes the chunk.
-  __device__ __forceinline__ void run_stream() {
-    const bool uses_state = Plan::kReverse || block.slope() != 0.0f;
-    const float constant = Plan::kGradient ? 1.0f : block.work.a * block.first_unit().value;
-    float outputs_frag[36];
-    float part_frag[kPartRegisters] = {};
-    uint32_t upper_frag[kPairs];
-    uint32_t lower_frag[kPairs];
-    RingPosition<Plan::kStages> at;
-    RingPosition<Plan::kPairs> pair_at;
-    RingPosition<Plan::kWeightBuffers> weights_at;
-    split_state(0, upper_frag, lower_frag);
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const float ratio = change_unit<false>(unit_of(at));
-      barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
-      start_state_query(outputs_frag, 0, upper_frag, lower_frag, operand(block.pair_query(pair_at.index())));
-      outputs.find_anew();
-      uint32_t value_frag[kStreamWords];
-      load_upper_values(at, value_frag);
-      const uint64_t lower_value = operand(block.value(at.index()) + Plan::kLower);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const uint64_t key = operand(block.pair_key(pair_at.index()), Plan::kKeyBox);
-        start_tokens<0>(part_frag, part, value_frag, lower_value, key);
-        products_wait<1>();
-        pin_halves(outputs_frag, upper_frag, lower_frag);
-        if (2 * part + 1 < kQueryParts) {
-          split_state(2 * part + 1, upper_frag, lower_frag);
-          start_state_query(outputs_frag, 2 * part + 1, upper_frag, lower_frag,
-                            operand(block.pair_query(pair_at.index())));
-          products_wait<1>();
-          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
-          products_wait<1>();
-          pin_halves(outputs_frag, upper_frag, lower_frag);
-        } else {
-          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
-        }
-        const int place = pair_at.index();
-        pair_at.advance();
-        if (part + 1 < kParts) {
-          split_state(2 * part + 2, upper_frag, lower_frag);
-          barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
-          start_state_query(outputs_frag, 2 * part + 2, upper_frag, lower_frag,
-                            operand(block.pair_query(pair_at.index())));
-        } else {
-          multiply_outputs(outputs_frag, ratio);
-          outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
-          start_weights(outputs_frag, value_frag, lower_value, weights_at, uses_state);
-        }
-        products_wait<1>();
-        pin(part_frag);
-        add_part(part_frag, part, ratio);
-        arrive_once_a_warp(block.pair_empty(place), lane);
-      }
-      split_state(0, upper_frag, lower_frag);
-      outputs.reuse_buffer();
-      products_wait<0>();
-      pin(value_frag);
-      pin(outputs_frag);
-      finish_stream(outputs_frag, at, weights_at, chunk, constant);
-      at.advance();
-      weights_at.advance();
-    }
-  }
-
-  // The same of uneven steps, one thing after the other.
-  __device__ __forceinline__ void run_uneven_stream() {
-    float outputs_frag[36];
-    float part_frag[kPartRegisters] = {};
-    RingPosition<Plan::kStages> at;
-    RingPosition<Plan::kPairs> pair_at;
-    RingPosition<Plan::kWeightBuffers> weights_at;
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      const int member = block.member(chunk);
-      scale_outputs(outputs_frag, follow_unit(at));
-      if (member == 0) {
-        outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
-      }
-      outputs.find_anew();
-      const uint64_t lower_value = operand(block.value(at.index()) + Plan::kLower);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
-        if (member == 0) {
-#pragma unroll
-          for (int half = 2 * part; half < 2 * part + 2 && half < kQueryParts; ++half) {
-            uint32_t upper_frag[kPairs];
-            uint32_t lower_frag[kPairs];
-            split_state(half, upper_frag, lower_frag);
-            start_state_query(outputs_frag, half, upper_frag, lower_frag, operand(block.pair_query(pair_at.index())));
-            products_wait<0>();
-            pin_halves(outputs_frag, upper_frag, lower_frag);
-          }
-        }
-        if (block.slope_of(member) != 0.0f) {
-          const uint64_t key = operand(block.pair_key(pair_at.index()), Plan::kKeyBox);
-          uint32_t value_frag[kStreamWords];
-          load_upper_values(at, value_frag);
-          start_tokens<0>(part_frag, part, value_frag, lower_value, key);
-          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
-          products_wait<0>();
-          pin(value_frag);
-          pin(part_frag);
-          add_part(part_frag, part);
-        }
-        arrive_once_a_warp(block.pair_empty(pair_at.index()), lane);
-        pair_at.advance();
-      }
-      uint32_t value_frag[kStreamWords];
-      load_upper_values(at, value_frag);
-      start_weights(outputs_frag, value_frag, lower_value, weights_at, true);
-      if (member == block.group() - 1) {
-        outputs.reuse_buffer();
-      }
-      products_wait<0>();
-      pin(value_frag);
-      pin(outputs_frag);
-      finish_stream(outputs_frag, at, weights_at, chunk, 1.0f);
-      at.advance();
-      weights_at.advance();
-    }
-  }
-
-  // The upper half of V^T of a chunk, 16 tokens in four words.
-  __device__ __forceinline__ void load_upper_values(const RingPosition<Plan::kStages>& at,
-                                                    uint32_t (&value_frag)[kStreamWords]) const {
-    const uint32_t tile =
-        block.value(at.index()) +
-        swizzled((outputs.lane & 7) + (outputs.lane >> 4 & 1) * 8, outputs.warp * 2 + (outputs.lane >> 3 & 1));
-    barrier_wait(block.value_full(at.index()), at.parity());
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      load_matrices_transposed(tile + step * 16 * kRowBytes, value_frag + 4 * step);
-    }
-    pin(value_frag);
-    reads_are_used();
-  }
-
-  // V^T K in halves of a box of keys, of half of the tokens of a chunk; the first half from zero.
-  template <int kHalf>
-  __device__ __forceinline__ static void start_tokens(float (&part_frag)[kPartRegisters], int part,
-                                                      const uint32_t (&value_frag)[kStreamWords], uint64_t lower_value,
-                                                      uint64_t key) {
-    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
-    if constexpr (kHalf == 0) {
-      pin(part_frag);
-    }
-    products_fence();
-#pragma unroll
-    for (int step = 2 * kHalf; step < 2 * kHalf + 2; ++step) {
-      const uint64_t upper_key = further(key, step * 2048);
-      const uint64_t lower_key = further(upper_key, Plan::kLowerKey);
-      const uint64_t lower_value_at = further(lower_value, step * 2048);
-      if constexpr (kParts > kWholeParts) {
-        if (part == kWholeParts) {
-          Products::value_key_rest(part_frag, value_frag + 4 * step, upper_key, step > 0);
-          Products::value_key_rest(part_frag, value_frag + 4 * step, lower_key, 1);
-          Products::lower_value_key_rest(part_frag, lower_value_at, upper_key, 1);
-          continue;
-        }
-      }
-      Products::value_key(part_frag, value_frag + 4 * step, upper_key, step > 0);
-      Products::value_key(part_frag, value_frag + 4 * step, lower_key, 1);
-      Products::lower_value_key(part_frag, lower_value_at, upper_key, 1);
-    }
-    products_commit();
-  }
-
-  // O^T += V^T W^T, once the weights are there, with the upper half of V^T in registers.
-  __device__ __forceinline__ void start_weights(float (&outputs_frag)[36], const uint32_t (&value_frag)[kStreamWords],
-                                                uint64_t lower_value,
-                                                const RingPosition<Plan::kWeightBuffers>& weights_at,
-                                                bool uses_state) const {
-    barrier_wait(block.barrier(Plan::kWeightsFull, weights_at.index()), weights_at.parity());
-    pin(outputs_frag);
-    products_fence();
-    const uint64_t weights = operand(block.weights(weights_at.index()));
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const uint64_t upper_weights = further(weights, step * 32);
-      Products::value_weights(outputs_frag, value_frag + 4 * step, upper_weights, step > 0 || uses_state);
-      Products::lower_value_weights(outputs_frag, further(lower_value, step * 2048), upper_weights, 1);
-      Products::value_lower_weights(outputs_frag, value_frag + 4 * step, further(upper_weights, Plan::kLowerWeights),
-                                    1);
-    }
-    products_commit();
-  }
-
-  // Gives back what stays until a chunk is done, and writes its outputs once all of a group have added to them.
-  __device__ __forceinline__ void finish_stream(float (&outputs_frag)[36], const RingPosition<Plan::kStages>& at,
-                                                const RingPosition<Plan::kWeightBuffers>& weights_at, int chunk,
-                                                float constant) {
-    barrier_arrive(block.value_empty(at.index()));  // each lane has read V
-    if constexpr (Plan::kReverse) {
-      arrive_once_a_warp(block.key_empty(at.index()), lane);
-    }
-    if (block.member(chunk) == block.group() - 1) {
-      outputs.write(outputs_frag, Plan::kReverse ? reverse_factor() : constant, chunk, weights_at.index(), 0);
-    } else {
-      barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_at.index()));
     }
   }
 
