@@ -52,6 +52,7 @@ final class Headers {
     "linattn/hopper_scales.cuh",
     "linattn/hopper_score.cuh",
     "linattn/hopper_state.cuh",
+    "linattn/hopper_stream.cuh",
     "linattn/hopper_sums.cuh",
     "linattn/memory.cuh",
     "linattn/mma.cuh",
