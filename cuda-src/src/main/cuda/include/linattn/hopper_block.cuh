@@ -338,10 +338,10 @@ struct Block {
   // Which parts of d it forms: where blocks are clusters of two every other one.
   __device__ __forceinline__ bool shares_delta() const {
     const uint32_t tiles = ceil_div(chunked().value_dim, Plan::kTileColumns);
-    return Plan::kStreams ? tiles % 2 == 0 : Plan::kDeltaParts > 1 && tiles == Plan::kDeltaParts;
+    return Plan::kStreams ? tiles % Plan::kDeltaBlocks == 0 : Plan::kDeltaParts > 1 && tiles == Plan::kDeltaParts;
   }
   __device__ __forceinline__ bool multiplies(int part) const {
-    return !shares_delta() || (Plan::kStreams ? (part ^ work.tile) % 2 == 0 : part == work.tile);
+    return !shares_delta() || (Plan::kStreams ? (part ^ work.tile) % Plan::kDeltaBlocks == 0 : part == work.tile);
   }
   // o, where d is formed of it.
   __device__ __forceinline__ uint32_t output_rows(int stage_idx, int box) const {

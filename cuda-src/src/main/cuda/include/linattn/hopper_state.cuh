@@ -304,10 +304,12 @@ struct State {
       state_frag[i / kPartRegisters][i % kPartRegisters] *= ratio;
     }
   }
+  // u of its columns.
   __device__ __forceinline__ void scale_value_sums(float ratio) {
     outputs.first_sum *= ratio;
     outputs.second_sum *= ratio;
   }
+  // Both.
   __device__ __forceinline__ void scale_sums(float ratio) {
     scale_state(ratio);
     scale_value_sums(ratio);
@@ -775,7 +777,7 @@ struct State {
     }
   }
 
-  // V^T K of a chunk in halves, from zero, of a part of the key columns, a box.
+  // V^T K of a chunk in halves, from zero, of a part of the key columns, a box, which `key_part` begins.
   __device__ __forceinline__ static void multiply_part(float (&part_frag)[kPartRegisters], int part, uint64_t value,
                                                        uint64_t key_part) {
     constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
@@ -986,7 +988,6 @@ struct State {
       Products::value_lower_weights(outputs_frag, upper_value, further(upper_weights, Plan::kLowerWeights), 1);
     }
   }
-
 
   __device__ __forceinline__ void make_operands(float scale, int part, uint32_t (&half_frag)[kPairs]) const {
     constexpr bool kAlwaysScales = Plan::kGradient && Plan::kMerged;  // a way around costs registers

@@ -64,7 +64,7 @@ struct StreamState : State<Plan> {
         if (2 * part + 1 < kQueryParts) {
           this->split_state(2 * part + 1, upper_frag, lower_frag);
           Base::start_state_query(outputs_frag, 2 * part + 1, upper_frag, lower_frag,
-                            operand(block.pair_query(pair_at.index())));
+                                  operand(block.pair_query(pair_at.index())));
           products_wait<1>();
           start_tokens<1>(part_frag, part, value_frag, lower_value, key);
           products_wait<1>();
@@ -78,7 +78,7 @@ struct StreamState : State<Plan> {
           this->split_state(2 * part + 2, upper_frag, lower_frag);
           barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
           Base::start_state_query(outputs_frag, 2 * part + 2, upper_frag, lower_frag,
-                            operand(block.pair_query(pair_at.index())));
+                                  operand(block.pair_query(pair_at.index())));
         } else {
           Base::multiply_outputs(outputs_frag, ratio);
           outputs_frag[32] = outputs_frag[33] = outputs_frag[34] = outputs_frag[35] = 0.0f;
@@ -124,7 +124,8 @@ struct StreamState : State<Plan> {
             uint32_t upper_frag[kPairs];
             uint32_t lower_frag[kPairs];
             this->split_state(half, upper_frag, lower_frag);
-            Base::start_state_query(outputs_frag, half, upper_frag, lower_frag, operand(block.pair_query(pair_at.index())));
+            Base::start_state_query(outputs_frag, half, upper_frag, lower_frag,
+                                    operand(block.pair_query(pair_at.index())));
             products_wait<0>();
             Base::pin_halves(outputs_frag, upper_frag, lower_frag);
           }
@@ -225,8 +226,8 @@ struct StreamState : State<Plan> {
 
   // Gives back what stays until a chunk is done, and writes its outputs once all of a group have added to them.
   __device__ __forceinline__ void finish_chunk(float (&outputs_frag)[36], const RingPosition<Plan::kStages>& at,
-                                                const RingPosition<Plan::kWeightBuffers>& weights_at, int chunk,
-                                                float constant) {
+                                               const RingPosition<Plan::kWeightBuffers>& weights_at, int chunk,
+                                               float constant) {
     barrier_arrive(block.value_empty(at.index()));  // each lane has read V
     if constexpr (Plan::kReverse) {
       arrive_once_a_warp(block.key_empty(at.index()), lane);
