@@ -310,12 +310,73 @@ void run_query_gradient(Problem& p, unsigned seed, int turns) {
   }
 }
 
+// Rows whose gradient is finished on the way.
+NormalizeRowsGradientArguments rows_to_finish(const Problem& p, Tensor& row, Tensor& gradient,
+                                              const std::vector<float>& scales, Marks& marks, int lag) {
+  NormalizeRowsGradientArguments args = {};
+  args.row = row.view();
+  args.gradient = gradient.view();
+  args.scale = scales.data();
+  args.marks = marks.marks.data();
+  args.tokens = p.tokens;
+  args.heads = row.heads;
+  args.batches = row.batches;
+  args.dim = row.width;
+  args.item_tokens = p.shape.item_tokens;
+  args.num_items = p.items;
+  args.turns = marks.turns;
+  args.tiles = marks.boxes;
+  args.shares = tiles_of(row.width);
+  args.lag = lag;
+  return args;
+}
+
+// Finishes the rows of the items whose marks must say so, and takes the marks back.
+void expect_finished(const char* what, const Problem& p, const std::vector<double>& unit_rows,
+                     const std::vector<float>& scales, Marks& marks, int count, Rows& expected) {
+  const size_t width = unit_rows.size() / scales.size();
+  const int items = static_cast<int>(scales.size()) / p.tokens * p.items;
+  for (int i = 0; i < items; ++i) {
+    uint32_t* const first = marks.marks.data() + static_cast<size_t>(i) * marks.boxes;
+    const bool is_marked = std::count(first, first + marks.boxes, 1u) > 0;
+    const auto finished = std::count(first, first + marks.boxes, 2u);
+    expect(finished == (i < count && !is_marked ? tiles_of(static_cast<int>(width)) : 0), "%s of item %d has %d finished shares", what, i,
+           static_cast<int>(finished));
+    if (finished == 0) {
+      continue;
+    }
+    std::fill_n(first, marks.boxes, 0u);
+    const Item& item = p.shape.items[i % p.items];
+    for (int token = item.start; token < item.start + item.tokens; ++token) {
+      const size_t row = static_cast<size_t>(i / p.items) * p.tokens + token;
+      double along = 0;
+      for (size_t m = 0; m < width; ++m) {
+        along += unit_rows[row * width + m] * expected[row * width + m];
+      }
+      for (size_t m = 0; m < width; ++m) {
+        double& element = expected[row * width + m];
+        element = (element - unit_rows[row * width + m] * along) * std::max(scales[row], 0.0f);
+      }
+    }
+  }
+}
+
 // The gradients whose rows x and y are as wide as those of the kernel: by one launch where both are, or by one each.
 template <class Plan>
 void run_key_value_gradient(Problem& p, unsigned seed) {
   if constexpr (Plan::kReverse && !kOneSweep<Plan>) {
     const bool has_key = p.value_dim == D;
     const bool has_value = p.key_dim == D;
+    const bool finishes = Plan::kFinishesRows && has_key && has_value;
+    Tensor dq = p.tensor(kHeads, p.key_dim).draw(-1.0f, 1.0f);
+    Marks query_marks(p.heads, p, p.key_dim);
+    std::fill(query_marks.marks.begin(), query_marks.marks.end(), 0u);
+    query_marks.marks.back() = 1;
+    dq.set(p.heads - 1, p.tokens - 1, p.key_dim - 1, NAN);
+    Rows expected_dq;
+    for (const Stored& element : dq.stored) {
+      expected_dq.push_back(to_float(element));
+    }
     Tensor dk = p.tensor(kHeads / p.group, p.key_dim);
     Tensor dv = p.tensor(kHeads / p.group, p.value_dim);
     States<float> before = p.states_of_nothing();
@@ -338,13 +399,23 @@ void run_key_value_gradient(Problem& p, unsigned seed) {
       task.gradient.chunked.state_out = before.s.data();
       task.gradient.chunked.marks = value_marks.marks.data();
     }
+    if (finishes) {
+      std::fill(key_marks.marks.begin(), key_marks.marks.end(), 3u);
+      args.tasks[0].rows = rows_to_finish(p, p.k, dk, p.key_scale, key_marks, 1);
+      args.tasks[1].rows = rows_to_finish(p, p.q, dq, p.query_scale, query_marks, 0);
+    }
     for (int task = 0; task < tasks; ++task) {
       args.tasks[task].gradient.tasks = tasks;
       args.tasks[task].gradient.chunked.state_in = p.after.s.data();
     }
     launch(p.kv_heads * p.items, tasks * tiles_of(has_key ? p.key_dim : p.value_dim), seed, args, run_gradient<Plan>);
-    const KeyValueGradientSums expected(p);
+    KeyValueGradientSums expected(p);
     const States<double> expected_before = gradients_before(p, &p.after);
+    if (finishes) {
+      expect_finished("dq", p, p.query_rows, p.query_scale, query_marks, p.heads * p.items, expected_dq);
+      compare_rows("dq", p, {&p.q}, expected_dq, dq, query_marks);
+      expect_finished("dk", p, p.key_rows, p.key_scale, key_marks, p.kv_heads * p.items - 1, expected.dk);
+    }
     if (has_key) {
       compare_rows("dk", p, {&p.v}, expected.dk, dk, key_marks);
       compare_states("dz", p, p.key_dim, expected_before.z, before.z);

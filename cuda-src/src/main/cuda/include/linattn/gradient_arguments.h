@@ -11,8 +11,8 @@
 //   value_gradient  k    q    dO  dv   n >= p  a, slope b  1 / g_n           1
 //
 // with d_i = o_i . dO_i. Where rows are normalised, rows of k and q that are x or y are divided by their
-// lengths as well; dq and dk are then the gradients of the divided rows, and normalize_rows_gradient finishes
-// them. Without causality n is any row.
+// lengths as well; dq and dk are then the gradients of the divided rows, and are finished row by row: see
+// NormalizeRowsGradientArguments. Without causality n is any row.
 //
 // The states that the tasks walk with are those of the forward, and their gradients, as [Dk, Dv] each:
 //
@@ -83,7 +83,8 @@ struct GradientArguments {
 //    168      4  key_dim      Dk
 //    172      4  value_dim    Dv
 //    176      4  scales_are_kept  1: a forward has written the scales, 0 where it could not tell
-//    180      4  reserved     0
+//    180      4  num_pending
+//    184      8  pending      [num_pending] marks that become kPending
 struct GradientRowsArguments {
   TensorView query;
   TensorView key;
@@ -99,28 +100,47 @@ struct GradientRowsArguments {
   int32_t key_dim;
   int32_t value_dim;
   int32_t scales_are_kept;
-  int32_t reserved;
+  int32_t num_pending;
+  uint32_t* pending;
 };
 
 // dx = (dy - y (y . dy)) s with y = s x: the gradient of a row from that of the row over its length, in
 // place. A row of zeros, which s < 0 says, gets zeros.
 //
+// The sweep of dk and dv finishes rows on the way. Of an item of a head the rows token % shares == i are share i, and
+// finished where mark i says so; those of marked items are left until they are computed again.
+//
 // offset  bytes  member
-//      0     32  row        x: q or k
-//     32     32  gradient   dy on entry, dx on return
-//     64      8  scale      s [batch, heads, tokens]
-//     72      4  tokens
-//     76      4  heads      of the rows
-//     80      4  batches
-//     84      4  dim        columns of a row
+//      0     32  row          x: q or k
+//     32     32  gradient     dy on entry, dx on return
+//     64      8  scale        s [batch, heads, tokens]
+//     72      8  marks        of the gradient, [batch, heads, items, turns, tiles]; or null: no row is finished on the way
+//     80      4  tokens
+//     84      4  heads        of the rows
+//     88      4  batches
+//     92      4  dim          columns of a row
+//     96      4  item_tokens  item i of a head begins with token i * item_tokens
+//    100      4  num_items
+//    104      4  turns
+//    108      4  tiles        ceil(dim / 64)
+//    112      4  shares       blocks of an item of dk and of dv; at most as many as tiles
+//    116      4  lag          of dk: by so many items the sweep finishes rows later than it writes them, which other
+//                             blocks do; 0 of dq, which is there before
 struct NormalizeRowsGradientArguments {
   TensorView row;
   TensorView gradient;
   const float* scale;
+  uint32_t* marks;
   int32_t tokens;
   int32_t heads;
   int32_t batches;
   int32_t dim;
+  int32_t item_tokens;
+  int32_t num_items;
+  int32_t turns;
+  int32_t tiles;
+  int32_t shares;
+  int32_t lag;
 };
 
 // da and db of each head from the partial sums, in order. Where db was not asked of the sweep it follows from

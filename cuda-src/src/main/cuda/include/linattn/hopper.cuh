@@ -117,6 +117,20 @@ __device__ __forceinline__ void store_float_async(uint32_t word, float value, ui
                : "memory");
 }
 
+// A word of global memory that other blocks write: what was written before store_release is seen after load_acquire.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* word_gmem) {
+  uint32_t word;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(word_gmem) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ void store_release(uint32_t* word_gmem, uint32_t word) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word_gmem), "r"(word) : "memory");
+}
+
+// About half a microsecond.
+__device__ __forceinline__ void rest() { __nanosleep(500); }
+
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

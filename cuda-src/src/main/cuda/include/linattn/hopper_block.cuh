@@ -41,6 +41,8 @@ struct HopperArguments {
 //    384    128  out
 //    512    128  output_rows  o, for the gradient of q
 //    640    384  gradient
+//   1024    120  rows         of the gradients of k and v: those of dk, or of dq, that it finishes
+//   1144      8  reserved
 struct HopperGradient {
   TensorMap query;
   TensorMap key;
@@ -48,6 +50,8 @@ struct HopperGradient {
   TensorMap out;
   TensorMap output_rows;
   GradientArguments gradient;
+  NormalizeRowsGradientArguments rows;
+  int64_t reserved;
 };
 
 // The gradients that a launch computes: of q, or of k and v. Those of k and v differ in everything but the
@@ -60,16 +64,16 @@ struct HopperGradientArguments {
 // dk, marks of dk and dv in their tasks; the partial sums go where those of the task of dv are.
 //
 // offset  bytes  member
-//      0   2048  gradients
-//   2048    128  query_gradient  dq
-//   2176      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
+//      0   2304  gradients
+//   2304    128  query_gradient  dq
+//   2432      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
 //                                than a chunk
-//   2184      8  last_key_sum    z
-//   2192      8  first_state     S before the first token, or null for zeros
-//   2200      8  first_key_sum   z
-//   2208      8  query_marks     of dq, as marks are of its own sweep
-//   2216      8  first_value_sum u before the first token, or null for zeros
-//   2224     16  reserved
+//   2440      8  last_key_sum    z
+//   2448      8  first_state     S before the first token, or null for zeros
+//   2456      8  first_key_sum   z
+//   2464      8  query_marks     of dq, as marks are of its own sweep
+//   2472      8  first_value_sum u before the first token, or null for zeros
+//   2480     16  reserved
 struct alignas(64) HopperOneSweepArguments {
   HopperGradientArguments gradients;
   TensorMap query_gradient;

@@ -4,6 +4,7 @@
 // once for each query head of a group. Blocks of an item and head are clusters of two.
 #pragma once
 
+#include "linattn/hopper_finisher.cuh"
 #include "linattn/hopper_forward.cuh"
 #include "linattn/hopper_gradient_sums.cuh"
 #include "linattn/hopper_reverse.cuh"
@@ -94,7 +95,11 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   if (warpgroup < Plan::kScoreGroup) {
     if constexpr (!Plan::kScoresProduce) {
       Plan::Spec::Registers::auxiliary();
-      if (warp > 0) {
+      if (Plan::kFinishers > 0 && warp >= 4 - Plan::kFinishers) {
+        if constexpr (Plan::kFinishers > 0) {
+          Finisher<Plan>(block, warp - (4 - Plan::kFinishers), lane).run();
+        }
+      } else if (warp > 0) {
         if constexpr (Plan::kGradientSums) {
           SumWeigher<Plan>(block, warp - 1, lane).run();
         } else if constexpr (Plan::kCompact) {

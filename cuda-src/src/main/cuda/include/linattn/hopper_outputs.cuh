@@ -6,6 +6,18 @@
 namespace linattn {
 namespace hopper {
 
+// Of 64 columns of an item, by the thread that has waited for their outputs: who sees the mark of a gradient sees these.
+template <class Plan>
+__device__ __forceinline__ void set_mark(const ChunkedArguments& args, int64_t item, int first_column, bool is_marked) {
+  uint32_t* const mark_gmem =
+      args.marks + item * ceil_div(args.value_dim, Plan::kBoxColumns) + first_column / Plan::kBoxColumns;
+  if constexpr (Plan::kFinishesRows) {
+    store_release(mark_gmem, is_marked ? kMarked : kFinite);
+  } else {
+    *mark_gmem = is_marked ? kMarked : kFinite;
+  }
+}
+
 // 64 value columns of the block, held by a warpgroup.
 template <class Plan>
 struct Outputs {
@@ -110,7 +122,7 @@ struct Outputs {
     const ChunkedArguments& args = block.chunked();
     if (leads() && args.marks != nullptr && num_columns() > 0) {
       const int64_t item = StateAddress<Plan>::block_number(block) / ceil_div(args.value_dim, Plan::kTileColumns);
-      args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + first_column() / Plan::kBoxColumns] = marked;
+      set_mark<Plan>(args, item, first_column(), marked);
     }
   }
 

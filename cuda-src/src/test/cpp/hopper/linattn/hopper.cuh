@@ -34,6 +34,9 @@ inline uint32_t address_in_block(uint32_t address, uint32_t rank) { return emula
 inline void store_float_async(uint32_t word, float value, uint32_t barrier) {
   emulator::send_word(word, __float_as_uint(value), barrier);
 }
+inline uint32_t load_acquire(const uint32_t* word_gmem) { return *word_gmem; }
+inline void store_release(uint32_t* word_gmem, uint32_t word) { *word_gmem = word; }
+inline void rest() {}
 inline void cluster_sync() { emulator::meet_cluster(); }
 
 template <int kStages>

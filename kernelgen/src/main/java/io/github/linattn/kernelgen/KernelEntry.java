@@ -98,6 +98,12 @@ public record KernelEntry(
         && HopperPlan.formsDelta(operation, headDim, elementType, precision);
   }
 
+  /** Whether a gradient of k and v finishes rows of dq and dk that were divided, on the way. */
+  public boolean finishesRows() {
+    return technique == Technique.WGMMA
+        && HopperPlan.finishers(operation, headDim, elementType, precision) > 0;
+  }
+
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
     return gridRule.per() == GridRule.Per.HEAD ? gridRule.size() : 1;

@@ -130,14 +130,18 @@ final class GradientFill {
       case KEY_AND_VALUE -> {
         fillKey();
         fillValue();
+        if (plan.lag() > 0) {
+          fillNormalizedKey();
+          fillNormalizedQuery();
+        }
       }
       case ONE_SWEEP -> {
         fillQuery(); // for the repair
         fillKey();
         fillValue();
       }
-      case NORMALIZED_QUERY -> fillNormalized(role, input.q(), call.gradients().dq(), queryScale);
-      case NORMALIZED_KEY -> fillNormalized(role, input.k(), call.gradients().dk(), keyScale);
+      case NORMALIZED_QUERY -> fillNormalizedQuery();
+      case NORMALIZED_KEY -> fillNormalizedKey();
       case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
       case COEFFICIENTS -> {
         switch (plan.kind()) {
@@ -173,6 +177,13 @@ final class GradientFill {
         .set("batches", shape.batch())
         .set("key_dim", shape.keyDim())
         .set("value_dim", shape.valueDim());
+    if (plan.lag() > 0) {
+      long marks = shape.batch() * (long) shape.keyValueHeads() * plan.cut().items() * plan.tiles();
+      structs
+          .of(Role.ROWS)
+          .set("pending", workspace + plan.memory().keyMarksAt())
+          .set("num_pending", Math.toIntExact(marks));
+    }
   }
 
   /** As {@link ChunkedCall} asks for them. */
@@ -412,8 +423,22 @@ final class GradientFill {
     }
   }
 
-  private void fillNormalized(Role role, Tensor row, Tensor gradient, long scale) {
-    structs
+  private void fillNormalizedQuery() {
+    Arguments rows = fillNormalized(Role.NORMALIZED_QUERY, input.q(), dq(), queryScale);
+    if (plan.lag() > 0) {
+      setFinished(rows, plan.memory().queryMarksAt()).set("turns", plan.turns());
+    }
+  }
+
+  private void fillNormalizedKey() {
+    Arguments rows = fillNormalized(Role.NORMALIZED_KEY, input.k(), dk(), keyScale);
+    if (plan.lag() > 0) {
+      setFinished(rows, plan.memory().keyMarksAt()).set("turns", 1).set("lag", plan.lag());
+    }
+  }
+
+  private Arguments fillNormalized(Role role, Tensor row, Tensor gradient, long scale) {
+    return structs
         .of(role)
         .clear()
         .set("row", row)
@@ -423,6 +448,16 @@ final class GradientFill {
         .set("heads", Math.toIntExact(row.shape().extent(1)))
         .set("batches", shape.batch())
         .set("dim", shape.keyDim());
+  }
+
+  /** Where the sweep of dk and dv tells which rows it has finished. */
+  private Arguments setFinished(Arguments rows, long marksAt) {
+    int columns = plan.step(Role.KEY_AND_VALUE).kernel().gridRule().size();
+    return rows.set("marks", workspace + marksAt)
+        .set("item_tokens", plan.cut().itemTokens())
+        .set("num_items", plan.cut().items())
+        .set("tiles", plan.tiles())
+        .set("shares", Math.ceilDiv(shape.keyDim(), columns));
   }
 
   private void fillCoefficients() {
@@ -456,6 +491,7 @@ final class GradientFill {
       return addOneSweep(struct, element);
     }
     boolean both = role == Role.KEY_AND_VALUE;
+    struct.clear();
     setTask(struct, 0, both ? Role.KEY : role, element);
     if (both) {
       setTask(struct, 1, Role.VALUE, element);
@@ -492,9 +528,16 @@ final class GradientFill {
       case KEY -> setMaps(struct, index, element, input.v(), dO, input.q(), dk());
       default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
     }
-    MemorySegment task = structs.of(role).memory();
-    long at = GradientStructs.hopperOffset(index, "gradient");
-    MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
+    copy(structs.of(role), struct, index, "gradient");
+    if (plan.lag() > 0 && role != Role.QUERY) {
+      Role rows = role == Role.KEY ? Role.NORMALIZED_KEY : Role.NORMALIZED_QUERY;
+      copy(structs.of(rows), struct, index, "rows");
+    }
+  }
+
+  private static void copy(Arguments from, Arguments struct, int index, String member) {
+    long at = GradientStructs.hopperOffset(index, member);
+    MemorySegment.copy(from.memory(), 0, struct.memory(), at, from.memory().byteSize());
   }
 
   private Tensor dq() {

@@ -16,6 +16,8 @@ import java.util.List;
  * @param tiles of 64 columns of dq
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
  *     partial sums of da and db
+ * @param lag items by which the sweep of dk and dv finishes rows of dk later than it writes them,
+ *     where it finishes these and those of dq; else 0
  * @param memory what is kept beside the gradients
  * @param parts of a chain: the plan of each segment, in the order of tokens; else none
  * @param micros what the cost model expects
@@ -30,6 +32,7 @@ record GradientPlan(
     int keptStep,
     int tiles,
     int turns,
+    int lag,
     Memory memory,
     List<GradientPlan> parts,
     double micros,
@@ -58,6 +61,7 @@ record GradientPlan(
         1,
         first.tiles,
         first.turns,
+        0,
         new Memory(2 * stateBytes, part, 0, 0, 0, 0, Marks.NONE),
         parts,
         parts.stream().mapToDouble(GradientPlan::micros).sum(),
@@ -199,7 +203,8 @@ record GradientPlan(
   /** The same plan with this reason. */
   GradientPlan because(String why) {
     return new GradientPlan(
-        kind, launches, cut, outputs, summed, keptStep, tiles, turns, memory, parts, micros, why);
+        kind, launches, cut, outputs, summed, keptStep, tiles, turns, lag, memory, parts, micros,
+        why);
   }
 
   /** Whether it needs states that a forward kept. */

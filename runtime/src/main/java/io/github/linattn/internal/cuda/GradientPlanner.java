@@ -231,9 +231,10 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    addNormalized(steps, question);
+    int lag = lag(question, kernels, cut);
+    addNormalized(steps, question, cut, lag);
     Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
-    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, memory);
+    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, lag, memory);
   }
 
   /**
@@ -311,7 +312,7 @@ final class GradientPlanner {
         step -> micros(step, question.shape().keyDim(), cut, cut.items(), 1, bytes));
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1));
-    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, 0, tiles(question), 1, memory);
+    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, 0, tiles(question), 1, 0, memory);
   }
 
   /** A sequence of one chunk needs the state before it alone. */
@@ -344,10 +345,12 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    addNormalized(steps, question);
+    int lag = lag(question, kernels, cut);
+    addNormalized(steps, question, cut, lag);
     long states = StateArrays.bytes(shape, cut.items());
     Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
-    return plan(Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, memory);
+    return plan(
+        Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, lag, memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -396,7 +399,7 @@ final class GradientPlanner {
         rowKernel(question, Operation.GRADIENT_RECURRENCE)
             .flatMap(ends -> model.step(ends, question.heads(), 1, 1, 1)),
         step -> Rates.SCAN_MICROS);
-    addNormalized(steps, question);
+    addNormalized(steps, question, outputs, 0);
     Memory memory =
         memory(
             question,
@@ -405,7 +408,7 @@ final class GradientPlanner {
             outputs,
             1,
             Marks.NONE);
-    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), 0, tiles(question), 1, memory)
+    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), 0, tiles(question), 1, 0, memory)
         .map(
             plan ->
                 plan.because(
@@ -421,6 +424,7 @@ final class GradientPlanner {
       int keptStep,
       int tiles,
       int turns,
+      int lag,
       Memory memory) {
     return steps.complete
         ? Optional.of(
@@ -433,6 +437,7 @@ final class GradientPlanner {
                 keptStep,
                 tiles,
                 turns,
+                lag,
                 memory,
                 List.of(),
                 steps.micros,
@@ -644,17 +649,40 @@ final class GradientPlanner {
         step -> role == Role.COEFFICIENTS ? Rates.SCAN_MICROS : 0);
   }
 
-  /** From the gradients of rows that were divided to those of the rows. */
-  private void addNormalized(Collected steps, Question question) {
+  /**
+   * Items that the sweep of dk and dv has on the GPU at once, where it finishes rows on the way;
+   * else 0. Where items are listed nobody could tell which a row is of.
+   */
+  private int lag(Question question, Sweeps kernels, Cut cut) {
+    boolean finishes =
+        question.normalize()
+            && kernels.isJoined()
+            && kernels.value().finishesRows()
+            && cut.isRegular();
+    int columns = kernels.value().gridRule().size();
+    int blocksOfItem =
+        GradientStructs.HOPPER_TASKS * Math.ceilDiv(question.shape().keyDim(), columns);
+    return finishes ? Math.ceilDiv(model.multiprocessors(), blocksOfItem) : 0;
+  }
+
+  /** From the gradients of rows that were divided to those of the rows: what sweeps leave. */
+  private void addNormalized(Collected steps, Question question, Cut cut, int lag) {
     if (question.normalize()) {
-      addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads());
-      addNormalized(steps, Role.NORMALIZED_KEY, question, question.keyValueHeads());
+      double items = (double) question.keyValueHeads() * cut.items();
+      addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads(), lag > 0 ? 0 : 1);
+      addNormalized(
+          steps,
+          Role.NORMALIZED_KEY,
+          question,
+          question.keyValueHeads(),
+          lag > 0 ? Math.min(1, lag / items) : 1);
     }
   }
 
-  private void addNormalized(Collected steps, Role role, Question question, long heads) {
+  private void addNormalized(
+      Collected steps, Role role, Question question, long heads, double share) {
     long rows = heads * question.shape().tokens();
-    double bytes = 3.0 * rows * question.shape().keyDim() * question.dtype().bytes();
+    double bytes = share * 3.0 * rows * question.shape().keyDim() * question.dtype().bytes();
     steps.add(
         role,
         rowKernel(question, Operation.NORMALIZE_ROWS_GRADIENT)

@@ -51,7 +51,8 @@ public final class GradientStructs {
           JAVA_INT.withName("key_dim"),
           JAVA_INT.withName("value_dim"),
           JAVA_INT.withName("scales_are_kept"),
-          JAVA_INT.withName("reserved"));
+          JAVA_INT.withName("num_pending"),
+          JAVA_LONG.withName("pending"));
 
   /** {@code linattn::NormalizeRowsGradientArguments}. */
   public static final StructLayout NORMALIZE_ROWS_GRADIENT =
@@ -59,10 +60,17 @@ public final class GradientStructs {
           ChunkedStructs.TENSOR_VIEW.withName("row"),
           ChunkedStructs.TENSOR_VIEW.withName("gradient"),
           JAVA_LONG.withName("scale"),
+          JAVA_LONG.withName("marks"),
           JAVA_INT.withName("tokens"),
           JAVA_INT.withName("heads"),
           JAVA_INT.withName("batches"),
-          JAVA_INT.withName("dim"));
+          JAVA_INT.withName("dim"),
+          JAVA_INT.withName("item_tokens"),
+          JAVA_INT.withName("num_items"),
+          JAVA_INT.withName("turns"),
+          JAVA_INT.withName("tiles"),
+          JAVA_INT.withName("shares"),
+          JAVA_INT.withName("lag"));
 
   /** {@code linattn::CoefficientSumsArguments}. */
   public static final StructLayout COEFFICIENT_SUMS =
@@ -98,7 +106,9 @@ public final class GradientStructs {
               ChunkedStructs.TENSOR_MAP.withName("value"),
               ChunkedStructs.TENSOR_MAP.withName("out"),
               ChunkedStructs.TENSOR_MAP.withName("output_rows"),
-              GRADIENT.withName("gradient"))
+              GRADIENT.withName("gradient"),
+              NORMALIZE_ROWS_GRADIENT.withName("rows"),
+              JAVA_LONG.withName("reserved"))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
   /** {@code linattn::hopper::HopperGradientArguments}. */

@@ -1,0 +1,96 @@
+// A row in the registers of neighbouring lanes, in pieces of 16 bytes.
+#pragma once
+
+#include "linattn/element.cuh"
+#include "linattn/gradient_arguments.h"
+#include "linattn/reduce.cuh"
+
+namespace linattn {
+
+// A lane's pieces of a row, zero where the row has none.
+template <class Shape, typename Element>
+struct RowPart {
+  static constexpr int kElements = 16 / static_cast<int>(sizeof(Element));
+
+  uint4 vectors[Shape::kVectors];
+
+  __device__ __forceinline__ static int vector_of_lane(int first, int i) {
+    return first + i * Shape::kLanes + static_cast<int>(threadIdx.x) % Shape::kLanes;
+  }
+
+  // From vector `first` on. The row may be null.
+  __device__ __forceinline__ void load(const Element* row_gmem, int num_vectors, int first = 0) {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      const int vector = vector_of_lane(first, i);
+      vectors[i] = row_gmem != nullptr && vector < num_vectors ? reinterpret_cast<const uint4*>(row_gmem)[vector]
+                                                               : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ __forceinline__ void store(Element* row_gmem, int num_vectors) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      const int vector = vector_of_lane(0, i);
+      if (row_gmem != nullptr && vector < num_vectors) {
+        reinterpret_cast<uint4*>(row_gmem)[vector] = vectors[i];
+      }
+    }
+  }
+
+  // y = map(x, y) of each element x of this part and y of the other one.
+  template <typename Map>
+  __device__ __forceinline__ void replace(RowPart& other, Map&& map) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      replace(vectors[i].x, other.vectors[i].x, map);
+      replace(vectors[i].y, other.vectors[i].y, map);
+      replace(vectors[i].z, other.vectors[i].z, map);
+      replace(vectors[i].w, other.vectors[i].w, map);
+    }
+  }
+
+  // sum + x . y
+  __device__ __forceinline__ float add_product(const RowPart& other, float sum) const {
+    RowPart unused = other;
+    replace(unused, [&](float x, float y) {
+      sum = fmaf(x, y, sum);
+      return y;
+    });
+    return sum;
+  }
+
+ private:
+  template <typename Map>
+  __device__ __forceinline__ static void replace(uint32_t x_word, uint32_t& y_word, Map&& map) {
+    if constexpr (sizeof(Element) == 2) {
+      const float2 x = unpack<Element>(x_word);
+      const float2 y = unpack<Element>(y_word);
+      const float low = map(x.x, y.x);
+      y_word = pack<Element>(low, map(x.y, y.y));
+    } else {
+      y_word = __float_as_uint(map(__uint_as_float(x_word), __uint_as_float(y_word)));
+    }
+  }
+};
+
+// dy becomes (dy - y (y . dy)) s with y = s x, of the lanes that have a row; of a row of zeros, where s < 0, zero.
+template <class Shape, typename Element>
+__device__ __forceinline__ void finish_gradient(const RowPart<Shape, Element>& row, float scale,
+                                                RowPart<Shape, Element>& gradient) {
+  float products = 0.0f;
+  row.replace(gradient, [&](float x, float y) {
+    products = fmaf(x * scale, y, products);
+    return y;
+  });
+  const float along = sum_lanes<Shape::kLanes>(products);
+  const float factor = scale < 0.0f ? 0.0f : scale;
+  row.replace(gradient, [&](float x, float y) { return fmaf(-along, x * scale, y) * factor; });
+}
+
+// The marks of the tiles of an item of a head, which is counted over all batch rows.
+__device__ __forceinline__ uint32_t* marks_of_item(const NormalizeRowsGradientArguments& args, int head, int item) {
+  return args.marks + (static_cast<int64_t>(head) * args.num_items + item) * args.turns * args.tiles;
+}
+
+}  // namespace linattn
