@@ -155,12 +155,13 @@ int main() {
   MEMBER(GradientRowsArguments, key_dim);
   MEMBER(GradientRowsArguments, value_dim);
   MEMBER(GradientRowsArguments, scales_are_kept);
-  MEMBER(GradientRowsArguments, num_pending);
-  MEMBER(GradientRowsArguments, pending);
+  MEMBER(GradientRowsArguments, num_progress);
+  MEMBER(GradientRowsArguments, progress);
   SIZE(NormalizeRowsGradientArguments);
   MEMBER(NormalizeRowsGradientArguments, row);
   MEMBER(NormalizeRowsGradientArguments, gradient);
   MEMBER(NormalizeRowsGradientArguments, scale);
+  MEMBER(NormalizeRowsGradientArguments, progress);
   MEMBER(NormalizeRowsGradientArguments, marks);
   MEMBER(NormalizeRowsGradientArguments, tokens);
   MEMBER(NormalizeRowsGradientArguments, heads);
@@ -168,10 +169,10 @@ int main() {
   MEMBER(NormalizeRowsGradientArguments, dim);
   MEMBER(NormalizeRowsGradientArguments, item_tokens);
   MEMBER(NormalizeRowsGradientArguments, num_items);
+  MEMBER(NormalizeRowsGradientArguments, group);
   MEMBER(NormalizeRowsGradientArguments, turns);
   MEMBER(NormalizeRowsGradientArguments, tiles);
   MEMBER(NormalizeRowsGradientArguments, shares);
-  MEMBER(NormalizeRowsGradientArguments, lag);
   SIZE(CoefficientSumsArguments);
   MEMBER(CoefficientSumsArguments, partials);
   MEMBER(CoefficientSumsArguments, a_per_head);

@@ -34,14 +34,6 @@ struct TensorView {
   int64_t token_stride;
 };
 
-// Of a tile of columns of an item.
-enum Mark : uint32_t {
-  kFinite = 0,
-  kMarked = 1,    // not all of it: computed again
-  kFinished = 2,  // and its share of the rows of a gradient is that of rows that are not divided: gradient_arguments.h
-  kPending = 3    // nobody has written it yet
-};
-
 // offset  bytes  member
 //      0      4  start     first token, counted along the token axis of the tensors
 //      4      4  tokens    >= 0
@@ -74,7 +66,7 @@ struct Item {
 //    208      8  state_out      S
 //    216      8  key_sum_out    z
 //    224      8  value_sum_out  u
-//    232      8  marks          [blocks of the forward]: kMarked where a block met a value that is not finite
+//    232      8  marks          [blocks of the forward]: 1 where a block met a value that is not finite
 //    240      8  initial_count  tokens in the initial state
 //    248      4  tokens         extent of the token axis
 //    252      4  item_tokens    see above
@@ -90,7 +82,8 @@ struct Item {
 //    292      4  batches        batch rows
 //    296      4  turns          a power of two; 1 where a kernel knows no turns
 //    300      4  slot_step      see above
-//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch
+//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch; of the
+//                               gradients of k and v see NormalizeRowsGradientArguments
 struct ChunkedArguments {
   TensorView query;
   TensorView key;

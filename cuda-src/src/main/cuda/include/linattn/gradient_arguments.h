@@ -39,7 +39,8 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 // task reads it; key_sum_in the sum of rows y (u, for kQueryGradient alone), value_sum_in that of rows z
 // (z; dz; du). state_out is dS before the item and written by the task kValueGradient, value_sum_out (dz;
 // du) by either of the two. Items, slots and counts are those of the forward, and so are turns and marks: each
-// task has marks of its own, [heads of x, items, turns, tiles]. Tickets are unused.
+// task has marks of its own, [heads of x, items, turns, tiles]. Where the sweep of dk and dv finishes rows of both, their
+// tickets are the words of its progress.
 // chunked.normalize is 1 where query_scale and key_scale are given.
 //
 // offset  bytes  member
@@ -83,8 +84,8 @@ struct GradientArguments {
 //    168      4  key_dim      Dk
 //    172      4  value_dim    Dv
 //    176      4  scales_are_kept  1: a forward has written the scales, 0 where it could not tell
-//    180      4  num_pending
-//    184      8  pending      [num_pending] marks that become kPending
+//    180      4  num_progress
+//    184      8  progress     [num_progress] words that become zero
 struct GradientRowsArguments {
   TensorView query;
   TensorView key;
@@ -100,47 +101,54 @@ struct GradientRowsArguments {
   int32_t key_dim;
   int32_t value_dim;
   int32_t scales_are_kept;
-  int32_t num_pending;
-  uint32_t* pending;
+  int32_t num_progress;
+  uint32_t* progress;
 };
 
 // dx = (dy - y (y . dy)) s with y = s x: the gradient of a row from that of the row over its length, in
 // place. A row of zeros, which s < 0 says, gets zeros.
 //
-// The sweep of dk and dv finishes rows on the way. Of an item of a head the rows token % shares == i are share i, and
-// finished where mark i says so; those of marked items are left until they are computed again.
+// The sweep of dk and dv finishes rows of both on its way, a share of each chunk in each of its blocks. It tells how far
+// it is: [kv heads, items] of 2 tiles + shares words,
+//
+//   2 tiles  chunks of each 64 columns of dk, and of dv, that are written
+//   shares   chunks of which a block has finished its rows, those with token % shares == share
+//
+// with chunks counted as the sweep walks, from the last one of the item on. All words are zero before. Rows of an item
+// with a mark are left: they are computed again.
 //
 // offset  bytes  member
 //      0     32  row          x: q or k
 //     32     32  gradient     dy on entry, dx on return
 //     64      8  scale        s [batch, heads, tokens]
-//     72      8  marks        of the gradient, [batch, heads, items, turns, tiles]; or null: no row is finished on the way
-//     80      4  tokens
-//     84      4  heads        of the rows
-//     88      4  batches
-//     92      4  dim          columns of a row
-//     96      4  item_tokens  item i of a head begins with token i * item_tokens
-//    100      4  num_items
-//    104      4  turns
-//    108      4  tiles        ceil(dim / 64)
-//    112      4  shares       blocks of an item of dk and of dv; at most as many as tiles
-//    116      4  lag          of dk: by so many items the sweep finishes rows later than it writes them, which other
-//                             blocks do; 0 of dq, which is there before
+//     72      8  progress     those words; or null: no row is finished
+//     80      8  marks        of the gradient, [batch, heads, items, turns, tiles]
+//     88      4  tokens
+//     92      4  heads        of the rows
+//     96      4  batches
+//    100      4  dim          columns of a row
+//    104      4  item_tokens  item i of a head begins with token i * item_tokens
+//    108      4  num_items
+//    112      4  group        heads of the rows that share a key/value head
+//    116      4  turns
+//    120      4  tiles        ceil(dim / 64)
+//    124      4  shares       blocks of an item, of dk and of dv
 struct NormalizeRowsGradientArguments {
   TensorView row;
   TensorView gradient;
   const float* scale;
-  uint32_t* marks;
+  const uint32_t* progress;
+  const uint32_t* marks;
   int32_t tokens;
   int32_t heads;
   int32_t batches;
   int32_t dim;
   int32_t item_tokens;
   int32_t num_items;
+  int32_t group;
   int32_t turns;
   int32_t tiles;
   int32_t shares;
-  int32_t lag;
 };
 
 // da and db of each head from the partial sums, in order. Where db was not asked of the sweep it follows from

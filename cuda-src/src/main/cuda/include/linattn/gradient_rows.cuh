@@ -208,9 +208,9 @@ __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args)
   const int64_t query_blocks = (num_queries + Plan::kRows - 1) / Plan::kRows;
   int64_t block = blockIdx.x;
   wait_for_earlier_kernels();
-  for (int i = static_cast<int>(blockIdx.x) * Plan::kThreads + static_cast<int>(threadIdx.x); i < args.num_pending;
+  for (int i = static_cast<int>(blockIdx.x) * Plan::kThreads + static_cast<int>(threadIdx.x); i < args.num_progress;
        i += static_cast<int>(gridDim.x) * Plan::kThreads) {
-    args.pending[i] = kPending;
+    args.progress[i] = 0;
   }
   if (args.delta != nullptr) {
     if (block < query_blocks) {
@@ -239,17 +239,13 @@ __device__ __forceinline__ bool find_finished(const NormalizeRowsGradientArgumen
   const int64_t number = static_cast<int64_t>(blockIdx.x) * Plan::kRows + row;
   const int64_t head = number / args.tokens;
   const bool exists = row < Plan::kRows && head < static_cast<int64_t>(args.batches) * args.heads;
-  bool is_finished = false;
-  if (exists && args.marks != nullptr) {
-    const int token = static_cast<int>(number - head * args.tokens);
-    const uint32_t* const marks_gmem = marks_of_item(args, static_cast<int>(head), token / args.item_tokens);
-    is_finished = marks_gmem[token % args.shares] == kFinished;
-  }
-  const uint32_t finished = __ballot_sync(kAllLanes, is_finished);
+  const bool is_done =
+      exists && args.progress != nullptr && is_finished(args, head, static_cast<int>(number - head * args.tokens));
+  const uint32_t finished = __ballot_sync(kAllLanes, is_done);
   if (row < Plan::kRows && row % kWarp == 0) {
     finished_smem[row / kWarp] = finished;
   }
-  return __syncthreads_or(exists && !is_finished) == 0;
+  return __syncthreads_or(exists && !is_done) == 0;
 }
 
 // dx = (dy - y (y . dy)) s with y = s x, in place, of the rows that are left. Rows are of at most 1024 bytes.

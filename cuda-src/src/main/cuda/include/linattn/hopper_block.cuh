@@ -9,6 +9,7 @@
 #include "linattn/hopper.cuh"
 #include "linattn/hopper_plan.cuh"
 #include "linattn/reduce.cuh"
+#include "linattn/row_part.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -41,8 +42,6 @@ struct HopperArguments {
 //    384    128  out
 //    512    128  output_rows  o, for the gradient of q
 //    640    384  gradient
-//   1024    120  rows         of the gradients of k and v: those of dk, or of dq, that it finishes
-//   1144      8  reserved
 struct HopperGradient {
   TensorMap query;
   TensorMap key;
@@ -50,14 +49,17 @@ struct HopperGradient {
   TensorMap out;
   TensorMap output_rows;
   GradientArguments gradient;
-  NormalizeRowsGradientArguments rows;
-  int64_t reserved;
 };
 
 // The gradients that a launch computes: of q, or of k and v. Those of k and v differ in everything but the
 // number of items; where v is not as wide as k each has a launch of its own.
+//
+// offset  bytes  member
+//      0   2048  tasks
+//   2048    256  rows   of dk and of dq, which the launch of both finishes on its way
 struct HopperGradientArguments {
   HopperGradient tasks[2];
+  NormalizeRowsGradientArguments rows[2];
 };
 
 // dq, dk and dv by one launch: the tasks of dk and of dv, and what dq wants beside. With o in output_rows of the task of
@@ -156,6 +158,7 @@ struct ItemWork {
   float a;
   float b;
   float count;  // before its first token
+  int item_of_head;  // of the gradients of k and v: its number among those of all key/value heads
 
   template <int kColumns>
   __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, int turn_of_block)
@@ -169,7 +172,8 @@ struct ItemWork {
         kv_head(block.head.kv_head_idx),
         a(block.head.a),
         b(block.head.b),
-        count(static_cast<float>(block.item.count)) {}
+        count(static_cast<float>(block.item.count)),
+        item_of_head(0) {}
 
   // Of a gradient: but for that of q, of all query heads of the group.
   template <int kColumns>
@@ -179,6 +183,7 @@ struct ItemWork {
     if (args.task != kQueryGradient) {
       turn = args.chunked.group;
       head = kv_head * turn;
+      item_of_head = static_cast<int>(block.head.index) * args.chunked.num_items + block.block.item_idx;
     }
   }
 };
@@ -411,6 +416,24 @@ struct Block {
     }
     return row_scale;
   }
+  // Of the gradients of k and v: the words of the progress of the item; null where nobody asks.
+  __device__ __forceinline__ uint32_t* progress() const {
+    const ChunkedArguments& args = chunked();
+    const int tiles = ceil_div(args.value_dim, Plan::kBoxColumns);
+    return args.tickets == nullptr ? nullptr
+                                   : args.tickets + progress_of(work.item_of_head, tiles, num_shares());
+  }
+  // A share of the rows for each warp that finishes them.
+  __device__ __forceinline__ int num_shares() const {
+    return 2 * ceil_div(chunked().value_dim, Plan::kTileColumns) * Plan::kFinishers;
+  }
+  // Among those that tell how many chunks of 64 columns are written, the place of those of the block.
+  __device__ __forceinline__ int written_place(int box) const {
+    const int tiles = ceil_div(chunked().value_dim, Plan::kBoxColumns);
+    return (args.gradient.task == kValueGradient ? tiles : 0) + work.first_column / Plan::kBoxColumns + box;
+  }
+  // Chunks of the item, each of which the heads of a group walk in turn.
+  __device__ __forceinline__ int written_chunks() const { return num_chunks / group(); }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
   // Of a chunk.
   __device__ __forceinline__ static int row_place(int chunk) { return chunk % Plan::kRowPlaces; }

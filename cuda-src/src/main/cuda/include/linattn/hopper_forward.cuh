@@ -130,7 +130,7 @@ __device__ __forceinline__ void write_marks(const Block<Plan>& block, uint32_t n
     const int column = block.work.first_column + box * Plan::kBoxColumns;
     if (threadIdx.x == 0 && args.marks != nullptr && column < args.value_dim) {
       const int64_t item = number / ceil_div(args.value_dim, Plan::kTileColumns);
-      set_mark<Plan>(args, item, column, marked != 0);
+      args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + column / Plan::kBoxColumns] = marked;
     }
   }
 }

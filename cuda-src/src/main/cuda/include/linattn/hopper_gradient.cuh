@@ -62,7 +62,9 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block) {
 }
 
 template <class Plan>
-__device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t block_number) {
+__device__ __forceinline__ void walk_gradient(const HopperGradientArguments& all, uint32_t task,
+                                              uint32_t block_number) {
+  const HopperGradient& args = all.tasks[task];
   extern __shared__ unsigned char shared[];
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -97,7 +99,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
       Plan::Spec::Registers::auxiliary();
       if (Plan::kFinishers > 0 && warp >= 4 - Plan::kFinishers) {
         if constexpr (Plan::kFinishers > 0) {
-          Finisher<Plan>(block, warp - (4 - Plan::kFinishers), lane).run();
+          Finisher<Plan>(block, all.rows[0], all.rows[1], warp - (4 - Plan::kFinishers), lane).run();
         }
       } else if (warp > 0) {
         if constexpr (Plan::kGradientSums) {
@@ -164,22 +166,21 @@ __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
   if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
-    const HopperGradient& of_task = args.tasks[task];
     if constexpr (Plan::kReverse) {
-      if (is_even<Plan>(of_task.gradient.chunked, number)) {
-        walk_gradient<Plan>(of_task, number);
+      if (is_even<Plan>(args.tasks[task].gradient.chunked, number)) {
+        walk_gradient<Plan>(args, task, number);
         return;
       }
     }
-    walk_gradient<WithUnevenSteps<Plan>>(of_task, number);  // of sums too, where little depends on it
+    walk_gradient<WithUnevenSteps<Plan>>(args, task, number);  // of sums too, where little depends on it
   } else {
     if constexpr (Plan::kMayTakeTurns) {
       if (args.tasks[0].gradient.chunked.turns > 1) {
-        walk_gradient<InTurns<Plan>>(args.tasks[0], blockIdx.x);
+        walk_gradient<InTurns<Plan>>(args, 0, blockIdx.x);
         return;
       }
     }
-    walk_gradient<Plan>(args.tasks[0], blockIdx.x);
+    walk_gradient<Plan>(args, 0, blockIdx.x);
   }
 }
 

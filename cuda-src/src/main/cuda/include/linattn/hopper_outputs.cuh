@@ -6,18 +6,6 @@
 namespace linattn {
 namespace hopper {
 
-// Of 64 columns of an item, by the thread that has waited for their outputs: who sees the mark of a gradient sees these.
-template <class Plan>
-__device__ __forceinline__ void set_mark(const ChunkedArguments& args, int64_t item, int first_column, bool is_marked) {
-  uint32_t* const mark_gmem =
-      args.marks + item * ceil_div(args.value_dim, Plan::kBoxColumns) + first_column / Plan::kBoxColumns;
-  if constexpr (Plan::kFinishesRows) {
-    store_release(mark_gmem, is_marked ? kMarked : kFinite);
-  } else {
-    *mark_gmem = is_marked ? kMarked : kFinite;
-  }
-}
-
 // 64 value columns of the block, held by a warpgroup.
 template <class Plan>
 struct Outputs {
@@ -95,6 +83,21 @@ struct Outputs {
     if (leads()) {
       wait_for_stores();
     }
+    if constexpr (Plan::kFinishesRows) {
+      named_barrier(barrier_number(), kWarpgroup);  // others have written rows of the tail
+      tell_written(block.written_chunks());
+    }
+  }
+
+  // Of the gradients of k and v: how many chunks of these columns are written, to those that finish rows.
+  __device__ __forceinline__ void tell_written(int chunks) const {
+    if constexpr (Plan::kFinishesRows) {
+      uint32_t* const progress_gmem = block.progress();
+      if (leads() && progress_gmem != nullptr && num_columns() > 0) {
+        wait_for_stores<1>();  // that of the chunk after is under way
+        tell(progress_gmem + block.written_place(box), static_cast<uint32_t>(chunks));
+      }
+    }
   }
 
   // Not 0, NaN, where an output was not finite.
@@ -122,7 +125,7 @@ struct Outputs {
     const ChunkedArguments& args = block.chunked();
     if (leads() && args.marks != nullptr && num_columns() > 0) {
       const int64_t item = StateAddress<Plan>::block_number(block) / ceil_div(args.value_dim, Plan::kTileColumns);
-      set_mark<Plan>(args, item, first_column(), marked);
+      args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + first_column() / Plan::kBoxColumns] = marked;
     }
   }
 
@@ -282,6 +285,7 @@ struct Outputs {
       if (leads()) {
         start_store(tile, chunk);
       }
+      tell_written(chunk / block.group());
     } else {
       copy_tail(tile, chunk);
       if constexpr (Plan::kOutputsInQueries) {

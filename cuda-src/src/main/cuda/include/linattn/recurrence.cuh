@@ -284,12 +284,12 @@ __device__ __forceinline__ void walk_marked_tiles(int64_t begin, int64_t end, in
 // Whether a sweep marked 64 columns of an item of a head, in any of its turns.
 __device__ __forceinline__ bool is_marked(const ChunkedArguments& args, uint32_t item_of_head, uint32_t box) {
   const uint32_t marks_per_item = ceil_div(args.value_dim, kValueColumns);
-  bool marked = args.marks == nullptr;
-  for (int turn = 0; turn < args.turns && !marked; ++turn) {
+  uint32_t marked = args.marks == nullptr;
+  for (int turn = 0; turn < args.turns && marked == 0; ++turn) {
     const int64_t walk = static_cast<int64_t>(item_of_head) * args.turns + turn;
-    marked = args.marks[walk * marks_per_item + box] == kMarked;
+    marked = args.marks[walk * marks_per_item + box];
   }
-  return marked;
+  return marked != 0;
 }
 
 // tile = (head * num_items + item) * ceil(Dv / 32) + value tile, heads counted over all batch rows; it is left

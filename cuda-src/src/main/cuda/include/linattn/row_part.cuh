@@ -88,9 +88,34 @@ __device__ __forceinline__ void finish_gradient(const RowPart<Shape, Element>& r
   row.replace(gradient, [&](float x, float y) { return fmaf(-along, x * scale, y) * factor; });
 }
 
-// The marks of the tiles of an item of a head, which is counted over all batch rows.
-__device__ __forceinline__ uint32_t* marks_of_item(const NormalizeRowsGradientArguments& args, int head, int item) {
-  return args.marks + (static_cast<int64_t>(head) * args.num_items + item) * args.turns * args.tiles;
+// The first word of the progress of an item of a key/value head, which is counted over all batch rows.
+__device__ __forceinline__ int64_t progress_of(int64_t item_of_head, int tiles, int shares) {
+  return item_of_head * (2 * tiles + shares);
+}
+
+// Whether nothing is computed again of an item of a key/value head, of no head of its group.
+__device__ __forceinline__ bool is_unmarked(const NormalizeRowsGradientArguments& args, int64_t kv_head, int item) {
+  uint32_t marked = 0;
+  for (int member = 0; member < args.group; ++member) {
+    const int64_t first = ((kv_head * args.group + member) * args.num_items + item) * args.turns * args.tiles;
+    for (int i = 0; i < args.turns * args.tiles; ++i) {
+      marked |= args.marks[first + i];
+    }
+  }
+  return marked == 0;
+}
+
+// Whether the sweep has finished a row of a head.
+__device__ __forceinline__ bool is_finished(const NormalizeRowsGradientArguments& args, int64_t head, int token) {
+  constexpr int kChunk = 64;
+  const int64_t kv_head = head / args.group;
+  const int item = token / args.item_tokens;
+  const int start = item * args.item_tokens;
+  const int item_tokens = min(args.item_tokens, args.tokens - start);
+  const int chunk = (item_tokens - 1) / kChunk - (token - start) / kChunk;
+  const uint32_t* const finished_gmem =
+      args.progress + progress_of(kv_head * args.num_items + item, args.tiles, args.shares) + 2 * args.tiles;
+  return chunk < static_cast<int>(finished_gmem[token % args.shares]) && is_unmarked(args, kv_head, item);
 }
 
 }  // namespace linattn

@@ -98,10 +98,11 @@ public record KernelEntry(
         && HopperPlan.formsDelta(operation, headDim, elementType, precision);
   }
 
-  /** Whether a gradient of k and v finishes rows of dq and dk that were divided, on the way. */
-  public boolean finishesRows() {
+  /** Warps of a block that finish rows of dq and dk which were divided, on the way. */
+  public int finishers() {
     return technique == Technique.WGMMA
-        && HopperPlan.finishers(operation, headDim, elementType, precision) > 0;
+        ? HopperPlan.finishers(operation, headDim, elementType, precision)
+        : 0;
   }
 
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */

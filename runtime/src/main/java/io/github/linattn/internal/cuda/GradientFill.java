@@ -130,10 +130,6 @@ final class GradientFill {
       case KEY_AND_VALUE -> {
         fillKey();
         fillValue();
-        if (plan.lag() > 0) {
-          fillNormalizedKey();
-          fillNormalizedQuery();
-        }
       }
       case ONE_SWEEP -> {
         fillQuery(); // for the repair
@@ -177,12 +173,11 @@ final class GradientFill {
         .set("batches", shape.batch())
         .set("key_dim", shape.keyDim())
         .set("value_dim", shape.valueDim());
-    if (plan.lag() > 0) {
-      long marks = shape.batch() * (long) shape.keyValueHeads() * plan.cut().items() * plan.tiles();
+    if (plan.shares() > 0) {
       structs
           .of(Role.ROWS)
-          .set("pending", workspace + plan.memory().keyMarksAt())
-          .set("num_pending", Math.toIntExact(marks));
+          .set("progress", workspace + plan.memory().progressAt())
+          .set("num_progress", Math.toIntExact(plan.memory().progress() / Integer.BYTES));
     }
   }
 
@@ -301,6 +296,7 @@ final class GradientFill {
             input.q(),
             call.gradients().dk());
     setSweepItems(chunked);
+    setTickets(chunked);
     setMarks(chunked, plan.memory().keyMarksAt());
     StateArrays after = after();
     if (after != null) {
@@ -322,6 +318,7 @@ final class GradientFill {
             call.outputGradient(),
             call.gradients().dv());
     setSweepItems(chunked);
+    setTickets(chunked);
     setMarks(chunked, plan.memory().valueMarksAt());
     StateArrays after = after();
     if (after != null) {
@@ -416,6 +413,12 @@ final class GradientFill {
     }
   }
 
+  private void setTickets(Arguments chunked) {
+    if (plan.shares() > 0) {
+      chunked.set("tickets", workspace + plan.memory().progressAt());
+    }
+  }
+
   private void setSegments(Arguments chunked) {
     chunked.setItems(plan.cut(), plan.cut().items());
     if (!plan.cut().isRegular()) {
@@ -424,21 +427,21 @@ final class GradientFill {
   }
 
   private void fillNormalizedQuery() {
-    Arguments rows = fillNormalized(Role.NORMALIZED_QUERY, input.q(), dq(), queryScale);
-    if (plan.lag() > 0) {
-      setFinished(rows, plan.memory().queryMarksAt()).set("turns", plan.turns());
-    }
+    fillNormalized(Role.NORMALIZED_QUERY, input.q(), dq(), queryScale);
+    setProgress(
+        Role.NORMALIZED_QUERY,
+        plan.memory().queryMarksAt(),
+        shape.headsPerKeyValueHead(),
+        plan.turns());
   }
 
   private void fillNormalizedKey() {
-    Arguments rows = fillNormalized(Role.NORMALIZED_KEY, input.k(), dk(), keyScale);
-    if (plan.lag() > 0) {
-      setFinished(rows, plan.memory().keyMarksAt()).set("turns", 1).set("lag", plan.lag());
-    }
+    fillNormalized(Role.NORMALIZED_KEY, input.k(), dk(), keyScale);
+    setProgress(Role.NORMALIZED_KEY, plan.memory().keyMarksAt(), 1, 1);
   }
 
-  private Arguments fillNormalized(Role role, Tensor row, Tensor gradient, long scale) {
-    return structs
+  private void fillNormalized(Role role, Tensor row, Tensor gradient, long scale) {
+    structs
         .of(role)
         .clear()
         .set("row", row)
@@ -450,14 +453,20 @@ final class GradientFill {
         .set("dim", shape.keyDim());
   }
 
-  /** Where the sweep of dk and dv tells which rows it has finished. */
-  private Arguments setFinished(Arguments rows, long marksAt) {
-    int columns = plan.step(Role.KEY_AND_VALUE).kernel().gridRule().size();
-    return rows.set("marks", workspace + marksAt)
-        .set("item_tokens", plan.cut().itemTokens())
-        .set("num_items", plan.cut().items())
-        .set("tiles", plan.tiles())
-        .set("shares", Math.ceilDiv(shape.keyDim(), columns));
+  /** Where the sweep of dk and dv tells which rows it has finished, if it does. */
+  private void setProgress(Role role, long marksAt, int group, int turns) {
+    if (plan.shares() > 0) {
+      structs
+          .of(role)
+          .set("progress", workspace + plan.memory().progressAt())
+          .set("marks", workspace + marksAt)
+          .set("item_tokens", plan.cut().itemTokens())
+          .set("num_items", plan.cut().items())
+          .set("group", group)
+          .set("turns", turns)
+          .set("tiles", plan.tiles())
+          .set("shares", plan.shares());
+    }
   }
 
   private void fillCoefficients() {
@@ -495,6 +504,9 @@ final class GradientFill {
     setTask(struct, 0, both ? Role.KEY : role, element);
     if (both) {
       setTask(struct, 1, Role.VALUE, element);
+      if (plan.shares() > 0) {
+        setRows(struct);
+      }
     }
     return struct;
   }
@@ -528,16 +540,20 @@ final class GradientFill {
       case KEY -> setMaps(struct, index, element, input.v(), dO, input.q(), dk());
       default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
     }
-    copy(structs.of(role), struct, index, "gradient");
-    if (plan.lag() > 0 && role != Role.QUERY) {
-      Role rows = role == Role.KEY ? Role.NORMALIZED_KEY : Role.NORMALIZED_QUERY;
-      copy(structs.of(rows), struct, index, "rows");
-    }
+    MemorySegment task = structs.of(role).memory();
+    long at = GradientStructs.hopperOffset(index, "gradient");
+    MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
   }
 
-  private static void copy(Arguments from, Arguments struct, int index, String member) {
-    long at = GradientStructs.hopperOffset(index, member);
-    MemorySegment.copy(from.memory(), 0, struct.memory(), at, from.memory().byteSize());
+  /** What the sweep of dk and dv finishes on the way. */
+  private void setRows(Arguments struct) {
+    fillNormalizedKey();
+    fillNormalizedQuery();
+    MemorySegment keys = structs.of(Role.NORMALIZED_KEY).memory();
+    MemorySegment queries = structs.of(Role.NORMALIZED_QUERY).memory();
+    long at = struct.offset("rows");
+    MemorySegment.copy(keys, 0, struct.memory(), at, keys.byteSize());
+    MemorySegment.copy(queries, 0, struct.memory(), at + keys.byteSize(), queries.byteSize());
   }
 
   private Tensor dq() {

@@ -16,8 +16,8 @@ import java.util.List;
  * @param tiles of 64 columns of dq
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
  *     partial sums of da and db
- * @param lag items by which the sweep of dk and dv finishes rows of dk later than it writes them,
- *     where it finishes these and those of dq; else 0
+ * @param shares of the rows of a chunk, which warps of the sweep of dk and dv finish on the way; 0
+ *     where it leaves all of them to passes
  * @param memory what is kept beside the gradients
  * @param parts of a chain: the plan of each segment, in the order of tokens; else none
  * @param micros what the cost model expects
@@ -32,7 +32,7 @@ record GradientPlan(
     int keptStep,
     int tiles,
     int turns,
-    int lag,
+    int shares,
     Memory memory,
     List<GradientPlan> parts,
     double micros,
@@ -62,7 +62,7 @@ record GradientPlan(
         first.tiles,
         first.turns,
         0,
-        new Memory(2 * stateBytes, part, 0, 0, 0, 0, Marks.NONE),
+        new Memory(2 * stateBytes, part, 0, 0, 0, 0, Marks.NONE, 0),
         parts,
         parts.stream().mapToDouble(GradientPlan::micros).sum(),
         "");
@@ -128,6 +128,7 @@ record GradientPlan(
    * @param keyScale of rows of k, likewise
    * @param partials of da and db
    * @param marks of the gradients of q, of k and of v
+   * @param progress of a sweep of dk and dv that finishes rows
    */
   record Memory(
       long states,
@@ -136,7 +137,8 @@ record GradientPlan(
       long queryScale,
       long keyScale,
       long partials,
-      Marks marks) {
+      Marks marks,
+      long progress) {
     Memory {
       states = ChunkedCall.alignedBytes(states);
       totals = ChunkedCall.alignedBytes(totals);
@@ -144,6 +146,7 @@ record GradientPlan(
       queryScale = ChunkedCall.alignedBytes(queryScale);
       keyScale = ChunkedCall.alignedBytes(keyScale);
       partials = ChunkedCall.alignedBytes(partials);
+      progress = ChunkedCall.alignedBytes(progress);
     }
 
     long totalsAt() {
@@ -178,8 +181,12 @@ record GradientPlan(
       return keyMarksAt() + marks.key;
     }
 
-    long bytes() {
+    long progressAt() {
       return valueMarksAt() + marks.value;
+    }
+
+    long bytes() {
+      return progressAt() + progress;
     }
   }
 
@@ -195,6 +202,11 @@ record GradientPlan(
     }
   }
 
+  /** Words that tell how far a sweep of dk and dv is with an item of a key/value head. */
+  static int progressWords(int tiles, int shares) {
+    return shares == 0 ? 0 : 2 * tiles + shares;
+  }
+
   /** Partial sums of da and db of a head. */
   int partials() {
     return outputs.items() * tiles * turns;
@@ -203,7 +215,7 @@ record GradientPlan(
   /** The same plan with this reason. */
   GradientPlan because(String why) {
     return new GradientPlan(
-        kind, launches, cut, outputs, summed, keptStep, tiles, turns, lag, memory, parts, micros,
+        kind, launches, cut, outputs, summed, keptStep, tiles, turns, shares, memory, parts, micros,
         why);
   }
 

@@ -231,10 +231,11 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    int lag = lag(question, kernels, cut);
-    addNormalized(steps, question, cut, lag);
-    Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
-    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, lag, memory);
+    int shares = shares(question, kernels, cut);
+    addNormalized(steps, question, shares);
+    Marks marks = marks(question, cut, turns);
+    Memory memory = memory(question, 0, 0, cut, turns, marks, shares);
+    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, shares, memory);
   }
 
   /**
@@ -311,7 +312,7 @@ final class GradientPlanner {
         bothTasks(question, kernel, cut),
         step -> micros(step, question.shape().keyDim(), cut, cut.items(), 1, bytes));
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1));
+    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1), 0);
     return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, 0, tiles(question), 1, 0, memory);
   }
 
@@ -345,12 +346,13 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    int lag = lag(question, kernels, cut);
-    addNormalized(steps, question, cut, lag);
+    int shares = shares(question, kernels, cut);
+    addNormalized(steps, question, shares);
     long states = StateArrays.bytes(shape, cut.items());
-    Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
+    Marks marks = marks(question, cut, turns);
+    Memory memory = memory(question, states, 0, cut, turns, marks, shares);
     return plan(
-        Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, lag, memory);
+        Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, shares, memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -399,7 +401,7 @@ final class GradientPlanner {
         rowKernel(question, Operation.GRADIENT_RECURRENCE)
             .flatMap(ends -> model.step(ends, question.heads(), 1, 1, 1)),
         step -> Rates.SCAN_MICROS);
-    addNormalized(steps, question, outputs, 0);
+    addNormalized(steps, question, 0);
     Memory memory =
         memory(
             question,
@@ -407,7 +409,8 @@ final class GradientPlanner {
             StateArrays.bytes(shape, cut.sequences()),
             outputs,
             1,
-            Marks.NONE);
+            Marks.NONE,
+            0);
     return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), 0, tiles(question), 1, 0, memory)
         .map(
             plan ->
@@ -424,7 +427,7 @@ final class GradientPlanner {
       int keptStep,
       int tiles,
       int turns,
-      int lag,
+      int shares,
       Memory memory) {
     return steps.complete
         ? Optional.of(
@@ -437,7 +440,7 @@ final class GradientPlanner {
                 keptStep,
                 tiles,
                 turns,
-                lag,
+                shares,
                 memory,
                 List.of(),
                 steps.micros,
@@ -468,7 +471,13 @@ final class GradientPlanner {
   }
 
   private static Memory memory(
-      Question question, long states, long totals, Cut outputs, int turns, Marks marks) {
+      Question question,
+      long states,
+      long totals,
+      Cut outputs,
+      int turns,
+      Marks marks,
+      int shares) {
     int tokens = question.shape().tokens();
     long queryRows = question.heads() * tokens * Float.BYTES;
     long keyRows = question.keyValueHeads() * tokens * Float.BYTES;
@@ -480,7 +489,11 @@ final class GradientPlanner {
         scales ? queryRows : 0,
         scales ? keyRows : 0,
         question.heads() * outputs.items() * turns * tiles(question) * 2 * Double.BYTES,
-        marks);
+        marks,
+        question.keyValueHeads()
+            * outputs.items()
+            * GradientPlan.progressWords(tiles(question), shares)
+            * Integer.BYTES);
   }
 
   /** One for each tile of 64 columns that a block of a sweep writes. */
@@ -650,39 +663,29 @@ final class GradientPlanner {
   }
 
   /**
-   * Items that the sweep of dk and dv has on the GPU at once, where it finishes rows on the way;
-   * else 0. Where items are listed nobody could tell which a row is of.
+   * Shares of rows that the sweep of dk and dv finishes on the way, one for each warp of its blocks
+   * that does so; 0 where it does not. Where items are listed nobody could tell which a row is of.
    */
-  private int lag(Question question, Sweeps kernels, Cut cut) {
-    boolean finishes =
-        question.normalize()
-            && kernels.isJoined()
-            && kernels.value().finishesRows()
-            && cut.isRegular();
+  private static int shares(Question question, Sweeps kernels, Cut cut) {
+    boolean finishes = question.normalize() && kernels.isJoined() && cut.isRegular();
     int columns = kernels.value().gridRule().size();
-    int blocksOfItem =
-        GradientStructs.HOPPER_TASKS * Math.ceilDiv(question.shape().keyDim(), columns);
-    return finishes ? Math.ceilDiv(model.multiprocessors(), blocksOfItem) : 0;
+    int blocks = GradientStructs.HOPPER_TASKS * Math.ceilDiv(question.shape().keyDim(), columns);
+    return finishes ? blocks * kernels.value().finishers() : 0;
   }
 
-  /** From the gradients of rows that were divided to those of the rows: what sweeps leave. */
-  private void addNormalized(Collected steps, Question question, Cut cut, int lag) {
+  /** From the gradients of rows that were divided to those of the rows: what the sweep leaves. */
+  private void addNormalized(Collected steps, Question question, int shares) {
     if (question.normalize()) {
-      double items = (double) question.keyValueHeads() * cut.items();
-      addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads(), lag > 0 ? 0 : 1);
-      addNormalized(
-          steps,
-          Role.NORMALIZED_KEY,
-          question,
-          question.keyValueHeads(),
-          lag > 0 ? Math.min(1, lag / items) : 1);
+      double left = shares > 0 ? Rates.LEFT_ROWS : 1;
+      addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads(), left);
+      addNormalized(steps, Role.NORMALIZED_KEY, question, question.keyValueHeads(), left);
     }
   }
 
   private void addNormalized(
-      Collected steps, Role role, Question question, long heads, double share) {
+      Collected steps, Role role, Question question, long heads, double left) {
     long rows = heads * question.shape().tokens();
-    double bytes = share * 3.0 * rows * question.shape().keyDim() * question.dtype().bytes();
+    double bytes = left * 3.0 * rows * question.shape().keyDim() * question.dtype().bytes();
     steps.add(
         role,
         rowKernel(question, Operation.NORMALIZE_ROWS_GRADIENT)

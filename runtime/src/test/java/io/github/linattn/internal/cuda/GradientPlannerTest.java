@@ -294,6 +294,42 @@ class GradientPlannerTest {
   }
 
   @Test
+  void theSweepOfKeysAndValuesFinishesDividedRows() {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
+    assertThat(planner(true).plan(causal(shape, true)).map(GradientPlan::lag))
+        .as("items on 132 multiprocessors, a block each of dk and of dv")
+        .contains(66);
+    AttentionShape wide = AttentionShape.of(4, 16, 10_000, 256);
+    Question pairs = Question.of(wide, DType.F32, Mode.DEFAULT, true, true);
+    assertThat(planner(true).plan(pairs).map(GradientPlan::lag))
+        .as("four blocks each")
+        .contains(17);
+    assertThat(planner(true).plan(causal(shape, false)).map(GradientPlan::lag))
+        .as("nothing is divided")
+        .contains(0);
+    assertThat(planner(false).plan(causal(shape, true)).map(GradientPlan::lag))
+        .as("by mma")
+        .contains(0);
+    AttentionShape apart = new AttentionShape(4, 16, 16, 1000, 128, 64);
+    assertThat(planner(true).plan(causal(apart, true)).map(GradientPlan::lag))
+        .as("dk and dv have a launch each")
+        .contains(0);
+    Question listed =
+        new Question(
+            AttentionShape.of(1, 64, 300, 128),
+            DType.BF16,
+            Mode.DEFAULT,
+            true,
+            true,
+            Sequences.ofLengths(64, 236),
+            false,
+            false,
+            false,
+            true);
+    assertThat(planner(true).plan(listed).map(GradientPlan::lag)).as("listed items").contains(0);
+  }
+
+  @Test
   void withoutHopperEachGradientHasALaunch() {
     AttentionShape shape = new AttentionShape(4, 16, 8, 1000, 128, 64);
     GradientPlan plan = planner(false).plan(causal(shape, true)).orElseThrow();

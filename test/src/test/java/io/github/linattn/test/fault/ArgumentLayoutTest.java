@@ -54,7 +54,8 @@ final class ArgumentLayoutTest {
     assertThat(hopper.byteOffset(PathElement.groupElement("output_rows"))).isEqualTo(4 * 128);
     assertThat(hopper.byteOffset(PathElement.groupElement("gradient"))).isEqualTo(5 * 128);
     assertThat(hopper.byteAlignment()).isEqualTo(64);
-    assertThat(hopper.byteSize()).isEqualTo(5 * 128 + 384);
+    assertThat(hopper.byteOffset(PathElement.groupElement("rows"))).isEqualTo(5 * 128 + 384);
+    assertThat(hopper.byteSize()).isEqualTo(6 * 128 + 384);
     StructLayout both = GradientStructs.HOPPER_GRADIENTS;
     PathElement second = PathElement.sequenceElement(1);
     assertThat(both.byteOffset(PathElement.groupElement("tasks"), second))
@@ -78,8 +79,8 @@ final class ArgumentLayoutTest {
             "first_value_sum",
             "reserved");
     assertThat(members.stream().map(name -> layout.byteOffset(PathElement.groupElement(name))))
-        .containsExactly(0L, 2048L, 2176L, 2184L, 2192L, 2200L, 2208L, 2216L, 2224L);
-    assertThat(layout.byteSize()).isEqualTo(2240);
+        .containsExactly(0L, 2304L, 2432L, 2440L, 2448L, 2456L, 2464L, 2472L, 2480L);
+    assertThat(layout.byteSize()).isEqualTo(2496);
     assertThat(layout.byteAlignment()).isEqualTo(64);
   }
 

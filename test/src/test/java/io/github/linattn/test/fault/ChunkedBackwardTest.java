@@ -78,6 +78,12 @@ final class ChunkedBackwardTest extends OnFakeKernels {
         .asSlice(hopperOffset(task, "gradient"), GRADIENT);
   }
 
+  /** The rows that a task finishes. */
+  private static MemorySegment rowsOfTask(int launch, int task) {
+    return arguments(launch, GradientStructs.HOPPER_GRADIENTS)
+        .asSlice(hopperOffset(task, "rows"), NORMALIZED);
+  }
+
   /** Addresses of the first tensor maps of a task. */
   private static List<Long> mapped(int launch, int task, int maps) {
     MemorySegment both = arguments(launch, GradientStructs.HOPPER_GRADIENTS);
@@ -727,8 +733,9 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   }
 
   @Test
-  void theSweepsLeaveDividedRowsToThePass() {
-    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
+  void theSweepOfKeysAndValuesFinishesDividedRowsAndAPassWhatIsLeft() {
+    AttentionShape shape = new AttentionShape(2, 4, 2, 100, D, D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
       f.backward(linear().normalizeQueriesAndKeys(true));
       assertThat(kernels(0, Math.toIntExact(cudart.launches())))
           .containsExactly(
@@ -746,6 +753,35 @@ final class ChunkedBackwardTest extends OnFakeKernels {
       MemorySegment ofKeys = arguments(5, NORMALIZED);
       assertThat(number(ofKeys, NORMALIZED, "row")).isEqualTo(address(f.input.k()));
       assertThat(number(ofKeys, NORMALIZED, "gradient")).isEqualTo(address(f.gradients.dk()));
+      assertThat(rowsOfTask(2, 0).mismatch(ofKeys)).as("those of the task of dk").isEqualTo(-1);
+      assertThat(rowsOfTask(2, 1).mismatch(ofQueries)).as("of dv").isEqualTo(-1);
+      MemorySegment dq = hopperTask(1, 0);
+      long queryMarks = number(dq, CHUNKED, "marks");
+      long keyMarks = number(hopperTask(2, 0), CHUNKED, "marks");
+      assertThat(number(ofQueries, NORMALIZED, "marks")).isNotZero().isEqualTo(queryMarks);
+      assertThat(number(ofKeys, NORMALIZED, "marks")).isNotZero().isEqualTo(keyMarks);
+      assertThat(count(ofQueries, NORMALIZED, "turns")).isEqualTo(count(dq, CHUNKED, "turns"));
+      assertThat(count(ofKeys, NORMALIZED, "turns")).isEqualTo(1);
+      assertThat(count(ofQueries, NORMALIZED, "lag")).as("dq is there").isZero();
+      assertThat(count(ofKeys, NORMALIZED, "lag")).isEqualTo(66);
+      for (MemorySegment rows : List.of(ofQueries, ofKeys)) {
+        assertThat(count(rows, NORMALIZED, "item_tokens")).isEqualTo(100);
+        assertThat(count(rows, NORMALIZED, "num_items")).isEqualTo(1);
+        assertThat(count(rows, NORMALIZED, "tiles")).isEqualTo(2);
+        assertThat(count(rows, NORMALIZED, "shares")).as("128 columns to a block").isEqualTo(1);
+      }
+      assertThat(number(arguments(0, ROWS), ROWS, "pending")).isEqualTo(keyMarks);
+      assertThat(count(arguments(0, ROWS), ROWS, "num_pending")).isEqualTo(2 * 2 * 2);
+    }
+    reset();
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 300, D), DType.BF16)) {
+      AttentionInput packed = f.input.packed(Sequences.ofLengths(1, 299));
+      f.backward(linear().normalizeQueriesAndKeys(true), packed, null, f.gradients);
+      int last = Math.toIntExact(cudart.launches()) - 1;
+      assertThat(cudart.launchKernel(last)).contains("normalize_rows_gradient");
+      assertThat(number(arguments(last, NORMALIZED), NORMALIZED, "marks"))
+          .as("nobody could tell the item of a row")
+          .isZero();
     }
   }
 
