@@ -158,7 +158,6 @@ struct ItemWork {
   float a;
   float b;
   float count;  // before its first token
-  int item_of_head;  // of the gradients of k and v: its number among those of all key/value heads
 
   template <int kColumns>
   __device__ __forceinline__ ItemWork(const ValueTile<kColumns>& block, int turn_of_block)
@@ -172,8 +171,7 @@ struct ItemWork {
         kv_head(block.head.kv_head_idx),
         a(block.head.a),
         b(block.head.b),
-        count(static_cast<float>(block.item.count)),
-        item_of_head(0) {}
+        count(static_cast<float>(block.item.count)) {}
 
   // Of a gradient: but for that of q, of all query heads of the group.
   template <int kColumns>
@@ -183,7 +181,6 @@ struct ItemWork {
     if (args.task != kQueryGradient) {
       turn = args.chunked.group;
       head = kv_head * turn;
-      item_of_head = static_cast<int>(block.head.index) * args.chunked.num_items + block.block.item_idx;
     }
   }
 };
@@ -421,7 +418,11 @@ struct Block {
     const ChunkedArguments& args = chunked();
     const int tiles = ceil_div(args.value_dim, Plan::kBoxColumns);
     return args.tickets == nullptr ? nullptr
-                                   : args.tickets + progress_of(work.item_of_head, tiles, num_shares());
+                                   : args.tickets + progress_of(item_of_head(), tiles, num_shares());
+  }
+  // Where rows are finished: the number of the item among those of all key/value heads.
+  __device__ __forceinline__ int item_of_head() const {
+    return static_cast<int>(load_word(base + Plan::kItemOffset));
   }
   // A share of the rows for each warp that finishes them.
   __device__ __forceinline__ int num_shares() const {

@@ -46,7 +46,8 @@ struct Finisher {
       return;
     }
     const ItemWork& work = block.work;
-    const bool has_queries = is_unmarked(queries, work.item_of_head / keys.num_items, work.item_of_head % keys.num_items);
+    const int item_of_head = block.item_of_head();
+    const bool has_queries = is_unmarked(queries, item_of_head / keys.num_items, item_of_head % keys.num_items);
     const int num_chunks = block.written_chunks();
     int written = 0;
     int chunk = 0;

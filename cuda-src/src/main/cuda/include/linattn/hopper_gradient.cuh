@@ -76,6 +76,10 @@ __device__ __forceinline__ void walk_gradient(const HopperGradientArguments& all
   if (Plan::kReadsItemAgain && threadIdx.x == 0) {
     *work_smem = item;
   }
+  if (Plan::kFinishesRows && threadIdx.x == 0) {
+    static_assert(sizeof(ItemWork) <= Plan::kItemOffset - Plan::kWorkOffset, "the number of the item stands behind it");
+    store_word(base + Plan::kItemOffset, block_number / ceil_div(args.gradient.chunked.value_dim, Plan::kTileColumns));
+  }
   const ItemWork& work = Plan::kReadsItemAgain ? *work_smem : item;
   const int group = Plan::kWeighsRows && Plan::kUneven ? args.gradient.chunked.group : 1;
   const int num_chunks =

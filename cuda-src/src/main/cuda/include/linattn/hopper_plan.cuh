@@ -206,6 +206,7 @@ struct HopperPlan {
   static constexpr int kAlignment = 1024;
   static constexpr int kExtentsOffset = kScalesOffset + 48;
   static constexpr int kWorkOffset = kExtentsOffset + 32;
+  static constexpr int kItemOffset = kWorkOffset + 44;
   static constexpr int kSharedBytes = kWorkOffset + 48 + kAlignment;
 
   // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two

@@ -296,22 +296,22 @@ class GradientPlannerTest {
   @Test
   void theSweepOfKeysAndValuesFinishesDividedRows() {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
-    assertThat(planner(true).plan(causal(shape, true)).map(GradientPlan::lag))
-        .as("items on 132 multiprocessors, a block each of dk and of dv")
-        .contains(66);
+    GradientPlan plan = planner(true).plan(causal(shape, true)).orElseThrow();
+    assertThat(plan.shares()).as("two warps of a block of dk and of one of dv").isEqualTo(4);
+    assertThat(plan.memory().progress()).isEqualTo(64 * (2 * 2 + 4) * 4);
     AttentionShape wide = AttentionShape.of(4, 16, 10_000, 256);
     Question pairs = Question.of(wide, DType.F32, Mode.DEFAULT, true, true);
-    assertThat(planner(true).plan(pairs).map(GradientPlan::lag))
-        .as("four blocks each")
-        .contains(17);
-    assertThat(planner(true).plan(causal(shape, false)).map(GradientPlan::lag))
+    assertThat(planner(true).plan(pairs).map(GradientPlan::shares))
+        .as("of four blocks each")
+        .contains(16);
+    assertThat(planner(true).plan(causal(shape, false)).map(GradientPlan::shares))
         .as("nothing is divided")
         .contains(0);
-    assertThat(planner(false).plan(causal(shape, true)).map(GradientPlan::lag))
+    assertThat(planner(false).plan(causal(shape, true)).map(GradientPlan::shares))
         .as("by mma")
         .contains(0);
     AttentionShape apart = new AttentionShape(4, 16, 16, 1000, 128, 64);
-    assertThat(planner(true).plan(causal(apart, true)).map(GradientPlan::lag))
+    assertThat(planner(true).plan(causal(apart, true)).map(GradientPlan::shares))
         .as("dk and dv have a launch each")
         .contains(0);
     Question listed =
@@ -326,7 +326,7 @@ class GradientPlannerTest {
             false,
             false,
             true);
-    assertThat(planner(true).plan(listed).map(GradientPlan::lag)).as("listed items").contains(0);
+    assertThat(planner(true).plan(listed).map(GradientPlan::shares)).as("listed items").contains(0);
   }
 
   @Test
