@@ -30,9 +30,9 @@ import org.junit.jupiter.params.provider.EnumSource;
 class GradientPlannerTest {
   private static final int MULTIPROCESSORS = 132;
   private static final int SHARED_BYTES = 232_448;
-  private static final Set<Integer> HEAD_DIMS = Set.of(64, 128);
+  private static final Set<Integer> HEAD_DIMS = Set.of(64, 128, 256);
 
-  /** The kernels of a Hopper GPU for D = 64 and 128, or those that every GPU has. */
+  /** The kernels of a Hopper GPU for D = 64, 128 and 256, or those that every GPU has. */
   private static GradientPlanner planner(boolean hopper) {
     return new GradientPlanner(
         MULTIPROCESSORS,
