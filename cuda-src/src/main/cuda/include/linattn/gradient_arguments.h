@@ -112,7 +112,7 @@ struct GradientRowsArguments {
 // it is: [kv heads, items] of 2 tiles + shares words,
 //
 //   2 tiles  chunks of each 64 columns of dk, and of dv, that are written
-//   shares   chunks of which a block has finished its rows, those with token % shares == share
+//   shares   chunks of which the rows r with r % shares == share are finished
 //
 // with chunks counted as the sweep walks, from the last one of the item on. All words are zero before. Rows of an item
 // with a mark are left: they are computed again.

@@ -280,7 +280,8 @@ __device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradi
       }
 #pragma unroll
       for (int i = 0; i < Shape::kTogether; ++i) {
-        finish_gradient(rows[i], scales[i], gradients[i]);
+        const float product = sum_lanes<Shape::kLanes>(rows[i].add_product(gradients[i], 0.0f));
+        rows[i].replace(gradients[i], RowFinish(scales[i], product));
         gradients[i].store(gradients_gmem[i], num_vectors);
       }
     }

@@ -103,7 +103,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradientArguments& all
       Plan::Spec::Registers::auxiliary();
       if (Plan::kFinishers > 0 && warp >= 4 - Plan::kFinishers) {
         if constexpr (Plan::kFinishers > 0) {
-          Finisher<Plan>(block, all.rows[0], all.rows[1], warp - (4 - Plan::kFinishers), lane).run();
+          Finisher<Plan>(block, all.rows, warp - (4 - Plan::kFinishers), lane).run();
         }
       } else if (warp > 0) {
         if constexpr (Plan::kGradientSums) {

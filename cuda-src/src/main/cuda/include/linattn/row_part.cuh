@@ -74,19 +74,17 @@ struct RowPart {
   }
 };
 
-// dy becomes (dy - y (y . dy)) s with y = s x, of the lanes that have a row; of a row of zeros, where s < 0, zero.
-template <class Shape, typename Element>
-__device__ __forceinline__ void finish_gradient(const RowPart<Shape, Element>& row, float scale,
-                                                RowPart<Shape, Element>& gradient) {
-  float products = 0.0f;
-  row.replace(gradient, [&](float x, float y) {
-    products = fmaf(x * scale, y, products);
-    return y;
-  });
-  const float along = sum_lanes<Shape::kLanes>(products);
-  const float factor = scale < 0.0f ? 0.0f : scale;
-  row.replace(gradient, [&](float x, float y) { return fmaf(-along, x * scale, y) * factor; });
-}
+// What makes dx = (dy - y (y . dy)) s of an element, with y = s x; zero of a row of zeros, where s < 0. Who finishes a row
+// must not show: the same lanes have the same pieces of it everywhere, and x . dy is summed in the same order.
+struct RowFinish {
+  float along;
+  float factor;
+
+  __device__ __forceinline__ RowFinish(float scale, float product)  // x . dy
+      : along(scale * scale * product), factor(scale < 0.0f ? 0.0f : scale) {}
+
+  __device__ __forceinline__ float operator()(float x, float y) const { return fmaf(-along, x, y) * factor; }
+};
 
 // The first word of the progress of an item of a key/value head, which is counted over all batch rows.
 __device__ __forceinline__ int64_t progress_of(int64_t item_of_head, int tiles, int shares) {
@@ -113,9 +111,10 @@ __device__ __forceinline__ bool is_finished(const NormalizeRowsGradientArguments
   const int start = item * args.item_tokens;
   const int item_tokens = min(args.item_tokens, args.tokens - start);
   const int chunk = (item_tokens - 1) / kChunk - (token - start) / kChunk;
+  const int share = (token - start) % kChunk % args.shares;
   const uint32_t* const finished_gmem =
       args.progress + progress_of(kv_head * args.num_items + item, args.tiles, args.shares) + 2 * args.tiles;
-  return chunk < static_cast<int>(finished_gmem[token % args.shares]) && is_unmarked(args, kv_head, item);
+  return chunk < static_cast<int>(finished_gmem[share]) && is_unmarked(args, kv_head, item);
 }
 
 }  // namespace linattn

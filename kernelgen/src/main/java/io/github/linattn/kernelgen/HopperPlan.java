@@ -90,6 +90,9 @@ public record HopperPlan(
 
   private static final int CONVERTING_WARPS = 4;
 
+  /** Steps of a warp that finishes rows, two of which are on their way. */
+  private static final int FINISHED_PLACES = 3;
+
   /** Warps beside the one that starts copies. */
   private static final int BESIDE_PRODUCER_WARP = 3;
 
@@ -259,7 +262,8 @@ public record HopperPlan(
 
   /**
    * Warps of a gradient of k and v that have nothing else to do and finish rows of dq and dk that
-   * were divided. Above {@link #MAX_DIVIDED_BESIDE} 16-bit rows leave no registers for them.
+   * were divided. 16-bit rows up to {@link #MAX_SINGLE_GRADIENT} are bound by memory, so that
+   * nothing is gained; above {@link #MAX_DIVIDED_BESIDE} they leave no registers for it.
    */
   static int finishers(KernelSpec spec) {
     return finishers(spec.operation(), spec.headDim(), spec.elementType(), spec.precision());
@@ -272,10 +276,9 @@ public record HopperPlan(
     if (element == ElementType.F32) {
       return streams(operation, headDim, precision.products()) ? BESIDE_WEIGHER : 0;
     }
-    if (headDim > MAX_SINGLE_GRADIENT) {
-      return headDim > MAX_DIVIDED_BESIDE ? 0 : BESIDE_PRODUCER_WARP;
-    }
-    return besideOfReverse(headDim) > 1 ? BESIDE_WEIGHER : 0;
+    return headDim > MAX_SINGLE_GRADIENT && headDim <= MAX_DIVIDED_BESIDE
+        ? BESIDE_PRODUCER_WARP
+        : 0;
   }
 
   /** Whether rows of k are not divided by their lengths, but scores, z and S take these. */
@@ -641,11 +644,23 @@ public record HopperPlan(
       int columns = Math.ceilDiv(headDim, 16) * 16 + (sums ? beside * KernelSpec.BOX_COLUMNS : 0);
       add(map, sums ? "z and u of the columns" : "z", columns * Float.BYTES);
     }
+    int finishers = finishers(operation, headDim, element, precision);
+    if (finishers > 0) {
+      int bytes = finishers * FINISHED_PLACES * finishedBytes(headDim * element.bytes() / 16);
+      add(map, "rows that are finished, " + finishers + " warps", bytes);
+    }
     int lengths = weighsKeys ? buffers.stages : 0;
     int others = places + (query ? 1 : 0) + (sendsDelta ? 2 : 0) + read + lengths;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
+  }
+
+  /**
+   * Of a step of a warp that finishes rows: x and dy in 16-byte pieces, and a scale, of each lane.
+   */
+  private static int finishedBytes(int rowPieces) {
+    return 32 * (2 * Math.ceilDiv(rowPieces, 16) * 16 + Float.BYTES);
   }
 
   private static int barriers(ElementType element, int products, int slots, Buffers buffers) {
