@@ -25,32 +25,40 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 /**
  * Breaks when a kernel reads what has not come yet or what a copy has replaced: that shows in few
- * rows of few runs, where two streams and all multiprocessors are at work.
+ * rows of few runs, where two streams and all multiprocessors are at work; or when it shows who has
+ * finished a row that was divided.
  */
 @GpuTest
 final class GpuRepeatTest {
   private static final int RUNS = 30;
 
-  @ParameterizedTest(name = "{0} {1}, D = {2}")
+  @ParameterizedTest(name = "{0} {1}, D = {2}, normalised: {3}")
   @CsvSource({
-    "BF16, DEFAULT, 64",
-    "BF16, DEFAULT, 128",
-    "BF16, DEFAULT, 256",
-    "F16, DEFAULT, 64",
-    "F16, DEFAULT, 128",
-    "F16, DEFAULT, 256",
-    "F32, TF32, 64",
-    "F32, TF32, 96",
-    "F32, TF32, 128",
-    "F32, TF32, 256",
-    "F32, DEFAULT, 64",
-    "F32, DEFAULT, 128",
-    "F32, ACCURATE, 64",
-    "F32, ACCURATE, 128"
+    "BF16, DEFAULT, 64, false",
+    "BF16, DEFAULT, 128, false",
+    "BF16, DEFAULT, 256, false",
+    "F16, DEFAULT, 64, false",
+    "F16, DEFAULT, 128, false",
+    "F16, DEFAULT, 256, false",
+    "F32, TF32, 64, false",
+    "F32, TF32, 96, false",
+    "F32, TF32, 128, false",
+    "F32, TF32, 256, false",
+    "F32, DEFAULT, 64, false",
+    "F32, DEFAULT, 128, false",
+    "F32, ACCURATE, 64, false",
+    "F32, ACCURATE, 128, false",
+    "BF16, DEFAULT, 128, true",
+    "BF16, DEFAULT, 192, true",
+    "F16, DEFAULT, 192, true",
+    "F32, DEFAULT, 192, true",
+    "F32, DEFAULT, 256, true",
+    "F32, ACCURATE, 256, true"
   })
-  void everyRunHasTheSameBits(DType dtype, Mode mode, int dim) {
+  void everyRunHasTheSameBits(DType dtype, Mode mode, int dim, boolean normalized) {
     AttentionShape shape = AttentionShape.of(4, 16, 700, dim);
-    LinearAttention.Builder operator = LinearAttention.builder().mode(mode);
+    LinearAttention.Builder operator =
+        LinearAttention.builder().mode(mode).normalizeQueriesAndKeys(normalized);
     try (Backend gpu = Backend.cuda(0);
         Stream stream = gpu.newStream();
         Answers first = new Answers(gpu, shape, dtype, operator.on(gpu));
