@@ -278,10 +278,9 @@ __device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradi
         scales[i] = walk.is_within() ? scales_gmem[walk.row] : 0.0f;
         walk.advance();
       }
+      finish_gradients(rows, scales, gradients);
 #pragma unroll
       for (int i = 0; i < Shape::kTogether; ++i) {
-        const float product = sum_lanes<Shape::kLanes>(rows[i].add_product(gradients[i], 0.0f));
-        rows[i].replace(gradients[i], RowFinish(scales[i], product));
         gradients[i].store(gradients_gmem[i], num_vectors);
       }
     }

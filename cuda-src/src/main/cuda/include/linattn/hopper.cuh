@@ -131,25 +131,6 @@ __device__ __forceinline__ uint32_t hear(const uint32_t* word_gmem) {
 
 __device__ __forceinline__ void finish_listening() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// Copies 4 or 16 bytes to shared memory for this thread alone, which waits for groups of them and needs no barrier.
-template <int kBytes>
-__device__ __forceinline__ void copy_own_async(uint32_t address, const void* source_gmem) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(source_gmem) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(source_gmem) : "memory");
-  }
-}
-
-// Closes a group of these copies; it may be empty.
-__device__ __forceinline__ void commit_own_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Until at most kPending groups are still under way.
-template <int kPending>
-__device__ __forceinline__ void wait_for_own_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // About half a microsecond.
 __device__ __forceinline__ void rest() { __nanosleep(500); }
 

@@ -176,15 +176,7 @@ struct HopperPlan {
   // z, and of sums u, where keys are weighed.
   static constexpr int kSumsOffset = kRowSumsOffset + (kGradientSums && kConverted ? kRowSumsBytes : 0);
   static constexpr int kSumsBytes = ((kHeadDim + 15) / 16 * 16 + (kSums ? kTileColumns : 0)) * 4;
-  // Rows that are finished, a lane's pieces of 16 bytes beside those of other lanes, and a word of each lane behind them.
-  static constexpr int kFinishedRow = kHeadDim * kElementBytes / 16;
-  static constexpr int kFinishingLanes = 16;  // that have a row
-  static constexpr int kFinishedPieces = (kFinishedRow + kFinishingLanes - 1) / kFinishingLanes;
-  static constexpr int kFinishedBytes = kWarpgroup / 4 * (2 * kFinishedPieces * 16 + 4);
-  static constexpr int kFinishedPlaces = 3;  // of each warp
-  static constexpr int kFinishedOffset = kSumsOffset + (kWeighsKeys ? kSumsBytes : 0);
-  static_assert(!kFinishesRows || kFinishedOffset % 16 == 0, "pieces are copied as a whole");
-  static constexpr int kBarriersOffset = kFinishedOffset + kFinishers * kFinishedPlaces * kFinishedBytes;
+  static constexpr int kBarriersOffset = kSumsOffset + (kWeighsKeys ? kSumsBytes : 0);
 
   // Barriers, 8 bytes each.
   static constexpr int kNumSlotBarriers =

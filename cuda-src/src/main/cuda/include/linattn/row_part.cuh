@@ -74,17 +74,30 @@ struct RowPart {
   }
 };
 
-// What makes dx = (dy - y (y . dy)) s of an element, with y = s x; zero of a row of zeros, where s < 0. Who finishes a row
-// must not show: the same lanes have the same pieces of it everywhere, and x . dy is summed in the same order.
-struct RowFinish {
-  float along;
-  float factor;
-
-  __device__ __forceinline__ RowFinish(float scale, float product)  // x . dy
-      : along(scale * scale * product), factor(scale < 0.0f ? 0.0f : scale) {}
-
-  __device__ __forceinline__ float operator()(float x, float y) const { return fmaf(-along, x, y) * factor; }
-};
+// dy becomes (dy - y (y . dy)) s with y = s x, of rows that the same lanes have; of a row of zeros, where s < 0, zero.
+template <class Shape, typename Element, int kRows>
+__device__ __forceinline__ void finish_gradients(const RowPart<Shape, Element> (&rows)[kRows],
+                                                 const float (&scales)[kRows],
+                                                 RowPart<Shape, Element> (&gradients)[kRows]) {
+  float products[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    products[i] = rows[i].add_product(gradients[i], 0.0f);
+  }
+#pragma unroll
+  for (int offset = Shape::kLanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      products[i] += __shfl_xor_sync(kAllLanes, products[i], offset);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float along = scales[i] * scales[i] * products[i];
+    const float factor = scales[i] < 0.0f ? 0.0f : scales[i];
+    rows[i].replace(gradients[i], [&](float x, float y) { return fmaf(-along, x, y) * factor; });
+  }
+}
 
 // The first word of the progress of an item of a key/value head, which is counted over all batch rows.
 __device__ __forceinline__ int64_t progress_of(int64_t item_of_head, int tiles, int shares) {

@@ -37,13 +37,6 @@ inline void store_float_async(uint32_t word, float value, uint32_t barrier) {
 inline void tell(uint32_t* word_gmem, uint32_t word) { *word_gmem = word; }
 inline uint32_t hear(const uint32_t* word_gmem) { return *word_gmem; }
 inline void finish_listening() {}
-template <int kBytes>
-void copy_own_async(uint32_t address, const void* source_gmem) {
-  emulator::write(address, source_gmem, kBytes);
-}
-inline void commit_own_copies() {}
-template <int kPending>
-void wait_for_own_copies() {}
 inline void rest() { emulator::rest(); }
 inline void cluster_sync() { emulator::meet_cluster(); }
 

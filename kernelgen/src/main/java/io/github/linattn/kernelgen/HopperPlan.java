@@ -90,9 +90,6 @@ public record HopperPlan(
 
   private static final int CONVERTING_WARPS = 4;
 
-  /** Steps of a warp that finishes rows, two of which are on their way. */
-  private static final int FINISHED_PLACES = 3;
-
   /** Warps beside the one that starts copies. */
   private static final int BESIDE_PRODUCER_WARP = 3;
 
@@ -446,7 +443,7 @@ public record HopperPlan(
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
       if (finishers(operation, headDim, element, precision) > 0) {
-        return new Roles(56, 88, 184, 0);
+        return new Roles(64, 88, 176, 0);
       }
       return isDeltaBeside(operation, headDim, element)
           ? new Roles(32, 96, 192, 0)
@@ -644,23 +641,11 @@ public record HopperPlan(
       int columns = Math.ceilDiv(headDim, 16) * 16 + (sums ? beside * KernelSpec.BOX_COLUMNS : 0);
       add(map, sums ? "z and u of the columns" : "z", columns * Float.BYTES);
     }
-    int finishers = finishers(operation, headDim, element, precision);
-    if (finishers > 0) {
-      int bytes = finishers * FINISHED_PLACES * finishedBytes(headDim * element.bytes() / 16);
-      add(map, "rows that are finished, " + finishers + " warps", bytes);
-    }
     int lengths = weighsKeys ? buffers.stages : 0;
     int others = places + (query ? 1 : 0) + (sendsDelta ? 2 : 0) + read + lengths;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
-  }
-
-  /**
-   * Of a step of a warp that finishes rows: x and dy in 16-byte pieces, and a scale, of each lane.
-   */
-  private static int finishedBytes(int rowPieces) {
-    return 32 * (2 * Math.ceilDiv(rowPieces, 16) * 16 + Float.BYTES);
   }
 
   private static int barriers(ElementType element, int products, int slots, Buffers buffers) {
