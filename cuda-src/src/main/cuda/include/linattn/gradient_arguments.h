@@ -108,8 +108,8 @@ struct GradientRowsArguments {
 // dx = (dy - y (y . dy)) s with y = s x: the gradient of a row from that of the row over its length, in
 // place. A row of zeros, which s < 0 says, gets zeros.
 //
-// The sweep of dk and dv finishes rows of both on its way, a share of each chunk in each of its blocks. It tells how far
-// it is: [kv heads, items] of 2 tiles + shares words,
+// The sweep of dk and dv finishes rows of both on its way, a share of each chunk by each warp that does so. It tells how
+// far it is: [kv heads, items] of 2 tiles + shares words,
 //
 //   2 tiles  chunks of each 64 columns of dk, and of dv, that are written
 //   shares   chunks of which the rows r with r % shares == share are finished
@@ -132,7 +132,7 @@ struct GradientRowsArguments {
 //    112      4  group        heads of the rows that share a key/value head
 //    116      4  turns
 //    120      4  tiles        ceil(dim / 64)
-//    124      4  shares       blocks of an item, of dk and of dv
+//    124      4  shares       one for each warp of the blocks of an item, of dk and of dv, that finishes rows
 struct NormalizeRowsGradientArguments {
   TensorView row;
   TensorView gradient;

@@ -79,10 +79,13 @@ template <class Shape, typename Element, int kRows>
 __device__ __forceinline__ void finish_gradients(const RowPart<Shape, Element> (&rows)[kRows],
                                                  const float (&scales)[kRows],
                                                  RowPart<Shape, Element> (&gradients)[kRows]) {
-  float products[kRows];
+  float products[kRows] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    products[i] = rows[i].add_product(gradients[i], 0.0f);
+    rows[i].replace(gradients[i], [&](float x, float y) {
+      products[i] = fmaf(x * scales[i], y, products[i]);
+      return y;
+    });
   }
 #pragma unroll
   for (int offset = Shape::kLanes / 2; offset > 0; offset /= 2) {
@@ -93,9 +96,8 @@ __device__ __forceinline__ void finish_gradients(const RowPart<Shape, Element> (
   }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const float along = scales[i] * scales[i] * products[i];
     const float factor = scales[i] < 0.0f ? 0.0f : scales[i];
-    rows[i].replace(gradients[i], [&](float x, float y) { return fmaf(-along, x, y) * factor; });
+    rows[i].replace(gradients[i], [&](float x, float y) { return fmaf(-products[i], x * scales[i], y) * factor; });
   }
 }
 
