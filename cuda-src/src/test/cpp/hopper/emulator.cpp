@@ -609,11 +609,6 @@ void barrier_expect(uint32_t barrier, int bytes) {
   arrive(block, barrier);
 }
 
-void rest() {
-  bool resumed = false;
-  wait_until("its turn", 0, [&] { return std::exchange(resumed, true); });
-}
-
 void barrier_wait(uint32_t barrier, uint32_t parity) {
   const MemoryBarrier& waited = barrier_at(*running->block, barrier);
   wait_until("barrier", barrier, [&] { return (waited.phase & 1) != parity; });

@@ -86,8 +86,6 @@ void barrier_init(uint32_t barrier, int arrivals);
 void barrier_arrive(uint32_t barrier);
 void barrier_expect(uint32_t barrier, int bytes);
 void barrier_wait(uint32_t barrier, uint32_t parity);
-// Lets others run.
-void rest();
 
 // --- In the background ------------------------------------------------------------------------------
 

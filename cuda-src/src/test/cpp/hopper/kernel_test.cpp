@@ -310,86 +310,12 @@ void run_query_gradient(Problem& p, unsigned seed, int turns) {
   }
 }
 
-// How far a sweep of dk and dv is: [kv head, item] of chunks written of each 64 columns of dk and dv, then of chunks that
-// each share of rows is finished of.
-struct Progress {
-  int tiles;
-  int shares;
-  std::vector<uint32_t> words;
-
-  explicit Progress(const Problem& p)
-      : tiles(boxes_of(p.key_dim)),
-        shares(2 * tiles_of(p.key_dim) * Plan::kFinishers),
-        words(static_cast<size_t>(p.kv_heads) * p.items * (2 * tiles + shares), 0) {}
-  const uint32_t* of_item(int kv_head, int item, const Problem& p) const {
-    return words.data() + (static_cast<size_t>(kv_head) * p.items + item) * (2 * tiles + shares);
-  }
-};
-
-NormalizeRowsGradientArguments rows_to_finish(const Problem& p, Tensor& row, Tensor& gradient,
-                                              const std::vector<float>& scales, const Progress& progress,
-                                              const Marks& marks) {
-  NormalizeRowsGradientArguments args = {};
-  args.row = row.view();
-  args.gradient = gradient.view();
-  args.scale = scales.data();
-  args.progress = progress.words.data();
-  args.marks = marks.marks.data();
-  args.tokens = p.tokens;
-  args.heads = row.heads;
-  args.batches = row.batches;
-  args.dim = row.width;
-  args.item_tokens = p.shape.item_tokens;
-  args.num_items = p.items;
-  args.group = p.heads == row.heads * row.batches ? p.group : 1;
-  args.turns = marks.turns;
-  args.tiles = marks.boxes;
-  args.shares = progress.shares;
-  return args;
-}
-
-// Finishes the rows which the sweep says it has finished. At least the blocks of dv, which come after those of dk or with
-// them, have finished all but what they had to wait for.
-void finish_rows(const char* what, const Problem& p, const std::vector<double>& unit_rows,
-                 const NormalizeRowsGradientArguments& args, Rows& expected) {
-  int finished = 0;
-  const int heads = args.batches * args.heads;
-  for (int head = 0; head < heads; ++head) {
-    for (int token = 0; token < p.tokens; ++token) {
-      if (is_finished(args, head, token)) {
-        ++finished;
-        const size_t row = static_cast<size_t>(head) * p.tokens + token;
-        double along = 0;
-        for (int m = 0; m < args.dim; ++m) {
-          along += unit_rows[row * args.dim + m] * expected[row * args.dim + m];
-        }
-        for (int m = 0; m < args.dim; ++m) {
-          double& element = expected[row * args.dim + m];
-          element = (element - unit_rows[row * args.dim + m] * along) * std::max(args.scale[row], 0.0f);
-        }
-      }
-    }
-  }
-  std::printf(" (%s: %d of %d rows finished)", what, finished, heads * p.tokens);
-  expect(finished > heads * p.tokens / 4, "%s: few rows are finished", what);
-}
-
 // The gradients whose rows x and y are as wide as those of the kernel: by one launch where both are, or by one each.
 template <class Plan>
 void run_key_value_gradient(Problem& p, unsigned seed) {
   if constexpr (Plan::kReverse && !kOneSweep<Plan>) {
     const bool has_key = p.value_dim == D;
     const bool has_value = p.key_dim == D;
-    const bool finishes = Plan::kFinishesRows && has_key && has_value && !p.shape.is_listed;
-    Tensor dq = p.tensor(kHeads, p.key_dim).draw(-1.0f, 1.0f);
-    Marks query_marks(p.heads, p, p.key_dim);
-    std::fill(query_marks.marks.begin(), query_marks.marks.end(), 0u);
-    query_marks.marks.back() = 1;
-    dq.set(p.heads - 1, p.tokens - 1, p.key_dim - 1, NAN);
-    Rows expected_dq;
-    for (const Stored& element : dq.stored) {
-      expected_dq.push_back(to_float(element));
-    }
     Tensor dk = p.tensor(kHeads / p.group, p.key_dim);
     Tensor dv = p.tensor(kHeads / p.group, p.value_dim);
     States<float> before = p.states_of_nothing();
@@ -412,26 +338,13 @@ void run_key_value_gradient(Problem& p, unsigned seed) {
       task.gradient.chunked.state_out = before.s.data();
       task.gradient.chunked.marks = value_marks.marks.data();
     }
-    Progress progress(p);
-    if (finishes) {
-      args.rows[0] = rows_to_finish(p, p.k, dk, p.key_scale, progress, key_marks);
-      args.rows[1] = rows_to_finish(p, p.q, dq, p.query_scale, progress, query_marks);
-      for (HopperGradient& task : args.tasks) {
-        task.gradient.chunked.tickets = progress.words.data();
-      }
-    }
     for (int task = 0; task < tasks; ++task) {
       args.tasks[task].gradient.tasks = tasks;
       args.tasks[task].gradient.chunked.state_in = p.after.s.data();
     }
     launch(p.kv_heads * p.items, tasks * tiles_of(has_key ? p.key_dim : p.value_dim), seed, args, run_gradient<Plan>);
-    KeyValueGradientSums expected(p);
+    const KeyValueGradientSums expected(p);
     const States<double> expected_before = gradients_before(p, &p.after);
-    if (finishes) {
-      finish_rows("dq", p, p.query_rows, args.rows[1], expected_dq);
-      compare_rows("dq", p, {&p.q}, expected_dq, dq, query_marks);
-      finish_rows("dk", p, p.key_rows, args.rows[0], expected.dk);
-    }
     if (has_key) {
       compare_rows("dk", p, {&p.v}, expected.dk, dk, key_marks);
       compare_states("dz", p, p.key_dim, expected_before.z, before.z);

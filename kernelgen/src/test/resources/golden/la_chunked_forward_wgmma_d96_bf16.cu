@@ -143,7 +143,6 @@ struct Spec {
   static constexpr bool kKeyValueGradient = false;
   static constexpr bool kGradientSums = false;
   static constexpr bool kFormsDelta = false;
-  static constexpr int kFinishers = 0;
   static constexpr int kBeside = 1;
   static constexpr bool kMerged = false;
   static constexpr int kAuxiliaryGroups = 2;

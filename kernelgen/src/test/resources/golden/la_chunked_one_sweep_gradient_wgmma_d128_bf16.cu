@@ -211,7 +211,6 @@ struct Spec {
   static constexpr bool kKeyValueGradient = true;
   static constexpr bool kGradientSums = false;
   static constexpr bool kFormsDelta = false;
-  static constexpr int kFinishers = 0;
   static constexpr bool kMerged = false;
   static constexpr int kBeside = 2;
   static constexpr int kStages = 2;

@@ -82,8 +82,7 @@ struct Item {
 //    292      4  batches        batch rows
 //    296      4  turns          a power of two; 1 where a kernel knows no turns
 //    300      4  slot_step      see above
-//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch; of the
-//                               gradients of k and v see NormalizeRowsGradientArguments
+//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch
 struct ChunkedArguments {
   TensorView query;
   TensorView key;

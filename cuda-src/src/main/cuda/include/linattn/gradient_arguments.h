@@ -11,8 +11,8 @@
 //   value_gradient  k    q    dO  dv   n >= p  a, slope b  1 / g_n           1
 //
 // with d_i = o_i . dO_i. Where rows are normalised, rows of k and q that are x or y are divided by their
-// lengths as well; dq and dk are then the gradients of the divided rows, and are finished row by row: see
-// NormalizeRowsGradientArguments. Without causality n is any row.
+// lengths as well; dq and dk are then the gradients of the divided rows, and normalize_rows_gradient finishes
+// them. Without causality n is any row.
 //
 // The states that the tasks walk with are those of the forward, and their gradients, as [Dk, Dv] each:
 //
@@ -39,8 +39,7 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 // task reads it; key_sum_in the sum of rows y (u, for kQueryGradient alone), value_sum_in that of rows z
 // (z; dz; du). state_out is dS before the item and written by the task kValueGradient, value_sum_out (dz;
 // du) by either of the two. Items, slots and counts are those of the forward, and so are turns and marks: each
-// task has marks of its own, [heads of x, items, turns, tiles]. Where the sweep of dk and dv finishes rows of both, their
-// tickets are the words of its progress.
+// task has marks of its own, [heads of x, items, turns, tiles]. Tickets are unused.
 // chunked.normalize is 1 where query_scale and key_scale are given.
 //
 // offset  bytes  member
@@ -84,8 +83,7 @@ struct GradientArguments {
 //    168      4  key_dim      Dk
 //    172      4  value_dim    Dv
 //    176      4  scales_are_kept  1: a forward has written the scales, 0 where it could not tell
-//    180      4  num_progress
-//    184      8  progress     [num_progress] words that become zero
+//    180      4  reserved     0
 struct GradientRowsArguments {
   TensorView query;
   TensorView key;
@@ -101,54 +99,28 @@ struct GradientRowsArguments {
   int32_t key_dim;
   int32_t value_dim;
   int32_t scales_are_kept;
-  int32_t num_progress;
-  uint32_t* progress;
+  int32_t reserved;
 };
 
 // dx = (dy - y (y . dy)) s with y = s x: the gradient of a row from that of the row over its length, in
 // place. A row of zeros, which s < 0 says, gets zeros.
 //
-// The sweep of dk and dv finishes rows of both on its way, a share of each chunk by each warp that does so. It tells how
-// far it is: [kv heads, items] of 2 tiles + shares words,
-//
-//   2 tiles  chunks of each 64 columns of dk, and of dv, that are written
-//   shares   chunks of which the rows r with r % shares == share are finished
-//
-// with chunks counted as the sweep walks, from the last one of the item on. All words are zero before. Rows of an item
-// with a mark are left: they are computed again.
-//
 // offset  bytes  member
-//      0     32  row          x: q or k
-//     32     32  gradient     dy on entry, dx on return
-//     64      8  scale        s [batch, heads, tokens]
-//     72      8  progress     those words; or null: no row is finished
-//     80      8  marks        of the gradient, [batch, heads, items, turns, tiles]
-//     88      4  tokens
-//     92      4  heads        of the rows
-//     96      4  batches
-//    100      4  dim          columns of a row
-//    104      4  item_tokens  item i of a head begins with token i * item_tokens
-//    108      4  num_items
-//    112      4  group        heads of the rows that share a key/value head
-//    116      4  turns
-//    120      4  tiles        ceil(dim / 64)
-//    124      4  shares       one for each warp of the blocks of an item, of dk and of dv, that finishes rows
+//      0     32  row        x: q or k
+//     32     32  gradient   dy on entry, dx on return
+//     64      8  scale      s [batch, heads, tokens]
+//     72      4  tokens
+//     76      4  heads      of the rows
+//     80      4  batches
+//     84      4  dim        columns of a row
 struct NormalizeRowsGradientArguments {
   TensorView row;
   TensorView gradient;
   const float* scale;
-  const uint32_t* progress;
-  const uint32_t* marks;
   int32_t tokens;
   int32_t heads;
   int32_t batches;
   int32_t dim;
-  int32_t item_tokens;
-  int32_t num_items;
-  int32_t group;
-  int32_t turns;
-  int32_t tiles;
-  int32_t shares;
 };
 
 // da and db of each head from the partial sums, in order. Where db was not asked of the sweep it follows from

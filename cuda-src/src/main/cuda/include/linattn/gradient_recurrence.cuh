@@ -328,18 +328,12 @@ __device__ __forceinline__ int64_t tiles_of(const GradientArguments& args) {
 // The tiles of a task from `begin` to `end`, `step` apart, that a sweep marked.
 template <class Plan>
 __device__ __forceinline__ void repair_tiles(const GradientArguments& args, int64_t begin, int64_t end, int64_t step) {
-  // Rows may be finished before a tile of theirs is marked: then no tile of the item is as it was.
-  const bool has_finished_rows = args.task == kKeyGradient && args.chunked.tickets != nullptr;
   walk_marked_tiles<Plan::kThreads>(
       begin, end, step,
       [&](int64_t number) {
         const uint32_t tile = static_cast<uint32_t>(number);  // fits a grid
         const uint32_t tiles = ceil_div(args.chunked.value_dim, kValueColumns);
-        bool marked = is_marked(args.chunked, tile / tiles, tile % tiles);
-        for (uint32_t other = 0; other < tiles && has_finished_rows; ++other) {
-          marked = marked || is_marked(args.chunked, tile / tiles, other);
-        }
-        return marked;
+        return is_marked(args.chunked, tile / tiles, tile % tiles);
       },
       [&](int64_t number) { repair_gradient<Plan>(args, number); });
 }

@@ -6,7 +6,6 @@
 #include "linattn/chunk_rows.cuh"
 #include "linattn/dependent_launch.cuh"
 #include "linattn/gradient_arguments.h"
-#include "linattn/row_part.cuh"
 
 namespace linattn {
 
@@ -87,6 +86,73 @@ struct RowWalk {
         head_idx = 0;
         ++batch_idx;
       }
+    }
+  }
+};
+
+// A lane's pieces of a row, zero where the row has none.
+template <class Shape, typename Element>
+struct RowPart {
+  static constexpr int kElements = 16 / static_cast<int>(sizeof(Element));
+
+  uint4 vectors[Shape::kVectors];
+
+  __device__ __forceinline__ static int vector_of_lane(int first, int i) {
+    return first + i * Shape::kLanes + static_cast<int>(threadIdx.x) % Shape::kLanes;
+  }
+
+  // From vector `first` on. The row may be null.
+  __device__ __forceinline__ void load(const Element* row_gmem, int num_vectors, int first = 0) {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      const int vector = vector_of_lane(first, i);
+      vectors[i] = row_gmem != nullptr && vector < num_vectors ? reinterpret_cast<const uint4*>(row_gmem)[vector]
+                                                               : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ __forceinline__ void store(Element* row_gmem, int num_vectors) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      const int vector = vector_of_lane(0, i);
+      if (row_gmem != nullptr && vector < num_vectors) {
+        reinterpret_cast<uint4*>(row_gmem)[vector] = vectors[i];
+      }
+    }
+  }
+
+  // y = map(x, y) of each element x of this part and y of the other one.
+  template <typename Map>
+  __device__ __forceinline__ void replace(RowPart& other, Map&& map) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+      replace(vectors[i].x, other.vectors[i].x, map);
+      replace(vectors[i].y, other.vectors[i].y, map);
+      replace(vectors[i].z, other.vectors[i].z, map);
+      replace(vectors[i].w, other.vectors[i].w, map);
+    }
+  }
+
+  // sum + x . y
+  __device__ __forceinline__ float add_product(const RowPart& other, float sum) const {
+    RowPart unused = other;
+    replace(unused, [&](float x, float y) {
+      sum = fmaf(x, y, sum);
+      return y;
+    });
+    return sum;
+  }
+
+ private:
+  template <typename Map>
+  __device__ __forceinline__ static void replace(uint32_t x_word, uint32_t& y_word, Map&& map) {
+    if constexpr (sizeof(Element) == 2) {
+      const float2 x = unpack<Element>(x_word);
+      const float2 y = unpack<Element>(y_word);
+      const float low = map(x.x, y.x);
+      y_word = pack<Element>(low, map(x.y, y.y));
+    } else {
+      y_word = __float_as_uint(map(__uint_as_float(x_word), __uint_as_float(y_word)));
     }
   }
 };
@@ -208,10 +274,6 @@ __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args)
   const int64_t query_blocks = (num_queries + Plan::kRows - 1) / Plan::kRows;
   int64_t block = blockIdx.x;
   wait_for_earlier_kernels();
-  for (int i = static_cast<int>(blockIdx.x) * Plan::kThreads + static_cast<int>(threadIdx.x); i < args.num_progress;
-       i += static_cast<int>(gridDim.x) * Plan::kThreads) {
-    args.progress[i] = 0;
-  }
   if (args.delta != nullptr) {
     if (block < query_blocks) {
       row_products<Plan>(args, block);
@@ -230,35 +292,13 @@ __device__ __forceinline__ void gradient_rows(const GradientRowsArguments& args)
   row_scales<Plan>(is_query ? args.query : args.key, scales, args.batches, heads, args.tokens, args.key_dim, block);
 }
 
-// Tells which rows of a block a sweep has finished, a bit each; whether those are all.
-template <class Plan>
-__device__ __forceinline__ bool find_finished(const NormalizeRowsGradientArguments& args,
-                                              uint32_t (&finished_smem)[Plan::kRows / kWarp]) {
-  static_assert(Plan::kRows <= Plan::kThreads, "a row is looked at by a thread");
-  const int row = static_cast<int>(threadIdx.x);
-  const int64_t number = static_cast<int64_t>(blockIdx.x) * Plan::kRows + row;
-  const int64_t head = number / args.tokens;
-  const bool exists = row < Plan::kRows && head < static_cast<int64_t>(args.batches) * args.heads;
-  const bool is_done =
-      exists && args.progress != nullptr && is_finished(args, head, static_cast<int>(number - head * args.tokens));
-  const uint32_t finished = __ballot_sync(kAllLanes, is_done);
-  if (row < Plan::kRows && row % kWarp == 0) {
-    finished_smem[row / kWarp] = finished;
-  }
-  return __syncthreads_or(exists && !is_done) == 0;
-}
-
-// dx = (dy - y (y . dy)) s with y = s x, in place, of the rows that are left. Rows are of at most 1024 bytes.
+// dx = (dy - y (y . dy)) s with y = s x, in place. Rows are of at most 1024 bytes.
 template <class Plan>
 __device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradientArguments& args) {
   using Element = typename Plan::Element;
-  __shared__ uint32_t finished_smem[Plan::kRows / kWarp];
   let_later_kernels_start();
   const int num_vectors = args.dim * static_cast<int>(sizeof(Element)) / 16;
   wait_for_earlier_kernels();
-  if (find_finished<Plan>(args, finished_smem)) {
-    return;
-  }
   with_shape<Plan>(num_vectors, [&](auto shape) {
     using Shape = decltype(shape);
     const float* const scales_gmem = args.scale + static_cast<int64_t>(blockIdx.x) * Plan::kRows;
@@ -271,16 +311,24 @@ __device__ __forceinline__ void normalize_rows_gradient(const NormalizeRowsGradi
       float scales[Shape::kTogether];
 #pragma unroll
       for (int i = 0; i < Shape::kTogether; ++i) {
-        const bool is_left = (finished_smem[walk.row / kWarp] >> walk.row % kWarp & 1) == 0;
-        gradients_gmem[i] = is_left ? walk.template address<Element>(args.gradient) : nullptr;
+        gradients_gmem[i] = walk.template address<Element>(args.gradient);
         rows[i].load(walk.template address<const Element>(args.row), num_vectors);
         gradients[i].load(gradients_gmem[i], num_vectors);
         scales[i] = walk.is_within() ? scales_gmem[walk.row] : 0.0f;
         walk.advance();
       }
-      finish_gradients(rows, scales, gradients);
 #pragma unroll
       for (int i = 0; i < Shape::kTogether; ++i) {
+        float products = 0.0f;
+        const float scale = scales[i];
+        rows[i].replace(gradients[i], [&](float x, float y) {
+          products = fmaf(x * scale, y, products);
+          return y;
+        });
+        const float along = sum_lanes<Shape::kLanes>(products);
+        const float factor = scale < 0.0f ? 0.0f : scale;  // a row of zeros gets zeros
+        rows[i].replace(gradients[i],
+                        [&](float x, float y) { return fmaf(-along, x * scale, y) * factor; });
         gradients[i].store(gradients_gmem[i], num_vectors);
       }
     }

@@ -117,23 +117,6 @@ __device__ __forceinline__ void store_float_async(uint32_t word, float value, ui
                : "memory");
 }
 
-// Words of global memory that tell other blocks how far this one is. What was written before tell() is seen after
-// finish_listening() by who has heard it.
-__device__ __forceinline__ void tell(uint32_t* word_gmem, uint32_t word) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word_gmem), "r"(word) : "memory");
-}
-
-__device__ __forceinline__ uint32_t hear(const uint32_t* word_gmem) {
-  uint32_t word;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(word_gmem) : "memory");
-  return word;
-}
-
-__device__ __forceinline__ void finish_listening() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-
-// About half a microsecond.
-__device__ __forceinline__ void rest() { __nanosleep(500); }
-
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -226,10 +209,7 @@ __device__ __forceinline__ void wait_for_stores_to_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-template <int kPending = 0>
-__device__ __forceinline__ void wait_for_stores() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
-}
+__device__ __forceinline__ void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // --- Tiles with the 128-byte swizzle: rows of 128 bytes, 16-byte unit u of row r lies at u ^ (r % 8) ---
 

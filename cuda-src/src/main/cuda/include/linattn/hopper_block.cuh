@@ -9,7 +9,6 @@
 #include "linattn/hopper.cuh"
 #include "linattn/hopper_plan.cuh"
 #include "linattn/reduce.cuh"
-#include "linattn/row_part.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -53,29 +52,24 @@ struct HopperGradient {
 
 // The gradients that a launch computes: of q, or of k and v. Those of k and v differ in everything but the
 // number of items; where v is not as wide as k each has a launch of its own.
-//
-// offset  bytes  member
-//      0   2048  tasks
-//   2048    256  rows   of dk and of dq, which the launch of both finishes on its way
 struct HopperGradientArguments {
   HopperGradient tasks[2];
-  NormalizeRowsGradientArguments rows[2];
 };
 
 // dq, dk and dv by one launch: the tasks of dk and of dv, and what dq wants beside. With o in output_rows of the task of
 // dk, marks of dk and dv in their tasks; the partial sums go where those of the task of dv are.
 //
 // offset  bytes  member
-//      0   2304  gradients
-//   2304    128  query_gradient  dq
-//   2432      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
+//      0   2048  gradients
+//   2048    128  query_gradient  dq
+//   2176      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
 //                                than a chunk
-//   2440      8  last_key_sum    z
-//   2448      8  first_state     S before the first token, or null for zeros
-//   2456      8  first_key_sum   z
-//   2464      8  query_marks     of dq, as marks are of its own sweep
-//   2472      8  first_value_sum u before the first token, or null for zeros
-//   2480     16  reserved
+//   2184      8  last_key_sum    z
+//   2192      8  first_state     S before the first token, or null for zeros
+//   2200      8  first_key_sum   z
+//   2208      8  query_marks     of dq, as marks are of its own sweep
+//   2216      8  first_value_sum u before the first token, or null for zeros
+//   2224     16  reserved
 struct alignas(64) HopperOneSweepArguments {
   HopperGradientArguments gradients;
   TensorMap query_gradient;
@@ -413,28 +407,6 @@ struct Block {
     }
     return row_scale;
   }
-  // Of the gradients of k and v: the words of the progress of the item; null where nobody asks.
-  __device__ __forceinline__ uint32_t* progress() const {
-    const ChunkedArguments& args = chunked();
-    const int tiles = ceil_div(args.value_dim, Plan::kBoxColumns);
-    return args.tickets == nullptr ? nullptr
-                                   : args.tickets + progress_of(item_of_head(), tiles, num_shares());
-  }
-  // Where rows are finished: the number of the item among those of all key/value heads.
-  __device__ __forceinline__ int item_of_head() const {
-    return static_cast<int>(load_word(base + Plan::kItemOffset));
-  }
-  // A share of the rows for each warp that finishes them.
-  __device__ __forceinline__ int num_shares() const {
-    return 2 * ceil_div(chunked().value_dim, Plan::kTileColumns) * Plan::kFinishers;
-  }
-  // Among those that tell how many chunks of 64 columns are written, the place of those of the block.
-  __device__ __forceinline__ int written_place(int box) const {
-    const int tiles = ceil_div(chunked().value_dim, Plan::kBoxColumns);
-    return (args.gradient.task == kValueGradient ? tiles : 0) + work.first_column / Plan::kBoxColumns + box;
-  }
-  // Chunks of the item, each of which the heads of a group walk in turn.
-  __device__ __forceinline__ int written_chunks() const { return num_chunks / group(); }
   __device__ __forceinline__ uint32_t rows_full(int place) const { return barrier(Plan::kRowsFull, place); }
   // Of a chunk.
   __device__ __forceinline__ static int row_place(int chunk) { return chunk % Plan::kRowPlaces; }

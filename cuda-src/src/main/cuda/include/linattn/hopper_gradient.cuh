@@ -4,7 +4,6 @@
 // once for each query head of a group. Blocks of an item and head are clusters of two.
 #pragma once
 
-#include "linattn/hopper_finisher.cuh"
 #include "linattn/hopper_forward.cuh"
 #include "linattn/hopper_gradient_sums.cuh"
 #include "linattn/hopper_reverse.cuh"
@@ -62,9 +61,7 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block) {
 }
 
 template <class Plan>
-__device__ __forceinline__ void walk_gradient(const HopperGradientArguments& all, uint32_t task,
-                                              uint32_t block_number) {
-  const HopperGradient& args = all.tasks[task];
+__device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32_t block_number) {
   extern __shared__ unsigned char shared[];
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -75,10 +72,6 @@ __device__ __forceinline__ void walk_gradient(const HopperGradientArguments& all
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
   if (Plan::kReadsItemAgain && threadIdx.x == 0) {
     *work_smem = item;
-  }
-  if (Plan::kFinishesRows && threadIdx.x == 0) {
-    static_assert(sizeof(ItemWork) <= Plan::kItemOffset - Plan::kWorkOffset, "the number of the item stands behind it");
-    store_word(base + Plan::kItemOffset, block_number / ceil_div(args.gradient.chunked.value_dim, Plan::kTileColumns));
   }
   const ItemWork& work = Plan::kReadsItemAgain ? *work_smem : item;
   const int group = Plan::kWeighsRows && Plan::kUneven ? args.gradient.chunked.group : 1;
@@ -101,11 +94,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradientArguments& all
   if (warpgroup < Plan::kScoreGroup) {
     if constexpr (!Plan::kScoresProduce) {
       Plan::Spec::Registers::auxiliary();
-      if (Plan::kFinishers > 0 && warp >= 4 - Plan::kFinishers) {
-        if constexpr (Plan::kFinishers > 0) {
-          Finisher<Plan>(block, all.rows, warp - (4 - Plan::kFinishers), lane).run();
-        }
-      } else if (warp > 0) {
+      if (warp > 0) {
         if constexpr (Plan::kGradientSums) {
           SumWeigher<Plan>(block, warp - 1, lane).run();
         } else if constexpr (Plan::kCompact) {
@@ -170,21 +159,22 @@ __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
   if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
+    const HopperGradient& of_task = args.tasks[task];
     if constexpr (Plan::kReverse) {
-      if (is_even<Plan>(args.tasks[task].gradient.chunked, number)) {
-        walk_gradient<Plan>(args, task, number);
+      if (is_even<Plan>(of_task.gradient.chunked, number)) {
+        walk_gradient<Plan>(of_task, number);
         return;
       }
     }
-    walk_gradient<WithUnevenSteps<Plan>>(args, task, number);  // of sums too, where little depends on it
+    walk_gradient<WithUnevenSteps<Plan>>(of_task, number);  // of sums too, where little depends on it
   } else {
     if constexpr (Plan::kMayTakeTurns) {
       if (args.tasks[0].gradient.chunked.turns > 1) {
-        walk_gradient<InTurns<Plan>>(args, 0, blockIdx.x);
+        walk_gradient<InTurns<Plan>>(args.tasks[0], blockIdx.x);
         return;
       }
     }
-    walk_gradient<Plan>(args, 0, blockIdx.x);
+    walk_gradient<Plan>(args.tasks[0], blockIdx.x);
   }
 }
 

@@ -35,8 +35,8 @@
 namespace linattn {
 namespace hopper {
 
-static_assert(sizeof(HopperOneSweepArguments) == 2496 && offsetof(HopperOneSweepArguments, last_state) == 2432 &&
-                  offsetof(HopperOneSweepArguments, first_value_sum) == 2472,
+static_assert(sizeof(HopperOneSweepArguments) == 2240 && offsetof(HopperOneSweepArguments, last_state) == 2176 &&
+                  offsetof(HopperOneSweepArguments, first_value_sum) == 2216,
               "as the run time fills them in");
 
 template <class Plan>

@@ -13,7 +13,6 @@ struct Outputs {
   // Of additions to marks that don't wait for one another.
   static constexpr int kMarkChains = Plan::kGradient && !Plan::kOneSweep ? 4 : 1;
   static constexpr bool kMarksInSums = Plan::kMarksInSums;
-  static constexpr int kTellingStep = 2;  // chunks: a word that is told takes time from the state
   using Element = typename Plan::Element;
   using Half = typename Plan::Half;
 
@@ -83,21 +82,6 @@ struct Outputs {
     }
     if (leads()) {
       wait_for_stores();
-    }
-    if constexpr (Plan::kFinishesRows) {
-      named_barrier(barrier_number(), kWarpgroup);  // others have written rows of the tail
-      tell_written(block.written_chunks());
-    }
-  }
-
-  // Of the gradients of k and v: how many chunks of these columns are written, to those that finish rows.
-  __device__ __forceinline__ void tell_written(int chunks) const {
-    if constexpr (Plan::kFinishesRows) {
-      uint32_t* const progress_gmem = block.progress();
-      if (leads() && progress_gmem != nullptr && num_columns() > 0) {
-        wait_for_stores<1>();  // that of the chunk after is under way
-        tell(progress_gmem + block.written_place(box), static_cast<uint32_t>(chunks));
-      }
     }
   }
 
@@ -285,9 +269,6 @@ struct Outputs {
     if (block.rows(chunk) == Plan::kChunk) {
       if (leads()) {
         start_store(tile, chunk);
-      }
-      if (chunk / block.group() % kTellingStep == 0) {
-        tell_written(chunk / block.group());
       }
     } else {
       copy_tail(tile, chunk);

@@ -82,9 +82,6 @@ struct HopperPlan {
   // Where registers are short an output that is not finite spoils u instead of marks, and with it the outputs to come.
   static constexpr bool kMarksInSums = kGradient && kHeadDim > 128;
   static constexpr bool kMarksOutputs = true;
-  // Warps of the gradients of k and v that have nothing else to do: they finish rows of dq and dk.
-  static constexpr int kFinishers = Spec::kFinishers;
-  static constexpr bool kFinishesRows = kFinishers > 0;
   // Rows of fp32 for two warpgroups of the state: the warps behind the producer convert them, the producer weighs.
   static constexpr bool kCompact = kReverse && kConverted && kBeside > 1;
   // Where these are split outputs leave from the place of their queries.
@@ -206,13 +203,12 @@ struct HopperPlan {
   static constexpr int kAlignment = 1024;
   static constexpr int kExtentsOffset = kScalesOffset + 48;
   static constexpr int kWorkOffset = kExtentsOffset + 32;
-  static constexpr int kItemOffset = kWorkOffset + 44;
   static constexpr int kSharedBytes = kWorkOffset + 48 + kAlignment;
 
   // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two
   // warpgroups of the state of a forward there are registers for one more, which has all other roles.
   static constexpr int kAuxiliaryGroups = Spec::kAuxiliaryGroups;  // with the producer, a warp
-  static constexpr int kAuxiliaryWarps = kMerged ? 4 : kCompact ? 1 : 4 * kAuxiliaryGroups - 1 - kFinishers;
+  static constexpr int kAuxiliaryWarps = kMerged ? 4 : kCompact ? 1 : 4 * kAuxiliaryGroups - 1;
   static constexpr int kConverters = kCompact ? 3 : 4;  // warps
   static constexpr int kDeltaWarps = kDeltaBeside ? 3 : 4;  // where d comes in parts
   static constexpr bool kHasRows = kConverted || kNormalize;

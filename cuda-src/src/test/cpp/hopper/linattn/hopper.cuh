@@ -34,10 +34,6 @@ inline uint32_t address_in_block(uint32_t address, uint32_t rank) { return emula
 inline void store_float_async(uint32_t word, float value, uint32_t barrier) {
   emulator::send_word(word, __float_as_uint(value), barrier);
 }
-inline void tell(uint32_t* word_gmem, uint32_t word) { *word_gmem = word; }
-inline uint32_t hear(const uint32_t* word_gmem) { return *word_gmem; }
-inline void finish_listening() {}
-inline void rest() { emulator::rest(); }
 inline void cluster_sync() { emulator::meet_cluster(); }
 
 template <int kStages>
@@ -79,10 +75,7 @@ template <int kPending>
 void wait_for_stores_to_read() {
   emulator::wait_for_stores(kPending);
 }
-template <int kPending = 0>
-void wait_for_stores() {
-  emulator::wait_for_stores(kPending);
-}
+inline void wait_for_stores() { emulator::wait_for_stores(0); }
 
 // --- Tiles and products -----------------------------------------------------------------------------
 

@@ -2,9 +2,21 @@
 #pragma once
 
 #include "emulator.h"
-#include "linattn/element.cuh"
 
 namespace linattn {
+
+template <emulator::Operand16 kType>
+struct Element16 {
+  uint16_t bits;
+};
+using Bf16 = Element16<emulator::Operand16::kBf16>;
+using F16 = Element16<emulator::Operand16::kF16>;
+
+inline float to_float(float x) { return x; }
+template <emulator::Operand16 kType>
+float to_float(Element16<kType> x) {
+  return emulator::to_float(kType, x.bits);
+}
 
 namespace hopper {
 

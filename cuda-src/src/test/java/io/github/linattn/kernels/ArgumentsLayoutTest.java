@@ -49,7 +49,7 @@ class ArgumentsLayoutTest {
       }
     }
     assertThat(documented)
-        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 31 + 2 + 16 + 4 + 8 + 16 + 15 + 11 + 5)
+        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 31 + 2 + 16 + 4 + 8 + 15 + 7 + 11 + 5)
         .isEqualTo(compiled());
   }
 

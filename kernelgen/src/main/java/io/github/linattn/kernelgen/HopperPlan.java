@@ -90,12 +90,6 @@ public record HopperPlan(
 
   private static final int CONVERTING_WARPS = 4;
 
-  /** Warps beside the one that starts copies. */
-  private static final int BESIDE_PRODUCER_WARP = 3;
-
-  /** And beside one that weighs rows. */
-  private static final int BESIDE_WEIGHER = 2;
-
   /** Of chunks whose rows are asked for before their stage is free. */
   private static final int ROW_PLACES_AHEAD = 3;
 
@@ -255,27 +249,6 @@ public record HopperPlan(
             ? beside > 1
             : isQueryGradient(spec.operation()) && scalesRows(spec.operation());
     return weighs && spec.elementType() != ElementType.F32;
-  }
-
-  /**
-   * Warps of a gradient of k and v that have nothing else to do and finish rows of dq and dk that
-   * were divided. 16-bit rows up to {@link #MAX_SINGLE_GRADIENT} are bound by memory, so that
-   * nothing is gained; above {@link #MAX_DIVIDED_BESIDE} they leave no registers for it.
-   */
-  static int finishers(KernelSpec spec) {
-    return finishers(spec.operation(), spec.headDim(), spec.elementType(), spec.precision());
-  }
-
-  static int finishers(Operation operation, int headDim, ElementType element, Precision precision) {
-    if (!isReverse(operation) || !scalesRows(operation)) {
-      return 0;
-    }
-    if (element == ElementType.F32) {
-      return streams(operation, headDim, precision.products()) ? BESIDE_WEIGHER : 0;
-    }
-    return headDim > MAX_SINGLE_GRADIENT && headDim <= MAX_DIVIDED_BESIDE
-        ? BESIDE_PRODUCER_WARP
-        : 0;
   }
 
   /** Whether rows of k are not divided by their lengths, but scores, z and S take these. */
@@ -442,9 +415,6 @@ public record HopperPlan(
       return isGradient(operation) ? new Roles(56, 112, 256, 88) : new Roles(64, 104, 256, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
-      if (finishers(operation, headDim, element, precision) > 0) {
-        return new Roles(64, 88, 176, 0);
-      }
       return isDeltaBeside(operation, headDim, element)
           ? new Roles(32, 96, 192, 0)
           : new Roles(24, 88, 200, 0);

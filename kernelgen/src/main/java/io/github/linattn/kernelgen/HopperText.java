@@ -212,7 +212,6 @@ final class HopperText {
           static constexpr bool kKeyValueGradient = %18$b;
           static constexpr bool kGradientSums = %23$b;
           static constexpr bool kFormsDelta = %21$b;
-          static constexpr int kFinishers = %26$d;
           static constexpr int kBeside = %15$d;
           static constexpr bool kMerged = %22$b;
           static constexpr int kAuxiliaryGroups = %16$d;
@@ -262,7 +261,6 @@ final class HopperText {
         plan.merges(spec),
         HopperPlan.isGradientSums(spec.operation()),
         HopperPlan.scalesRows(spec.operation()),
-        plan.pairs(),
-        HopperPlan.finishers(spec));
+        plan.pairs());
   }
 }

@@ -98,13 +98,6 @@ public record KernelEntry(
         && HopperPlan.formsDelta(operation, headDim, elementType, precision);
   }
 
-  /** Warps of a block that finish rows of dq and dk which were divided, on the way. */
-  public int finishers() {
-    return technique == Technique.WGMMA
-        ? HopperPlan.finishers(operation, headDim, elementType, precision)
-        : 0;
-  }
-
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
     return gridRule.per() == GridRule.Per.HEAD ? gridRule.size() : 1;

@@ -49,7 +49,6 @@ final class OneSweepText {
           static constexpr bool kKeyValueGradient = true;
           static constexpr bool kGradientSums = false;
           static constexpr bool kFormsDelta = false;
-          static constexpr int kFinishers = 0;
           static constexpr bool kMerged = false;
           static constexpr int kBeside = %16$d;
           static constexpr int kStages = %9$d;

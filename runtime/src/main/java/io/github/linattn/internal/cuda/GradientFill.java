@@ -136,8 +136,8 @@ final class GradientFill {
         fillKey();
         fillValue();
       }
-      case NORMALIZED_QUERY -> fillNormalizedQuery();
-      case NORMALIZED_KEY -> fillNormalizedKey();
+      case NORMALIZED_QUERY -> fillNormalized(role, input.q(), call.gradients().dq(), queryScale);
+      case NORMALIZED_KEY -> fillNormalized(role, input.k(), call.gradients().dk(), keyScale);
       case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
       case COEFFICIENTS -> {
         switch (plan.kind()) {
@@ -173,12 +173,6 @@ final class GradientFill {
         .set("batches", shape.batch())
         .set("key_dim", shape.keyDim())
         .set("value_dim", shape.valueDim());
-    if (plan.shares() > 0) {
-      structs
-          .of(Role.ROWS)
-          .set("progress", workspace + plan.memory().progressAt())
-          .set("num_progress", Math.toIntExact(plan.memory().progress() / Integer.BYTES));
-    }
   }
 
   /** As {@link ChunkedCall} asks for them. */
@@ -296,7 +290,6 @@ final class GradientFill {
             input.q(),
             call.gradients().dk());
     setSweepItems(chunked);
-    setTickets(chunked);
     setMarks(chunked, plan.memory().keyMarksAt());
     StateArrays after = after();
     if (after != null) {
@@ -318,7 +311,6 @@ final class GradientFill {
             call.outputGradient(),
             call.gradients().dv());
     setSweepItems(chunked);
-    setTickets(chunked);
     setMarks(chunked, plan.memory().valueMarksAt());
     StateArrays after = after();
     if (after != null) {
@@ -413,31 +405,11 @@ final class GradientFill {
     }
   }
 
-  private void setTickets(Arguments chunked) {
-    if (plan.shares() > 0) {
-      chunked.set("tickets", workspace + plan.memory().progressAt());
-    }
-  }
-
   private void setSegments(Arguments chunked) {
     chunked.setItems(plan.cut(), plan.cut().items());
     if (!plan.cut().isRegular()) {
       chunked.set("items", queue.lists().itemsOfSegments(plan.cut(), counts));
     }
-  }
-
-  private void fillNormalizedQuery() {
-    fillNormalized(Role.NORMALIZED_QUERY, input.q(), dq(), queryScale);
-    setProgress(
-        Role.NORMALIZED_QUERY,
-        plan.memory().queryMarksAt(),
-        shape.headsPerKeyValueHead(),
-        plan.turns());
-  }
-
-  private void fillNormalizedKey() {
-    fillNormalized(Role.NORMALIZED_KEY, input.k(), dk(), keyScale);
-    setProgress(Role.NORMALIZED_KEY, plan.memory().keyMarksAt(), 1, 1);
   }
 
   private void fillNormalized(Role role, Tensor row, Tensor gradient, long scale) {
@@ -451,22 +423,6 @@ final class GradientFill {
         .set("heads", Math.toIntExact(row.shape().extent(1)))
         .set("batches", shape.batch())
         .set("dim", shape.keyDim());
-  }
-
-  /** Where the sweep of dk and dv tells which rows it has finished, if it does. */
-  private void setProgress(Role role, long marksAt, int group, int turns) {
-    if (plan.shares() > 0) {
-      structs
-          .of(role)
-          .set("progress", workspace + plan.memory().progressAt())
-          .set("marks", workspace + marksAt)
-          .set("item_tokens", plan.cut().itemTokens())
-          .set("num_items", plan.cut().items())
-          .set("group", group)
-          .set("turns", turns)
-          .set("tiles", plan.tiles())
-          .set("shares", plan.shares());
-    }
   }
 
   private void fillCoefficients() {
@@ -500,13 +456,9 @@ final class GradientFill {
       return addOneSweep(struct, element);
     }
     boolean both = role == Role.KEY_AND_VALUE;
-    struct.clear();
     setTask(struct, 0, both ? Role.KEY : role, element);
     if (both) {
       setTask(struct, 1, Role.VALUE, element);
-      if (plan.shares() > 0) {
-        setRows(struct);
-      }
     }
     return struct;
   }
@@ -543,17 +495,6 @@ final class GradientFill {
     MemorySegment task = structs.of(role).memory();
     long at = GradientStructs.hopperOffset(index, "gradient");
     MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
-  }
-
-  /** What the sweep of dk and dv finishes on the way. */
-  private void setRows(Arguments struct) {
-    fillNormalizedKey();
-    fillNormalizedQuery();
-    MemorySegment keys = structs.of(Role.NORMALIZED_KEY).memory();
-    MemorySegment queries = structs.of(Role.NORMALIZED_QUERY).memory();
-    long at = struct.offset("rows");
-    MemorySegment.copy(keys, 0, struct.memory(), at, keys.byteSize());
-    MemorySegment.copy(queries, 0, struct.memory(), at + keys.byteSize(), queries.byteSize());
   }
 
   private Tensor dq() {

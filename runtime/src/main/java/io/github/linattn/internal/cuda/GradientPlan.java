@@ -16,8 +16,6 @@ import java.util.List;
  * @param tiles of 64 columns of dq
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
  *     partial sums of da and db
- * @param shares of the rows of a chunk, which warps of the sweep of dk and dv finish on the way; 0
- *     where it leaves all of them to passes
  * @param memory what is kept beside the gradients
  * @param parts of a chain: the plan of each segment, in the order of tokens; else none
  * @param micros what the cost model expects
@@ -32,7 +30,6 @@ record GradientPlan(
     int keptStep,
     int tiles,
     int turns,
-    int shares,
     Memory memory,
     List<GradientPlan> parts,
     double micros,
@@ -61,8 +58,7 @@ record GradientPlan(
         1,
         first.tiles,
         first.turns,
-        0,
-        new Memory(2 * stateBytes, part, 0, 0, 0, 0, Marks.NONE, 0),
+        new Memory(2 * stateBytes, part, 0, 0, 0, 0, Marks.NONE),
         parts,
         parts.stream().mapToDouble(GradientPlan::micros).sum(),
         "");
@@ -128,7 +124,6 @@ record GradientPlan(
    * @param keyScale of rows of k, likewise
    * @param partials of da and db
    * @param marks of the gradients of q, of k and of v
-   * @param progress of a sweep of dk and dv that finishes rows
    */
   record Memory(
       long states,
@@ -137,8 +132,7 @@ record GradientPlan(
       long queryScale,
       long keyScale,
       long partials,
-      Marks marks,
-      long progress) {
+      Marks marks) {
     Memory {
       states = ChunkedCall.alignedBytes(states);
       totals = ChunkedCall.alignedBytes(totals);
@@ -146,7 +140,6 @@ record GradientPlan(
       queryScale = ChunkedCall.alignedBytes(queryScale);
       keyScale = ChunkedCall.alignedBytes(keyScale);
       partials = ChunkedCall.alignedBytes(partials);
-      progress = ChunkedCall.alignedBytes(progress);
     }
 
     long totalsAt() {
@@ -181,12 +174,8 @@ record GradientPlan(
       return keyMarksAt() + marks.key;
     }
 
-    long progressAt() {
-      return valueMarksAt() + marks.value;
-    }
-
     long bytes() {
-      return progressAt() + progress;
+      return valueMarksAt() + marks.value;
     }
   }
 
@@ -202,11 +191,6 @@ record GradientPlan(
     }
   }
 
-  /** Words that tell how far a sweep of dk and dv is with an item of a key/value head. */
-  static int progressWords(int tiles, int shares) {
-    return shares == 0 ? 0 : 2 * tiles + shares;
-  }
-
   /** Partial sums of da and db of a head. */
   int partials() {
     return outputs.items() * tiles * turns;
@@ -215,8 +199,7 @@ record GradientPlan(
   /** The same plan with this reason. */
   GradientPlan because(String why) {
     return new GradientPlan(
-        kind, launches, cut, outputs, summed, keptStep, tiles, turns, shares, memory, parts, micros,
-        why);
+        kind, launches, cut, outputs, summed, keptStep, tiles, turns, memory, parts, micros, why);
   }
 
   /** Whether it needs states that a forward kept. */

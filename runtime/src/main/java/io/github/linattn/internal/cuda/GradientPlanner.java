@@ -231,11 +231,9 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    int shares = shares(question, kernels, cut);
-    addNormalized(steps, question, shares);
-    Marks marks = marks(question, cut, turns);
-    Memory memory = memory(question, 0, 0, cut, turns, marks, shares);
-    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, shares, memory);
+    addNormalized(steps, question);
+    Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
+    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, memory);
   }
 
   /**
@@ -312,8 +310,8 @@ final class GradientPlanner {
         bothTasks(question, kernel, cut),
         step -> micros(step, question.shape().keyDim(), cut, cut.items(), 1, bytes));
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1), 0);
-    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, 0, tiles(question), 1, 0, memory);
+    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1));
+    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, 0, tiles(question), 1, memory);
   }
 
   /** A sequence of one chunk needs the state before it alone. */
@@ -346,13 +344,10 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    int shares = shares(question, kernels, cut);
-    addNormalized(steps, question, shares);
+    addNormalized(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
-    Marks marks = marks(question, cut, turns);
-    Memory memory = memory(question, states, 0, cut, turns, marks, shares);
-    return plan(
-        Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, shares, memory);
+    Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
+    return plan(Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -401,7 +396,7 @@ final class GradientPlanner {
         rowKernel(question, Operation.GRADIENT_RECURRENCE)
             .flatMap(ends -> model.step(ends, question.heads(), 1, 1, 1)),
         step -> Rates.SCAN_MICROS);
-    addNormalized(steps, question, 0);
+    addNormalized(steps, question);
     Memory memory =
         memory(
             question,
@@ -409,9 +404,8 @@ final class GradientPlanner {
             StateArrays.bytes(shape, cut.sequences()),
             outputs,
             1,
-            Marks.NONE,
-            0);
-    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), 0, tiles(question), 1, 0, memory)
+            Marks.NONE);
+    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), 0, tiles(question), 1, memory)
         .map(
             plan ->
                 plan.because(
@@ -427,7 +421,6 @@ final class GradientPlanner {
       int keptStep,
       int tiles,
       int turns,
-      int shares,
       Memory memory) {
     return steps.complete
         ? Optional.of(
@@ -440,7 +433,6 @@ final class GradientPlanner {
                 keptStep,
                 tiles,
                 turns,
-                shares,
                 memory,
                 List.of(),
                 steps.micros,
@@ -471,13 +463,7 @@ final class GradientPlanner {
   }
 
   private static Memory memory(
-      Question question,
-      long states,
-      long totals,
-      Cut outputs,
-      int turns,
-      Marks marks,
-      int shares) {
+      Question question, long states, long totals, Cut outputs, int turns, Marks marks) {
     int tokens = question.shape().tokens();
     long queryRows = question.heads() * tokens * Float.BYTES;
     long keyRows = question.keyValueHeads() * tokens * Float.BYTES;
@@ -489,11 +475,7 @@ final class GradientPlanner {
         scales ? queryRows : 0,
         scales ? keyRows : 0,
         question.heads() * outputs.items() * turns * tiles(question) * 2 * Double.BYTES,
-        marks,
-        question.keyValueHeads()
-            * outputs.items()
-            * GradientPlan.progressWords(tiles(question), shares)
-            * Integer.BYTES);
+        marks);
   }
 
   /** One for each tile of 64 columns that a block of a sweep writes. */
@@ -662,30 +644,17 @@ final class GradientPlanner {
         step -> role == Role.COEFFICIENTS ? Rates.SCAN_MICROS : 0);
   }
 
-  /**
-   * Shares of rows that the sweep of dk and dv finishes on the way, one for each warp of its blocks
-   * that does so; 0 where it does not. Where items are listed nobody could tell which a row is of.
-   */
-  private static int shares(Question question, Sweeps kernels, Cut cut) {
-    boolean finishes = question.normalize() && kernels.isJoined() && cut.isRegular();
-    int columns = kernels.value().gridRule().size();
-    int blocks = GradientStructs.HOPPER_TASKS * Math.ceilDiv(question.shape().keyDim(), columns);
-    return finishes ? blocks * kernels.value().finishers() : 0;
-  }
-
-  /** From the gradients of rows that were divided to those of the rows: what the sweep leaves. */
-  private void addNormalized(Collected steps, Question question, int shares) {
+  /** From the gradients of rows that were divided to those of the rows. */
+  private void addNormalized(Collected steps, Question question) {
     if (question.normalize()) {
-      double left = shares > 0 ? Rates.LEFT_ROWS : 1;
-      addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads(), left);
-      addNormalized(steps, Role.NORMALIZED_KEY, question, question.keyValueHeads(), left);
+      addNormalized(steps, Role.NORMALIZED_QUERY, question, question.heads());
+      addNormalized(steps, Role.NORMALIZED_KEY, question, question.keyValueHeads());
     }
   }
 
-  private void addNormalized(
-      Collected steps, Role role, Question question, long heads, double left) {
+  private void addNormalized(Collected steps, Role role, Question question, long heads) {
     long rows = heads * question.shape().tokens();
-    double bytes = left * 3.0 * rows * question.shape().keyDim() * question.dtype().bytes();
+    double bytes = 3.0 * rows * question.shape().keyDim() * question.dtype().bytes();
     steps.add(
         role,
         rowKernel(question, Operation.NORMALIZE_ROWS_GRADIENT)

@@ -51,8 +51,7 @@ public final class GradientStructs {
           JAVA_INT.withName("key_dim"),
           JAVA_INT.withName("value_dim"),
           JAVA_INT.withName("scales_are_kept"),
-          JAVA_INT.withName("num_progress"),
-          JAVA_LONG.withName("progress"));
+          JAVA_INT.withName("reserved"));
 
   /** {@code linattn::NormalizeRowsGradientArguments}. */
   public static final StructLayout NORMALIZE_ROWS_GRADIENT =
@@ -60,18 +59,10 @@ public final class GradientStructs {
           ChunkedStructs.TENSOR_VIEW.withName("row"),
           ChunkedStructs.TENSOR_VIEW.withName("gradient"),
           JAVA_LONG.withName("scale"),
-          JAVA_LONG.withName("progress"),
-          JAVA_LONG.withName("marks"),
           JAVA_INT.withName("tokens"),
           JAVA_INT.withName("heads"),
           JAVA_INT.withName("batches"),
-          JAVA_INT.withName("dim"),
-          JAVA_INT.withName("item_tokens"),
-          JAVA_INT.withName("num_items"),
-          JAVA_INT.withName("group"),
-          JAVA_INT.withName("turns"),
-          JAVA_INT.withName("tiles"),
-          JAVA_INT.withName("shares"));
+          JAVA_INT.withName("dim"));
 
   /** {@code linattn::CoefficientSumsArguments}. */
   public static final StructLayout COEFFICIENT_SUMS =
@@ -113,8 +104,7 @@ public final class GradientStructs {
   /** {@code linattn::hopper::HopperGradientArguments}. */
   public static final StructLayout HOPPER_GRADIENTS =
       MemoryLayout.structLayout(
-          MemoryLayout.sequenceLayout(HOPPER_TASKS, HOPPER_GRADIENT).withName("tasks"),
-          MemoryLayout.sequenceLayout(HOPPER_TASKS, NORMALIZE_ROWS_GRADIENT).withName("rows"));
+          MemoryLayout.sequenceLayout(HOPPER_TASKS, HOPPER_GRADIENT).withName("tasks"));
 
   /**
    * {@code linattn::hopper::HopperOneSweepArguments}: the tasks of dk and dv, dq and its marks, and

@@ -18,9 +18,6 @@ final class Rates {
   /** From one kernel of a stream to the next, which starts early. */
   static final double LAUNCH_MICROS = 1;
 
-  /** Of the rows that a sweep finishes on its way, those that it leaves to a pass. */
-  static final double LEFT_ROWS = 0.05;
-
   /** A scan of small states. */
   static final double SCAN_MICROS = 1;
 

@@ -30,9 +30,9 @@ import org.junit.jupiter.params.provider.EnumSource;
 class GradientPlannerTest {
   private static final int MULTIPROCESSORS = 132;
   private static final int SHARED_BYTES = 232_448;
-  private static final Set<Integer> HEAD_DIMS = Set.of(64, 128, 256);
+  private static final Set<Integer> HEAD_DIMS = Set.of(64, 128);
 
-  /** The kernels of a Hopper GPU for D = 64, 128 and 256, or those that every GPU has. */
+  /** The kernels of a Hopper GPU for D = 64 and 128, or those that every GPU has. */
   private static GradientPlanner planner(boolean hopper) {
     return new GradientPlanner(
         MULTIPROCESSORS,
@@ -291,42 +291,6 @@ class GradientPlannerTest {
     assertThat(plan.step(Role.KEY_AND_VALUE).kernel().symbol())
         .isEqualTo("la_chunked_normalized_key_value_gradient_wgmma_d128_bf16");
     assertThat(plan.turns()).as("blocks of dq take turns, divided or not").isEqualTo(8);
-  }
-
-  @Test
-  void theSweepOfKeysAndValuesFinishesDividedRows() {
-    AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
-    GradientPlan plan = planner(true).plan(causal(shape, true)).orElseThrow();
-    assertThat(plan.shares()).as("two warps of a block of dk and of one of dv").isEqualTo(4);
-    assertThat(plan.memory().progress()).isEqualTo(64 * (2 * 2 + 4) * 4);
-    AttentionShape wide = AttentionShape.of(4, 16, 10_000, 256);
-    Question pairs = Question.of(wide, DType.F32, Mode.DEFAULT, true, true);
-    assertThat(planner(true).plan(pairs).map(GradientPlan::shares))
-        .as("of four blocks each")
-        .contains(16);
-    assertThat(planner(true).plan(causal(shape, false)).map(GradientPlan::shares))
-        .as("nothing is divided")
-        .contains(0);
-    assertThat(planner(false).plan(causal(shape, true)).map(GradientPlan::shares))
-        .as("by mma")
-        .contains(0);
-    AttentionShape apart = new AttentionShape(4, 16, 16, 1000, 128, 64);
-    assertThat(planner(true).plan(causal(apart, true)).map(GradientPlan::shares))
-        .as("dk and dv have a launch each")
-        .contains(0);
-    Question listed =
-        new Question(
-            AttentionShape.of(1, 64, 300, 128),
-            DType.BF16,
-            Mode.DEFAULT,
-            true,
-            true,
-            Sequences.ofLengths(64, 236),
-            false,
-            false,
-            false,
-            true);
-    assertThat(planner(true).plan(listed).map(GradientPlan::shares)).as("listed items").contains(0);
   }
 
   @Test

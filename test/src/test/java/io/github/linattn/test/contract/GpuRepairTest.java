@@ -57,7 +57,6 @@ final class GpuRepairTest {
     cases.add(of(1, 4, 2, 131, 32, 96).packed(70, 0, 61).afterTokens(3).throughStates());
     cases.add(of(1, 2, 1, 90, 64, 32).normalized().coefficients(2, 0.1f).throughStates());
     cases.add(of(2, 2, 2, 70, 128, 128).layout(Layout.TOKEN_MAJOR));
-    // rows are finished by the sweep of dk and dv, but for those of marked items
     cases.add(of(1, 2, 2, 200, 192, 192).normalized().throughStates());
     cases.add(of(2, 6, 2, 300, 256, 256).normalized().throughStates());
     cases.add(of(1, 4, 2, 333, 192, 192).dtype(DType.BF16).normalized());

@@ -25,8 +25,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 /**
  * Breaks when a kernel reads what has not come yet or what a copy has replaced: that shows in few
- * rows of few runs, where two streams and all multiprocessors are at work; or when it shows who has
- * finished a row that was divided.
+ * rows of few runs, where two streams and all multiprocessors are at work.
  */
 @GpuTest
 final class GpuRepeatTest {
