@@ -83,9 +83,21 @@ record ForwardPlan(
    * @param blocks of the grid
    * @param cluster blocks that run together
    * @param sharedBytes dynamic shared memory of a block
-   * @param startsEarly whether it waits for earlier kernels itself
+   * @param startsEarly whether it takes its places while earlier kernels run, and waits for them
+   *     itself
    */
   record Step(KernelEntry kernel, int blocks, int cluster, int sharedBytes, boolean startsEarly) {
+    /**
+     * The same launch where it takes so long. Blocks that start early take places as these become
+     * free, so that blocks which read the same rows seldom are neighbours on the device; of those
+     * that start in turn, they all are. What that saves grows with the time, what an early start
+     * saves does not.
+     */
+    Step lasting(double micros) {
+      boolean inTurn = kernel.technique() == Technique.WGMMA && micros >= Rates.IN_TURN_MICROS;
+      return new Step(kernel, blocks, cluster, sharedBytes, startsEarly && !inTurn);
+    }
+
     @Override
     public String toString() {
       return "%s: %d blocks%s"

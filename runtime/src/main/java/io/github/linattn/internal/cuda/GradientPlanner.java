@@ -217,8 +217,9 @@ final class GradientPlanner {
       complete &= step.isPresent();
       step.ifPresent(
           known -> {
-            launches.add(new Launch(role, known));
-            micros += estimate.applyAsDouble(known) + Rates.LAUNCH_MICROS;
+            double taken = estimate.applyAsDouble(known);
+            launches.add(new Launch(role, known.lasting(taken)));
+            micros += taken + Rates.LAUNCH_MICROS;
           });
     }
   }

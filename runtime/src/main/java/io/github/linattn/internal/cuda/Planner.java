@@ -211,15 +211,13 @@ final class Planner {
         question.keyValueBytes()
             + question.queryBytes()
             + states * question.keyValueHeads() * cut.sequences();
-    double micros =
-        pass(question, step.get(), cut, cut.items(), turns, bytes, states > 0)
-            + 2 * Rates.LAUNCH_MICROS;
+    double micros = pass(question, step.get(), cut, cut.items(), turns, bytes, states > 0);
     long copy =
         question.inPlace() ? question.stateBytes() * question.keyValueHeads() * cut.sequences() : 0;
     return Optional.of(
         new ForwardPlan(
             Kind.FORWARD,
-            List.of(step.get(), recurrence.get()),
+            List.of(step.get().lasting(micros), recurrence.get()),
             cut,
             null,
             0,
@@ -228,7 +226,7 @@ final class Planner {
             markBytes(question, cut, turns),
             copy,
             List.of(),
-            micros,
+            micros + 2 * Rates.LAUNCH_MICROS,
             ""));
   }
 
@@ -262,7 +260,8 @@ final class Planner {
     return Optional.of(
         new ForwardPlan(
             Kind.SEGMENTED,
-            List.of(sums.get(), scan.get(), step.get(), recurrence.get()),
+            List.of(
+                sums.get().lasting(first), scan.get(), step.get().lasting(third), recurrence.get()),
             sumsCut,
             parts == 1 ? null : cut,
             summed,

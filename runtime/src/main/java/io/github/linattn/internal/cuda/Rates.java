@@ -18,6 +18,9 @@ final class Rates {
   /** From one kernel of a stream to the next, which starts early. */
   static final double LAUNCH_MICROS = 1;
 
+  /** Kernels by wgmma that take so long start when all earlier ones have ended. */
+  static final double IN_TURN_MICROS = 30;
+
   /** A scan of small states. */
   static final double SCAN_MICROS = 1;
 

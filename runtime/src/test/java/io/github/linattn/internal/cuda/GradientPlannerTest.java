@@ -77,6 +77,13 @@ class GradientPlannerTest {
     return plan.launches().stream().map(Launch::role).toList();
   }
 
+  private static List<Role> early(GradientPlan plan) {
+    return plan.launches().stream()
+        .filter(launch -> launch.step().startsEarly())
+        .map(Launch::role)
+        .toList();
+  }
+
   private static long aligned(long bytes) {
     return Math.ceilDiv(bytes, 256L) * 256;
   }
@@ -97,12 +104,19 @@ class GradientPlannerTest {
     assertThat(plan.step(Role.QUERY).cluster()).isEqualTo(2);
     assertThat(plan.step(Role.KEY_AND_VALUE).blocks()).as("both tasks").isEqualTo(2 * 64);
     assertThat(plan.step(Role.KEY_AND_VALUE).cluster()).isEqualTo(2);
-    assertThat(plan.launches()).allMatch(launch -> launch.step().startsEarly());
+    assertThat(early(plan)).as("sweeps are long").containsExactly(Role.COEFFICIENTS);
     assertThat(plan.tiles()).isEqualTo(2);
     assertThat(plan.workspaceBytes())
         .as("d, partial sums, marks of each gradient")
         .isEqualTo(aligned(64L * 10_000 * 4) + aligned(64L * 2 * 2 * 8) + 3 * aligned(64L * 2 * 4));
     assertThat(plan.reason()).contains("two sweeps", "dq by wgmma", "132 multiprocessors");
+  }
+
+  @Test
+  void shortSweepsStartEarly() {
+    GradientPlan plan =
+        planner(true).plan(causal(AttentionShape.of(4, 16, 256, 128), false)).orElseThrow();
+    assertThat(early(plan)).isEqualTo(roles(plan));
   }
 
   @Test
@@ -115,7 +129,7 @@ class GradientPlannerTest {
         .isEqualTo("la_chunked_one_sweep_gradient_wgmma_d128_bf16");
     assertThat(plan.step(Role.ONE_SWEEP).blocks()).as("one for dk, one for dv").isEqualTo(64 * 2);
     assertThat(plan.step(Role.ONE_SWEEP).cluster()).isEqualTo(2);
-    assertThat(plan.launches()).allMatch(launch -> launch.step().startsEarly());
+    assertThat(early(plan)).containsExactly(Role.COEFFICIENTS);
     GradientPlan sweeps = planner(true).plan(without).orElseThrow();
     assertThat(sweeps.kind()).isEqualTo(Kind.SWEEPS);
     assertThat(plan.memory()).as("what two sweeps take").isEqualTo(sweeps.memory());

@@ -82,7 +82,7 @@ class PlannerTest {
     assertThat(forward.kernel().symbol()).isEqualTo("la_chunked_forward_wgmma_d128_bf16");
     assertThat(forward.blocks()).isEqualTo(128);
     assertThat(forward.cluster()).isEqualTo(2);
-    assertThat(forward.startsEarly()).isTrue();
+    assertThat(forward.startsEarly()).as("long").isFalse();
     assertThat(plan.steps().get(1).kernel().operation()).isEqualTo(Operation.RECURRENCE);
     assertThat(plan.steps().get(1).blocks()).isEqualTo(256);
     assertThat(plan.steps().get(1).startsEarly()).isTrue();
@@ -90,6 +90,18 @@ class PlannerTest {
     assertThat(plan.workspaceBytes()).isEqualTo(128 * 4);
     assertThat(plan.micros()).isBetween(160.0, 200.0);
     assertThat(plan.reason()).contains("one pass", "wgmma", "132 multiprocessors");
+  }
+
+  @Test
+  void whatIsLongStartsInTurnSoThatItsBlocksLieSideBySide() {
+    AttentionShape few = AttentionShape.of(1, 8, 131_072, KEY_DIM);
+    assertThat(plan(causal(few, DType.BF16, Mode.DEFAULT)).steps())
+        .filteredOn(step -> !step.startsEarly())
+        .extracting(step -> step.kernel().operation())
+        .containsExactly(Operation.STATE_SUMS, Operation.FORWARD);
+    AttentionShape shorter = AttentionShape.of(4, 16, 512, KEY_DIM);
+    assertThat(plan(causal(shorter, DType.BF16, Mode.DEFAULT)).steps())
+        .allMatch(ForwardPlan.Step::startsEarly);
   }
 
   @Test
