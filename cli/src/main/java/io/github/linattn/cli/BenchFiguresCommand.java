@@ -3,6 +3,7 @@ package io.github.linattn.cli;
 import io.github.linattn.cli.figures.Figure;
 import io.github.linattn.cli.figures.FigureFiles;
 import io.github.linattn.cli.figures.Figures;
+import io.github.linattn.cli.figures.Fonts;
 import io.github.linattn.cli.points.Measured;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
@@ -34,6 +35,10 @@ import picocli.CommandLine.Parameters;
           + " and table 1 and its speed-ups as Markdown. Needs no GPU."
     })
 final class BenchFiguresCommand implements Callable<Integer> {
+  private static final String NO_FONTS =
+      "there are no fonts on this machine to draw letters with; install some (on Debian: apt-get"
+          + " install fontconfig fonts-dejavu-core), or draw the JSON files on another machine";
+
   private final Console console;
 
   @Parameters(paramLabel = "DIR", description = "folder with points, such as points.json")
@@ -58,8 +63,13 @@ final class BenchFiguresCommand implements Callable<Integer> {
       throw CommandFailure.misuse(
           "the points in %s belong to no figure; linattn bench paper measures them", source);
     }
-    Path target = OutFolder.make(out == null ? source : out);
     System.setProperty("java.awt.headless", "true");
+    Fonts.missing()
+        .ifPresent(
+            none -> {
+              throw CommandFailure.failed(NO_FONTS, none);
+            });
+    Path target = OutFolder.make(out == null ? source : out);
     for (Figure figure : figures) {
       FigureFiles.write(figure, target);
       console.result("%s", target.resolve(figure.name() + ".svg"));
