@@ -1,8 +1,9 @@
-// dq, dk and dv of an item by one walk from its last chunk on, for rows of 128 columns of 16 bits:
+// dq, dk and dv of an item by one walk from its last chunk on, for rows of 64 or 128 columns of 16 bits:
 // docs/decisions/0012-one-sweep.md. S, which dq takes from the tokens before, comes as it is after the last of them,
 // and chunk after chunk is taken out of it; S before the first chunk is known and takes the place of what is left.
 //
-// Blocks are clusters of two: one forms dk and the columns 64 to 127 of dq, the other dv and the columns 0 to 63. With
+// Blocks are clusters of two: one forms dk and the columns 64 to 127 of dq, the other dv and the columns 0 to 63; of 64
+// columns the one of dk forms them all, and E of the other is for da alone. With
 // w = b dO / g, d = o . w and E_pi = v_p . w_i - d_i,
 //
 //   dk_p = sum over i >= p of E_pi q_i
@@ -13,7 +14,7 @@
 // Warpgroups in this order:
 //
 //   score   w where dO landed, half of d, which blocks send to each other, E, and W of dv
-//   state   two, with 64 columns each of dk or dv and of the sums over the tokens after
+//   state   one for each 64 columns of dk or dv and of the sums over the tokens after
 //   prefix  64 columns of dq, with S and z of the tokens before
 //
 // A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item is
@@ -44,7 +45,7 @@ __device__ __forceinline__ void init_sweep_barriers(const SweepTiles<Plan>& tile
   const Block<Plan>& block = tiles.block;
   for (int i = 0; i < Plan::kStages; ++i) {
     barrier_init(tiles.full(i), 1);
-    barrier_init(tiles.empty(i), Plan::kThreads / kWarp);
+    barrier_init(tiles.empty(i), Plan::kThreads / kWarp - (Plan::kHasPrefix ? 0 : 4));
     barrier_init(tiles.ready(i), kWarpgroup);
   }
   for (int i = 0; i < Plan::kRowPlaces; ++i) {
@@ -90,6 +91,7 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   constexpr int kExponentStep = 4;
   constexpr int kRowsAtOnce = 32;
   constexpr int kWarps = Plan::kThreads / kWarp;
+  constexpr int kChunksOfWarp = (Plan::kMostChunks + kWarps - 1) / kWarps;
   const Block<Plan>& block = tiles.block;
   const ItemWork& work = block.work;
   const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
@@ -97,9 +99,9 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   const int lane = thread % kWarp;
   const float* const normalizer_gmem = row_address<const float>(tensors.normalizer, work.batch, work.head, work.start);
   clear_extents(extents_smem);
-  float least[Plan::kMostChunks / kWarps];
+  float least[kChunksOfWarp];
 #pragma unroll
-  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
+  for (int i = 0; i < kChunksOfWarp; ++i) {
     const int chunk = thread / kWarp + i * kWarps;
     least[i] = INFINITY;
 #pragma unroll
@@ -120,7 +122,7 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   }
   measure_state(block, extents_smem + 3);
 #pragma unroll
-  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
+  for (int i = 0; i < kChunksOfWarp; ++i) {
     const int chunk = thread / kWarp + i * kWarps;
     const float of_chunk = -max_lanes<kWarp>(-least[i]);
     if (chunk < block.num_chunks && lane == 0) {
@@ -187,11 +189,16 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
     State<Plan> state(block, outputs);
     if (warpgroup < Plan::kPrefixGroup) {
       SweepState<Plan>(args, state).run();
-    } else {
+    } else if constexpr (Plan::kHasPrefix) {
       SweepPrefix<Plan>(args, state).run();
     }
   }
   cluster_sync();
+  if constexpr (!Plan::kHasPrefix) {  // the other block has written the mark of dq, and knows nothing of these terms of da
+    if (threadIdx.x == 0 && !tiles.is_finite(tiles.told())) {
+      args.query_marks[Plan::kBoxes * StateAddress<Plan>::block_number(block)] = 1;
+    }
+  }
 }
 
 template <class Plan>

@@ -15,7 +15,10 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   using Base = HopperPlan<Spec_>;
   static constexpr bool kIsKey = kIsKey_;
   static constexpr bool kOneSweep = true;
-  static_assert(Base::kHeadDim == 128 && !Base::kConverted, "what its registers suffice for");
+  static_assert((Base::kHeadDim == 64 || Base::kHeadDim == 128) && Base::kBeside == Base::kBoxes && !Base::kConverted,
+                "what its registers suffice for");
+  // Blocks have half of the columns of dq each; of 64 columns the block of dk has them all.
+  static constexpr bool kHasPrefix = kIsKey || Base::kBoxes == 2;
   static constexpr bool kWeighsInState = false;
   // Where operands have the range of fp32 outputs are finite where scores and sums are: these are looked at.
   static constexpr bool kMarksInSums = !Base::kScaled;
@@ -31,11 +34,12 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kKeyBox = Base::kBoxBytes;
   static constexpr int kQueryBox = Base::kBoxBytes;
   static constexpr int kQueryOffset = 0;
-  static constexpr int kKeyOffset = 2 * Base::kBoxBytes;
-  static constexpr int kValueOffset = 4 * Base::kBoxBytes;
-  static constexpr int kOtherOffset = 6 * Base::kBoxBytes;  // v with the task of dv, a box of k with that of dk
-  static constexpr int kRowsOffset = 8 * Base::kBoxBytes;   // a box of o
-  static constexpr int kStageBytes = 9 * Base::kBoxBytes;
+  static constexpr int kTensorBytes = Base::kBoxes * Base::kBoxBytes;  // of a chunk of a tensor
+  static constexpr int kKeyOffset = kTensorBytes;
+  static constexpr int kValueOffset = 2 * kTensorBytes;
+  static constexpr int kOtherOffset = 3 * kTensorBytes;  // v with the task of dv, a box of k with that of dk
+  static constexpr int kRowsOffset = 4 * kTensorBytes;   // a box of o
+  static constexpr int kStageBytes = kRowsOffset + Base::kBoxBytes;
 
   static constexpr int kStagesOffset = 0;
   static constexpr int kOutputsOffset = Base::kStages * kStageBytes;
@@ -43,9 +47,9 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kWeightBytes = Base::kBoxBytes + Base::kExtraBytes;
   static constexpr int kWeightsOffset = kOutputsOffset + kOutputTiles * Base::kOutputBytes;
   static constexpr int kOnesOffset = kWeightsOffset + 2 * kWeightBytes;  // 8 rows
-  // g of the rows of chunks, two parts of d behind, and -d. Who sends its part of those of a chunk has received the
+  // g of the rows of chunks, the parts of d behind, and -d. Who sends its part of those of a chunk has received the
   // other part of the chunk before, which its peer sent once it had left all but two chunks before that.
-  static constexpr int kDeltaParts = 2;
+  static constexpr int kDeltaParts = Base::kBoxes;
   static constexpr int kRowPlaces = 4;
   static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4;
   static constexpr int kRatiosOffset = kOnesOffset + Base::kExtraBytes;  // a / b
@@ -95,7 +99,7 @@ struct SweepTiles {
     return Plan::kIsKey ? block.query(stage, 0) : other(stage);
   }
   // The 64 columns of k that those of dq belong to.
-  __device__ __forceinline__ int key_box() const { return Plan::kIsKey ? 1 : 0; }
+  __device__ __forceinline__ int key_box() const { return Plan::kIsKey ? Plan::kBoxes - 1 : 0; }
   __device__ __forceinline__ uint32_t keys(int stage) const {
     return Plan::kIsKey ? other(stage) : block.query(stage, 0);
   }
@@ -112,23 +116,26 @@ struct SweepTiles {
     return block.barrier(Plan::kWeightsEmpty, buffer);
   }
   __device__ __forceinline__ int weights_readers(int buffer) const {  // threads of the states, a lane of each warp of S
-    return (Plan::kIsKey || buffer == 1 ? Plan::kBeside * kWarpgroup : 0) + (Plan::kIsKey || buffer == 0 ? 4 : 0);
+    const int readers = Plan::kIsKey || buffer == 1 ? Plan::kBeside * kWarpgroup : 0;
+    return max(1, readers + (Plan::kHasPrefix && (Plan::kIsKey || buffer == 0) ? 4 : 0));  // 1 of what nobody uses
   }
 
   __device__ __forceinline__ void load(const HopperOneSweepArguments& args, int chunk, int stage) const {
     const ItemWork& work = block.work;
     const TileCoordinates first = {0, work.start + block.first_token(chunk), work.head, work.batch};
-    const TileCoordinates second = {Plan::kBoxColumns, first.token, first.head, first.batch};
+    const TileCoordinates second = {Plan::kBoxColumns, first.token, first.head, first.batch};  // where there are two
+    const bool has_two = Plan::kBoxes == 2;
     const HopperGradient& key_task = args.gradients.tasks[0];
     const HopperGradient& value_task = args.gradients.tasks[1];
     const uint32_t barrier = full(stage);
-    barrier_expect(barrier, (Plan::kIsKey ? 8 : 9) * Plan::kBoxBytes);
+    barrier_expect(barrier, (Plan::kIsKey ? 3 : 4) * Plan::kTensorBytes + (Plan::kIsKey ? 2 : 1) * Plan::kBoxBytes);
     load_row(&value_task.value, output_gradient(stage), first, second, barrier);
-    load_tile(block.stage(stage) + Plan::kRowsOffset, &key_task.output_rows, Plan::kIsKey ? first : second, barrier);
+    load_tile(block.stage(stage) + Plan::kRowsOffset, &key_task.output_rows, has_two && !Plan::kIsKey ? second : first,
+              barrier);
     load_row(&key_task.query, values(stage), first, second, barrier);
     load_row(&key_task.value, Plan::kIsKey ? block.value(stage, 0) : block.key(stage, 0), first, second, barrier);  // q
     if constexpr (Plan::kIsKey) {
-      load_tile(keys(stage), &value_task.query, second, barrier);
+      load_tile(keys(stage), &value_task.query, has_two ? second : first, barrier);
     } else {
       load_row(&value_task.query, keys(stage), first, second, barrier);
     }
@@ -136,7 +143,9 @@ struct SweepTiles {
   __device__ __forceinline__ static void load_row(const TensorMap* map, uint32_t tile, const TileCoordinates& first,
                                                   const TileCoordinates& second, uint32_t barrier) {
     load_tile(tile, map, first, barrier);
-    load_tile(tile + Plan::kBoxBytes, map, second, barrier);
+    if constexpr (Plan::kBoxes == 2) {
+      load_tile(tile + Plan::kBoxBytes, map, second, barrier);
+    }
   }
 
   // -d of a chunk.
@@ -194,6 +203,15 @@ struct SweepTiles {
     return sum;
   }
   __device__ __forceinline__ static bool is_finite(double sum) { return 0.0 * sum == 0.0; }
+  // The terms of da, of the sum that the block of dv was told: every tile has seen the weights.
+  __device__ __forceinline__ void write_partials(int64_t item, double sum) const {
+    double* const partial_gmem = block.args.gradient.partials + 2 * Plan::kBoxes * item;
+    partial_gmem[0] = sum / block.slope_of(0);
+#pragma unroll
+    for (int i = 1; i < 2 * Plan::kBoxes; ++i) {
+      partial_gmem[i] = 0.0;
+    }
+  }
   __device__ __forceinline__ double* sums_smem() const {
     extern __shared__ unsigned char shared[];
     return reinterpret_cast<double*>(shared + (block.base - shared_address(shared)) + Plan::kPartialsOffset);

@@ -220,9 +220,7 @@ struct SweepPrefix {
     const int64_t item = StateAddress<Plan>::block_number(block);
     const double sum = tiles.told();
     if constexpr (!Plan::kIsKey) {
-      double* const partial_gmem = block.args.gradient.partials + 2 * Plan::kBoxes * item;
-      partial_gmem[0] = sum / block.slope_of(0);  // every tile has seen the weights
-      partial_gmem[1] = partial_gmem[2] = partial_gmem[3] = 0.0;
+      tiles.write_partials(item, sum);
     }
     args.query_marks[Plan::kBoxes * item + tiles.key_box()] = marked || !tiles.is_finite(sum);
   }

@@ -91,10 +91,15 @@ struct SweepScore : Scores<Plan> {
     for (int i = 0; i < kRows / 4; ++i) {
       const float factor = __shfl_sync(kAllLanes, weight, i * 4 + (lane >> 3));
       const uint32_t address = tile + swizzled(warp * kRows + i * 4 + (lane >> 3), lane & 7);
-      const uint4 first = load_unit(address);
-      const uint4 second = load_unit(address + Plan::kBoxBytes);
-      store_unit(address, weighed(first, factor));
-      store_unit(address + Plan::kBoxBytes, weighed(second, factor));
+      uint4 units[Plan::kBoxes];
+#pragma unroll
+      for (int box = 0; box < Plan::kBoxes; ++box) {
+        units[box] = load_unit(address + box * Plan::kBoxBytes);
+      }
+#pragma unroll
+      for (int box = 0; box < Plan::kBoxes; ++box) {
+        store_unit(address + box * Plan::kBoxBytes, weighed(units[box], factor));
+      }
     }
     publish_to_async_proxy();
     __syncwarp();
@@ -105,10 +110,13 @@ struct SweepScore : Scores<Plan> {
                       Half::weigh(unit.w, factors));
   }
 
-  // o . w of 64 columns, the diagonal of a product of tiles, to both blocks.
+  // o . w of 64 columns, the diagonal of a product of tiles, to both blocks; of rows that have no more each forms it for
+  // itself.
   __device__ __forceinline__ void send_delta(int num_rows) const {
     constexpr int kChains = 2;  // of sums, because a product waits for the one before
-    const int part = Plan::kIsKey ? 0 : 1;
+    constexpr int kRank = Plan::kIsKey ? 0 : 1;
+    constexpr bool kSends = Plan::kDeltaParts == 2;
+    const int part = kSends ? kRank : 0;
     float first_frag[kChains][4] = {};
     float second_frag[kChains][4] = {};
     const uint32_t weighed_rows = tiles.output_gradient(at.index()) + part * Plan::kBoxBytes;
@@ -137,7 +145,7 @@ struct SweepScore : Scores<Plan> {
       const int row = this->row();
       const uint32_t word = block.deltas(rows_at.index()) + (part * Plan::kChunk + row) * 4;
 #pragma unroll
-      for (uint32_t rank = 0; rank < 2; ++rank) {
+      for (uint32_t rank = kSends ? 0 : kRank; rank < (kSends ? 2 : kRank + 1); ++rank) {
         const uint32_t to = address_in_block(word, rank);
         const uint32_t at_barrier = address_in_block(barrier, rank);
         store_float_async(to, row < num_rows ? first : 0.0f, at_barrier);
@@ -153,7 +161,10 @@ struct SweepScore : Scores<Plan> {
     if (warp >= kFirstAddingWarp) {  // a row each
       const int row = (warp - kFirstAddingWarp) * kWarp + lane;
       const uint32_t word = block.deltas(rows_at.index()) + row * 4;
-      const float delta = load_float(word) + load_float(word + Plan::kChunk * 4);
+      float delta = load_float(word);
+      if constexpr (Plan::kDeltaParts == 2) {
+        delta += load_float(word + Plan::kChunk * 4);
+      }
       store_float(tiles.constants(rows_at.index()) + row * 4, -delta);
       sum -= num_rows * later_delta;
       const float inverse = tiles.inverse_unit(chunk);
@@ -173,6 +184,7 @@ struct SweepScore : Scores<Plan> {
   __device__ __forceinline__ void weigh(int chunk, bool entries, int num_rows) {
     const int row = this->row();
     const int buffer = entries ? tiles.entries_buffer(chunk) : tiles.weights_buffer(chunk);
+    const bool is_read = Plan::kHasPrefix || !entries;  // else it is wanted for its sum
     float scores_frag[Plan::Products::kScoreRegisters];
     pin(scores_frag);
     products_fence();
@@ -191,7 +203,9 @@ struct SweepScore : Scores<Plan> {
     pin(scores_frag);
     const uint32_t constants =
         entries ? tiles.constants(rows_at.index()) : block.base + static_cast<uint32_t>(Plan::kRatiosOffset);
-    barrier_wait(tiles.weights_empty(buffer), tiles.parity(chunk) ^ 1);
+    if (is_read) {
+      barrier_wait(tiles.weights_empty(buffer), tiles.parity(chunk) ^ 1);
+    }
     const uint32_t weights =
         block.weights(buffer) + swizzled(0, 0) + static_cast<uint32_t>((warp * kRows + (lane & 15)) * kRowBytes);
     float entries_sum = 0.0f;
@@ -217,15 +231,19 @@ struct SweepScore : Scores<Plan> {
           entries_sum += (w0 + w1) + (w2 + w3);  // rows past the end are zero
           weights_frag.set(i, w0, w1, w2, w3);
         }
-        this->store(weights, pair, weights_frag);
+        if (is_read) {
+          this->store(weights, pair, weights_frag);
+        }
       }
     }
-    if (warp == 3) {
+    if (is_read && warp == 3) {
       this->template store_constants<kConstantParts>(buffer, load_float2(constants + 8 * lane));
     }
     sum += entries ? entries_sum * tiles.inverse_unit(chunk) : 0.0f * entries_sum;
-    publish_to_async_proxy();
-    barrier_arrive(tiles.weights_full(buffer));
+    if (is_read) {
+      publish_to_async_proxy();
+      barrier_arrive(tiles.weights_full(buffer));
+    }
   }
 };
 

@@ -183,7 +183,8 @@ final class HopperText {
         + "};\n\n";
   }
 
-  private static String role(String name, int registers, int launch) {
+  /** What a role does first: it takes its registers, or gives some back. */
+  static String role(String name, int registers, int launch) {
     String body = "";
     if (registers != launch) {
       body =

@@ -6,30 +6,22 @@ import java.util.Locale;
 
 /**
  * Plan of dq, dk and dv by one walk on sm_90a. A cluster of two blocks owns an item of a head: one
- * forms dk and half of dq, the other dv and the other half. Each has four warpgroups: one of the
- * scores, two with 64 columns of its gradient and of the sums over the tokens after, one with 64
- * columns of dq and of the state before. {@code linattn/hopper_one_sweep.cuh} derives the same map.
+ * forms dk and half of dq, the other dv and the other half; of 64 columns that of dk forms all of
+ * dq. Each has a warpgroup of the scores, one or two with 64 columns of its gradient and of the sums
+ * over the tokens after, one with 64 columns of dq and of the state before. {@code
+ * linattn/hopper_one_sweep.cuh} derives the same map.
  *
+ * @param headDim D, 64 or 128
  * @param shared the shared-memory map, in the order of offsets
  * @param sharedBytes the end of the map, and what aligning its start may take
  */
-public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implements ResourcePlan {
+public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedBytes)
+    implements ResourcePlan {
   /** The most tokens of an item: of fp16 each of its chunks has a unit in shared memory. */
   public static final int MOST_TOKENS = 16_384;
 
-  static final int STAGES = 2;
   static final int OUTPUT_BUFFERS = 2;
-  static final int BESIDE = 2;
 
-  /** Registers of a thread of the scores, and of one of a state: with those of all four, all. */
-  static final int SCORE_REGISTERS = 104;
-
-  static final int STATE_REGISTERS = 136;
-
-  static final int LAUNCH_REGISTERS = 128;
-
-  private static final int HEAD_DIM = 128;
-  private static final int WARPGROUPS = 4;
   private static final int WARPGROUP = 128;
   private static final int CHUNK = 64;
   private static final int BOX_BYTES = CHUNK * 128;
@@ -55,25 +47,31 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
       throw new IllegalArgumentException(
           String.format(
               Locale.ROOT,
-              "one sweep has registers and shared memory for 16 bits and head dimension %d, not for"
-                  + " %s and %d",
-              HEAD_DIM,
+              "one sweep has registers and shared memory for 16 bits and head dimensions 64 and"
+                  + " 128, not for %s and %d",
               element.id(),
               headDim));
     }
+    int boxes = headDim / KernelSpec.BOX_COLUMNS;
+    String each = boxes == 1 ? " each" : " x 2 each";
     List<SharedRegion> map = new ArrayList<>();
-    for (int stage = 0; stage < STAGES; stage++) {
-      HopperPlan.add(map, "stage " + stage + ": x, y, z, v or k [64 x 64] x 2 each", 8 * BOX_BYTES);
+    for (int stage = 0; stage < stages(headDim); stage++) {
+      HopperPlan.add(
+          map, "stage " + stage + ": x, y, z, v or k [64 x 64]" + each, 4 * boxes * BOX_BYTES);
       HopperPlan.add(map, "stage " + stage + ": outputs of the forward [64 x 64]", BOX_BYTES);
     }
-    HopperPlan.add(map, "dk or dv [64 x 64] x 2", BESIDE * OUTPUT_BUFFERS * BOX_BYTES);
+    HopperPlan.add(map, "dk or dv [64 x 64] x 2", boxes * OUTPUT_BUFFERS * BOX_BYTES);
     HopperPlan.add(map, "dq [64 x 64]", BOX_BYTES);
     for (int i = 0; i < WEIGHT_BUFFERS; i++) {
       HopperPlan.add(map, "weights " + i + " and constants [72 x 64]", BOX_BYTES + EXTRA_BYTES);
     }
     HopperPlan.add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
     HopperPlan.add(
-        map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
+        map,
+        boxes == 1
+            ? "g, d and -d of rows [64] each"
+            : "g, two parts of d and -d of rows [64] each",
+        ROW_PLACES * (2 + boxes) * CHUNK * Float.BYTES);
     HopperPlan.add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
     if (element == ElementType.F16) {
       HopperPlan.add(
@@ -81,30 +79,64 @@ public record OneSweepPlan(List<SharedRegion> shared, int sharedBytes) implement
           "units of w, of each chunk, and what bounds them",
           MOST_TOKENS / CHUNK * UNIT_BYTES + EXTENT_BYTES);
     }
-    HopperPlan.add(map, "marks of threads", WARPGROUPS * WARPGROUP * Integer.BYTES);
-    int barriers = 3 * STAGES + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
+    HopperPlan.add(map, "marks of threads", threads(headDim) * Integer.BYTES);
+    int barriers = 3 * stages(headDim) + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
     HopperPlan.add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
-    return new OneSweepPlan(map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
+    return new OneSweepPlan(
+        headDim, map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
   }
 
   /** Whether there are registers and shared memory for it. */
   static boolean exists(int headDim, ElementType element) {
-    return headDim == HEAD_DIM && element != ElementType.F32;
+    return (headDim == 64 || headDim == 128) && element != ElementType.F32;
+  }
+
+  private static int stages(int headDim) {
+    return headDim == 64 ? 3 : 2;
+  }
+
+  private static int threads(int headDim) {
+    return (2 + headDim / KernelSpec.BOX_COLUMNS) * WARPGROUP;
+  }
+
+  /** Chunks in shared memory. */
+  int stages() {
+    return stages(headDim);
+  }
+
+  /** Warpgroups with 64 columns of dk or dv each. */
+  int beside() {
+    return headDim / KernelSpec.BOX_COLUMNS;
+  }
+
+  /** Registers of a thread of the scores; with those of the states, all that there are. */
+  int scoreRegisters() {
+    return headDim == 64 ? launchRegisters() : 104;
+  }
+
+  /** Registers of a thread of dk, dv or dq. */
+  int gradientRegisters() {
+    return headDim == 64 ? launchRegisters() : 136;
+  }
+
+  /** Registers that each thread starts with. */
+  int launchRegisters() {
+    return headDim == 64 ? 168 : 128;
   }
 
   @Override
   public int threads() {
-    return WARPGROUPS * WARPGROUP;
+    return threads(headDim);
   }
 
   @Override
   public int stateRegisters() {
-    return HEAD_DIM / 2;
+    return headDim / 2;
   }
 
   /** Of one of the two tasks. */
   @Override
   public GridRule gridRule() {
-    return new GridRule(GridRule.Per.CLUSTER, BESIDE * KernelSpec.BOX_COLUMNS);
+    return new GridRule(GridRule.Per.CLUSTER, headDim);
   }
 }

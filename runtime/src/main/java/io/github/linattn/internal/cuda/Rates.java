@@ -41,13 +41,11 @@ final class Rates {
 
   private static final double[] KEY_VALUE_GRADIENT = {0.81, 0.85, 1.38, 1.49, 1.19, 3.3};
 
-  /**
-   * One chunk of all three gradients of a cluster of D = 128, 16 bits, every multiprocessor busy.
-   */
-  private static final double ONE_SWEEP = 2.7;
+  /** One chunk of all three gradients of a cluster, D = 64 and 128, every multiprocessor busy. */
+  private static final double[] ONE_SWEEP = {1.75, 2.7};
 
   /** The same of fp16, which brings operands into its range and looks at outputs. */
-  private static final double ONE_SWEEP_F16 = 2.85;
+  private static final double[] ONE_SWEEP_F16 = {2.2, 2.85};
 
   /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
@@ -96,7 +94,7 @@ final class Rates {
           measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
       case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
           measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case ONE_SWEEP -> kernel.elementType() == ElementType.BF16 ? ONE_SWEEP : ONE_SWEEP_F16;
+      case ONE_SWEEP -> oneSweep(kernel.elementType())[keyDim == 64 ? 0 : 1];
       default -> forward;
     };
   }
@@ -118,6 +116,10 @@ final class Rates {
       case NORMALIZED_FORWARD, NORMALIZED_STATE_SUMS -> NORMALIZED_SHARE * chunk;
       default -> chunk;
     };
+  }
+
+  private static double[] oneSweep(ElementType element) {
+    return element == ElementType.BF16 ? ONE_SWEEP : ONE_SWEEP_F16;
   }
 
   private static double mma(KernelEntry kernel, int keyDim) {
