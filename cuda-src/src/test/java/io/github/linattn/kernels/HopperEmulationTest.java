@@ -148,7 +148,6 @@ class HopperEmulationTest {
         kernel(Operation.GRADIENT_SUMS, 96, ElementType.F16, Precision.NATIVE),
         kernel(Operation.GRADIENT_SUMS, 144, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.ONE_SWEEP, 64, ElementType.BF16, Precision.NATIVE),
-        kernel(Operation.ONE_SWEEP, 64, ElementType.F16, Precision.NATIVE),
         kernel(Operation.ONE_SWEEP, 128, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.ONE_SWEEP, 128, ElementType.F16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_QUERY_GRADIENT, 64, ElementType.F16, Precision.NATIVE),

@@ -7,8 +7,8 @@ import java.util.Locale;
 /**
  * Plan of dq, dk and dv by one walk on sm_90a. A cluster of two blocks owns an item of a head: one
  * forms dk and half of dq, the other dv and the other half; of 64 columns that of dk forms all of
- * dq. Each has a warpgroup of the scores, one or two with 64 columns of its gradient and of the sums
- * over the tokens after, one with 64 columns of dq and of the state before. {@code
+ * dq. Each has a warpgroup of the scores, one or two with 64 columns of its gradient and of the
+ * sums over the tokens after, one with 64 columns of dq and of the state before. {@code
  * linattn/hopper_one_sweep.cuh} derives the same map.
  *
  * @param headDim D, 64 or 128
@@ -47,8 +47,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
       throw new IllegalArgumentException(
           String.format(
               Locale.ROOT,
-              "one sweep has registers and shared memory for 16 bits and head dimensions 64 and"
-                  + " 128, not for %s and %d",
+              "one sweep is for 16 bits with head dimension 128, and bf16 with 64, not for %s and %d",
               element.id(),
               headDim));
     }
@@ -68,9 +67,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
     HopperPlan.add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
     HopperPlan.add(
         map,
-        boxes == 1
-            ? "g, d and -d of rows [64] each"
-            : "g, two parts of d and -d of rows [64] each",
+        boxes == 1 ? "g, d and -d of rows [64] each" : "g, two parts of d and -d of rows [64] each",
         ROW_PLACES * (2 + boxes) * CHUNK * Float.BYTES);
     HopperPlan.add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
     if (element == ElementType.F16) {
@@ -86,9 +83,12 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
         headDim, map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
   }
 
-  /** Whether there are registers and shared memory for it. */
+  /** Whether there are registers and shared memory for it, and it is worth having. */
   static boolean exists(int headDim, ElementType element) {
-    return (headDim == 64 || headDim == 128) && element != ElementType.F32;
+    return headDim == 128
+        ? element != ElementType.F32
+        : headDim == 64
+            && element == ElementType.BF16; // of fp16 it gains nothing that was measured
   }
 
   private static int stages(int headDim) {

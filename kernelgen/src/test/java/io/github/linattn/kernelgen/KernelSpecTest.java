@@ -14,7 +14,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 class KernelSpecTest {
   private static final int WGMMA = 10 * 6 * 5;
 
-  private static final int ONE_SWEEP = 2;
+  private static final int ONE_SWEEP = 3;
   private static final int MMA = (4 * 6 - 2) + 2 * (4 * 6 - 3); // the forward, two gradients
   private static final int STATES = 4 * 4 + 5 * 3 + 1;
 

@@ -41,11 +41,14 @@ final class Rates {
 
   private static final double[] KEY_VALUE_GRADIENT = {0.81, 0.85, 1.38, 1.49, 1.19, 3.3};
 
-  /** One chunk of all three gradients of a cluster, D = 64 and 128, every multiprocessor busy. */
+  /**
+   * One chunk of all three gradients of a cluster, bf16, D = 64 and 128, every multiprocessor busy;
+   * that of D = 64 on an H100.
+   */
   private static final double[] ONE_SWEEP = {1.75, 2.7};
 
-  /** The same of fp16, which brings operands into its range and looks at outputs. */
-  private static final double[] ONE_SWEEP_F16 = {2.2, 2.85};
+  /** The same of fp16, D = 128, which brings operands into its range and looks at outputs. */
+  private static final double ONE_SWEEP_F16 = 2.85;
 
   /** The same as {@link #NATIVE} of fp32 tensors. */
   private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
@@ -94,7 +97,7 @@ final class Rates {
           measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
       case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
           measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case ONE_SWEEP -> oneSweep(kernel.elementType())[keyDim == 64 ? 0 : 1];
+      case ONE_SWEEP -> kernel.elementType() == ElementType.F16 ? ONE_SWEEP_F16 : oneSweep(keyDim);
       default -> forward;
     };
   }
@@ -118,8 +121,8 @@ final class Rates {
     };
   }
 
-  private static double[] oneSweep(ElementType element) {
-    return element == ElementType.BF16 ? ONE_SWEEP : ONE_SWEEP_F16;
+  private static double oneSweep(int keyDim) {
+    return ONE_SWEEP[keyDim == 64 ? 0 : 1];
   }
 
   private static double mma(KernelEntry kernel, int keyDim) {

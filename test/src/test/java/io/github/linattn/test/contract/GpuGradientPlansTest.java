@@ -29,7 +29,35 @@ import org.junit.jupiter.params.provider.MethodSource;
 final class GpuGradientPlansTest {
   private static final String PROPERTY = "linattn.gradient.plan";
   private static final String ONE_SWEEP = "one_sweep";
-  private static final int ONE_SWEEP_DIM = 128;
+
+  /** What one sweep is built for. */
+  private enum OneSweep {
+    BF16_64(DType.BF16, 64),
+    BF16_128(DType.BF16, 128),
+    F16_128(DType.F16, 128);
+
+    private final DType dtype;
+    private final int dim;
+
+    OneSweep(DType dtype, int dim) {
+      this.dtype = dtype;
+      this.dim = dim;
+    }
+
+    private Case.Builder of(String name, int batch, int heads, int tokens) {
+      String title = "one sweep %s D=%d %s".formatted(dtype, dim, name);
+      return SweepContract.of(title, batch, heads, tokens, dim).dtype(dtype).keepingState();
+    }
+
+    private float[] gaussian(String name, int rows, float deviation) {
+      SplittableRandom random = Seeds.random(name);
+      float[] values = new float[rows * dim];
+      for (int i = 0; i < values.length; i++) {
+        values[i] = (float) random.nextGaussian() * deviation;
+      }
+      return values;
+    }
+  }
 
   static List<Arguments> plansAndCases() {
     List<Arguments> rows = new ArrayList<>();
@@ -110,46 +138,35 @@ final class GpuGradientPlansTest {
   static List<Arguments> oneSweeps() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      for (DType dtype : List.of(DType.BF16, DType.F16)) {
-        for (Case.Builder builder : oneSweepCases(dtype)) {
-          rows.add(Arguments.of(builder.dtype(dtype).keepingState().build(), subject));
-        }
+      for (OneSweep kind : OneSweep.values()) {
+        oneSweepCases(kind).forEach(builder -> rows.add(Arguments.of(builder.build(), subject)));
       }
     }
     return rows;
   }
 
-  private static List<Case.Builder> oneSweepCases(DType dtype) {
+  private static List<Case.Builder> oneSweepCases(OneSweep kind) {
     List<Case.Builder> cases = new ArrayList<>();
     for (int tokens : new int[] {1, 63, 64, 65, 200, 1000}) {
-      cases.add(oneSweep(dtype + " ", 2, 3, tokens));
+      cases.add(kind.of("", 2, 3, tokens));
     }
-    cases.add(oneSweep(dtype + " last gradient", 2, 3, 200).throughStates());
-    cases.add(oneSweep(dtype + " states", 2, 3, 200).afterTokens(37).throughStates());
-    cases.add(oneSweep(dtype + " one chunk, states", 2, 3, 50).afterTokens(37).throughStates());
-    cases.add(oneSweep(dtype + " token-major", 2, 3, 200).layout(Layout.TOKEN_MAJOR));
-    cases.add(oneSweep(dtype + " interleaved", 2, 3, 200).layout(Layout.INTERLEAVED));
-    cases.add(oneSweep(dtype + " slope alone", 1, 2, 200).coefficients(0, 1));
+    cases.add(kind.of("last gradient", 2, 3, 200).throughStates());
+    cases.add(kind.of("states", 2, 3, 200).afterTokens(37).throughStates());
+    cases.add(kind.of("one chunk, states", 2, 3, 50).afterTokens(37).throughStates());
+    cases.add(kind.of("token-major", 2, 3, 200).layout(Layout.TOKEN_MAJOR));
+    cases.add(kind.of("interleaved", 2, 3, 200).layout(Layout.INTERLEAVED));
+    cases.add(kind.of("slope alone", 1, 2, 200).coefficients(0, 1));
     cases.add(
-        oneSweep(dtype + " per head", 2, 3, 200)
+        kind.of("per head", 2, 3, 200)
             .coefficients(new float[] {1, -2, 1.5f}, new float[] {0.5f, 0.25f, -0.125f}));
-    cases.add(oneSweep(dtype + " small gradients", 1, 1, 320).afterTokens(8000));
-    float[] keys = gaussian("keys", 2 * 1000, 1);
+    cases.add(kind.of("small gradients", 1, 1, 320).afterTokens(8000));
+    float[] keys = kind.gaussian("keys", 2 * 1000, 1);
     cases.add(
-        oneSweep(dtype + " a state beyond fp16", 1, 2, 1000)
-            .q(gaussian("queries", 2 * 1000, 0.02f))
+        kind.of("a state beyond fp16", 1, 2, 1000)
+            .q(kind.gaussian("queries", 2 * 1000, 0.02f))
             .k(keys)
             .v(times(300, keys)));
     return cases;
-  }
-
-  private static float[] gaussian(String name, int rows, float deviation) {
-    SplittableRandom random = Seeds.random(name);
-    float[] values = new float[rows * ONE_SWEEP_DIM];
-    for (int i = 0; i < values.length; i++) {
-      values[i] = (float) random.nextGaussian() * deviation;
-    }
-    return values;
   }
 
   private static float[] times(float factor, float[] values) {
@@ -158,10 +175,6 @@ final class GpuGradientPlansTest {
       products[i] = factor * values[i];
     }
     return products;
-  }
-
-  private static Case.Builder oneSweep(String name, int batch, int heads, int tokens) {
-    return SweepContract.of("one sweep " + name, batch, heads, tokens, ONE_SWEEP_DIM);
   }
 
   @ParameterizedTest(name = "{0} on {1}")
@@ -178,24 +191,21 @@ final class GpuGradientPlansTest {
   static List<Arguments> chains() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      for (DType dtype : List.of(DType.BF16, DType.F16)) {
-        for (Case.Builder builder : chainCases(dtype)) {
-          rows.add(Arguments.of(builder.dtype(dtype).keepingState().build(), subject));
-        }
+      for (OneSweep kind : OneSweep.values()) {
+        chainCases(kind).forEach(builder -> rows.add(Arguments.of(builder.build(), subject)));
       }
     }
     return rows;
   }
 
-  private static List<Case.Builder> chainCases(DType dtype) {
-    String name = dtype + " chain ";
+  private static List<Case.Builder> chainCases(OneSweep kind) {
     return List.of(
-        oneSweep(name, 2, 3, 129),
-        oneSweep(name, 1, 2, 1000),
-        oneSweep(name + "last gradient", 2, 3, 384).throughStates(),
-        oneSweep(name + "states", 2, 3, 420).afterTokens(37).throughStates(),
-        oneSweep(name + "token-major", 2, 3, 300).layout(Layout.TOKEN_MAJOR),
-        oneSweep(name + "per head", 2, 3, 300)
+        kind.of("chain", 2, 3, 129),
+        kind.of("chain", 1, 2, 1000),
+        kind.of("chain, last gradient", 2, 3, 384).throughStates(),
+        kind.of("chain, states", 2, 3, 420).afterTokens(37).throughStates(),
+        kind.of("chain, token-major", 2, 3, 300).layout(Layout.TOKEN_MAJOR),
+        kind.of("chain, per head", 2, 3, 300)
             .coefficients(new float[] {1, -2, 1.5f}, new float[] {0.5f, 0.25f, -0.125f}));
   }
 

@@ -117,8 +117,13 @@ final class GpuRepairTest {
 
   static List<Arguments> spoiledOneSweeps() {
     List<Arguments> rows = new ArrayList<>();
-    for (DType dtype : List.of(DType.BF16, DType.F16)) {
-      Case clean = of(1, 2, 2, TOKENS, 128, 128).dtype(dtype).keepingState().build();
+    List<Case.Builder> cases =
+        List.of(
+            of(1, 2, 2, TOKENS, 64, 64).dtype(DType.BF16),
+            of(1, 2, 2, TOKENS, 128, 128).dtype(DType.BF16),
+            of(1, 2, 2, TOKENS, 128, 128).dtype(DType.F16));
+    for (Case.Builder builder : cases) {
+      Case clean = builder.keepingState().build();
       for (Subject subject : Backends.gpu()) {
         for (Spoiled input : Spoiled.values()) {
           rows.add(Arguments.of(input, clean, subject));
