@@ -27,7 +27,9 @@ final class AnyKernel {
         technique == Technique.WGMMA
             ? EnumSet.of(Architecture.SM_90A)
             : EnumSet.of(Architecture.SM_90, Architecture.PTX);
-    if (operation == Operation.ONE_SWEEP && (headDim != 128 || element == ElementType.F32)) {
+    boolean hasOneSweep =
+        headDim == 128 ? element != ElementType.F32 : headDim == 64 && element == ElementType.BF16;
+    if (operation == Operation.ONE_SWEEP && !hasOneSweep) {
       return Optional.empty();
     }
     KernelSpec spec =

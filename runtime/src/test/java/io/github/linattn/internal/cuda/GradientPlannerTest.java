@@ -113,6 +113,16 @@ class GradientPlannerTest {
   }
 
   @Test
+  void oneSweepOf64ColumnsHasClustersOfBothGradients() {
+    Question question = causal(AttentionShape.of(4, 16, 10_000, 64), false);
+    GradientPlan plan = planner(true).plan(question.ofBackward(false, true, null)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
+    assertThat(plan.step(Role.ONE_SWEEP).blocks()).isEqualTo(64 * 2);
+    assertThat(plan.step(Role.ONE_SWEEP).cluster()).isEqualTo(2);
+    assertThat(plan.tiles()).isEqualTo(1);
+  }
+
+  @Test
   void shortSweepsStartEarly() {
     GradientPlan plan =
         planner(true).plan(causal(AttentionShape.of(4, 16, 256, 128), false)).orElseThrow();
