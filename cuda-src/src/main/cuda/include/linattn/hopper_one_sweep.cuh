@@ -13,7 +13,7 @@
 //
 // Warpgroups in this order:
 //
-//   score   w where dO landed, half of d, which blocks send to each other, E, and W of dv
+//   score   w where dO landed, d (of 128 columns half of it, which blocks send to each other), E, and W of dv
 //   state   one for each 64 columns of dk or dv and of the sums over the tokens after
 //   prefix  64 columns of dq, with S and z of the tokens before
 //
