@@ -91,7 +91,6 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   constexpr int kExponentStep = 4;
   constexpr int kRowsAtOnce = 32;
   constexpr int kWarps = Plan::kThreads / kWarp;
-  constexpr int kChunksOfWarp = (Plan::kMostChunks + kWarps - 1) / kWarps;
   const Block<Plan>& block = tiles.block;
   const ItemWork& work = block.work;
   const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
@@ -99,9 +98,10 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   const int lane = thread % kWarp;
   const float* const normalizer_gmem = row_address<const float>(tensors.normalizer, work.batch, work.head, work.start);
   clear_extents(extents_smem);
-  float least[kChunksOfWarp];
+  static_assert(Plan::kMostChunks % kWarps == 0, "as many chunks for each warp");
+  float least[Plan::kMostChunks / kWarps];
 #pragma unroll
-  for (int i = 0; i < kChunksOfWarp; ++i) {
+  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
     const int chunk = thread / kWarp + i * kWarps;
     least[i] = INFINITY;
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   }
   measure_state(block, extents_smem + 3);
 #pragma unroll
-  for (int i = 0; i < kChunksOfWarp; ++i) {
+  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
     const int chunk = thread / kWarp + i * kWarps;
     const float of_chunk = -max_lanes<kWarp>(-least[i]);
     if (chunk < block.num_chunks && lane == 0) {

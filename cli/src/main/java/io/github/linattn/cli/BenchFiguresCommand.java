@@ -3,10 +3,11 @@ package io.github.linattn.cli;
 import io.github.linattn.cli.figures.Figure;
 import io.github.linattn.cli.figures.FigureFiles;
 import io.github.linattn.cli.figures.Figures;
-import io.github.linattn.cli.figures.Fonts;
 import io.github.linattn.cli.points.Measured;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
+import java.awt.Font;
+import java.awt.font.FontRenderContext;
 import java.io.IOException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
@@ -64,11 +65,7 @@ final class BenchFiguresCommand implements Callable<Integer> {
           "the points in %s belong to no figure; linattn bench paper measures them", source);
     }
     System.setProperty("java.awt.headless", "true");
-    Fonts.missing()
-        .ifPresent(
-            none -> {
-              throw CommandFailure.failed(NO_FONTS, none);
-            });
+    requireFonts();
     Path target = OutFolder.make(out == null ? source : out);
     for (Figure figure : figures) {
       FigureFiles.write(figure, target);
@@ -78,6 +75,16 @@ final class BenchFiguresCommand implements Callable<Integer> {
     write(target.resolve("table-1.md"), PaperTable.lines(all));
     write(target.resolve("speed-ups.md"), SpeedUpTable.lines(all));
     return ExitCode.DONE;
+  }
+
+  /** AWT tells only once it measures the first letter. */
+  private static void requireFonts() {
+    try {
+      new Font(Font.SANS_SERIF, Font.PLAIN, 12)
+          .getLineMetrics("D", new FontRenderContext(null, true, true));
+    } catch (RuntimeException none) {
+      throw CommandFailure.failed(NO_FONTS, none);
+    }
   }
 
   private void write(Path file, List<String> table) throws IOException {

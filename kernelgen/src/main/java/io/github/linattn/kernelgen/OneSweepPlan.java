@@ -51,7 +51,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
               element.id(),
               headDim));
     }
-    int boxes = headDim / KernelSpec.BOX_COLUMNS;
+    int boxes = boxes(headDim);
     String each = boxes == 1 ? " each" : " x 2 each";
     List<SharedRegion> map = new ArrayList<>();
     for (int stage = 0; stage < stages(headDim); stage++) {
@@ -83,20 +83,23 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
         headDim, map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
   }
 
-  /** Whether there are registers and shared memory for it, and it is worth having. */
-  static boolean exists(int headDim, ElementType element) {
+  /** Whether there are registers and shared memory for it; fp16 with D = 64 waits to be timed. */
+  public static boolean exists(int headDim, ElementType element) {
     return headDim == 128
         ? element != ElementType.F32
-        : headDim == 64
-            && element == ElementType.BF16; // of fp16 it gains nothing that was measured
+        : headDim == 64 && element == ElementType.BF16;
   }
 
   private static int stages(int headDim) {
     return headDim == 64 ? 3 : 2;
   }
 
+  private static int boxes(int headDim) {
+    return headDim / KernelSpec.BOX_COLUMNS;
+  }
+
   private static int threads(int headDim) {
-    return (2 + headDim / KernelSpec.BOX_COLUMNS) * WARPGROUP;
+    return (2 + boxes(headDim)) * WARPGROUP;
   }
 
   /** Chunks in shared memory. */
@@ -106,7 +109,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
 
   /** Warpgroups with 64 columns of dk or dv each. */
   int beside() {
-    return headDim / KernelSpec.BOX_COLUMNS;
+    return boxes(headDim);
   }
 
   /** Registers of a thread of the scores; with those of the states, all that there are. */

@@ -42,11 +42,11 @@ final class Rates {
   private static final double[] KEY_VALUE_GRADIENT = {0.81, 0.85, 1.38, 1.49, 1.19, 3.3};
 
   /**
-   * One chunk of all three gradients of a cluster, bf16, D = 64 and 128, every multiprocessor busy.
-   * D = 64 takes 1.76 on an H100; this is as much less as two sweeps are expected to take than they
-   * do on an H200, 252 micros of 285.
+   * One chunk of all three gradients of a cluster, bf16, every multiprocessor busy; built are D =
+   * 64 and 128. D = 64 takes 1.76 on an H100; this is as much less as two sweeps are expected to
+   * take than they do on an H200, 252 micros of 285.
    */
-  private static final double[] ONE_SWEEP = {1.5, 2.7};
+  private static final double[] ONE_SWEEP = {1.5, 1.5, 2.7, 2.7};
 
   /** The same of fp16, D = 128, which brings operands into its range and looks at outputs. */
   private static final double ONE_SWEEP_F16 = 2.85;
@@ -98,7 +98,8 @@ final class Rates {
           measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
       case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
           measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case ONE_SWEEP -> kernel.elementType() == ElementType.F16 ? ONE_SWEEP_F16 : oneSweep(keyDim);
+      case ONE_SWEEP ->
+          kernel.elementType() == ElementType.F16 ? ONE_SWEEP_F16 : of(ONE_SWEEP, keyDim);
       default -> forward;
     };
   }
@@ -120,10 +121,6 @@ final class Rates {
       case NORMALIZED_FORWARD, NORMALIZED_STATE_SUMS -> NORMALIZED_SHARE * chunk;
       default -> chunk;
     };
-  }
-
-  private static double oneSweep(int keyDim) {
-    return ONE_SWEEP[keyDim == 64 ? 0 : 1];
   }
 
   private static double mma(KernelEntry kernel, int keyDim) {

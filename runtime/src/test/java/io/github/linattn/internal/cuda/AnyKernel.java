@@ -4,6 +4,7 @@ import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.KernelSpec;
+import io.github.linattn.kernelgen.OneSweepPlan;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
@@ -27,9 +28,7 @@ final class AnyKernel {
         technique == Technique.WGMMA
             ? EnumSet.of(Architecture.SM_90A)
             : EnumSet.of(Architecture.SM_90, Architecture.PTX);
-    boolean hasOneSweep =
-        headDim == 128 ? element != ElementType.F32 : headDim == 64 && element == ElementType.BF16;
-    if (operation == Operation.ONE_SWEEP && !hasOneSweep) {
+    if (operation == Operation.ONE_SWEEP && !OneSweepPlan.exists(headDim, element)) {
       return Optional.empty();
     }
     KernelSpec spec =
