@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <map>
@@ -637,12 +638,16 @@ void arrive_with_words(uint32_t barrier) {
   });
 }
 
-void send_word(uint32_t to, uint32_t word, uint32_t barrier) {
+void send(uint32_t to, const void* from, int bytes, uint32_t barrier) {
   Block* const block = &block_of(to);
-  const uint32_t offset = offset_of(to, 4);
+  const uint32_t offset = offset_of(to, bytes);
+  std::array<unsigned char, 16> sent{};
+  std::memcpy(sent.data(), from, bytes);
+  keep_off_reads(*block, offset, bytes);
+  spoil(*block, offset, bytes);
   later([=] {
-    put(*block, offset, &word, 4);
-    complete(*block, barrier, 4);
+    put(*block, offset, sent.data(), bytes);
+    complete(*block, barrier, bytes);
     return true;
   });
 }

@@ -91,7 +91,8 @@ void barrier_wait(uint32_t barrier, uint32_t parity);
 
 void copy_word(uint32_t to, const void* from);
 void arrive_with_words(uint32_t barrier);
-void send_word(uint32_t to, uint32_t word, uint32_t barrier);
+// Up to 16 bytes, to a block of the cluster.
+void send(uint32_t to, const void* from, int bytes, uint32_t barrier);
 
 // What a TensorMap holds here; the copy engine's swizzle is that of 128 bytes.
 struct TensorMapContent {

@@ -41,6 +41,13 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// The same at a barrier of another block of the cluster, whose address is address_in_block's, once what this thread has read
+// has been used. A release to the
+// whole cluster would wait for all that the thread has under way.
+__device__ __forceinline__ void barrier_arrive_in_block(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Arrives, and lets the phase wait for this many bytes of copies too.
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -102,8 +109,8 @@ __device__ __forceinline__ void arrive_with_words(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// The same place in the shared memory of a block of the cluster, for store_float_async. Illegal where the launch has no
-// clusters.
+// The same place in the shared memory of a block of the cluster, for asynchronous stores and arrivals. Illegal where the
+// launch has no clusters.
 __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t rank) {
   uint32_t in_block;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(in_block) : "r"(address), "r"(rank));
@@ -114,6 +121,14 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t 
 __device__ __forceinline__ void store_float_async(uint32_t word, float value, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(word),
                "r"(__float_as_uint(value)), "r"(barrier)
+               : "memory");
+}
+
+// The same of 16 bytes.
+__device__ __forceinline__ void store_unit_async(uint32_t unit, uint4 value, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   unit),
+               "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
                : "memory");
 }
 

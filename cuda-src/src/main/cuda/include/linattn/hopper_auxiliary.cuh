@@ -119,12 +119,17 @@ struct Auxiliary {
           const RingPosition<Plan::kPairs> at = first_at.ahead(sums.box(i));
           const uint32_t key = block.pair_key(at.index());
           barrier_wait(block.pair_empty(at.index()), at.parity() ^ 1);
-          sums.publish(i, key, scale);
-          publish_to_async_proxy();
+          const bool sums_up = sums.sums_up(i);
+          if (sums_up) {
+            sums.publish(i, key, scale);
+            publish_to_async_proxy();
+          }
           barrier_arrive(block.pair_full(at.index()));
           barrier_wait(block.pair_full(at.index()), at.parity());
-          sums.add_rows(i, key);
-          finish_reads();
+          if (sums_up) {
+            sums.add_rows(i, key);
+            finish_reads();
+          }
           barrier_arrive(block.pair_empty(at.index()));
         }
       }

@@ -343,6 +343,21 @@ struct Block {
   __device__ __forceinline__ bool multiplies(int part) const {
     return !shares_delta() || (Plan::kStreams ? (part ^ work.tile) % Plan::kDeltaBlocks == 0 : part == work.tile);
   }
+  // Whether the other block of the cluster has scores of the same rows, and its number there.
+  __device__ __forceinline__ bool shares_scores() const {
+    return Plan::kSharesScores && ceil_div(chunked().value_dim, Plan::kTileColumns) % 2 == 0;
+  }
+  __device__ __forceinline__ uint32_t other_rank() const { return work.tile & 1 ^ 1; }
+  // The box that comes at this place of a chunk: the other block begins with the last one.
+  __device__ __forceinline__ bool begins_with_last_box() const { return shares_scores() && (work.tile & 1) != 0; }
+  __device__ __forceinline__ int box_at(int place) const {
+    return begins_with_last_box() ? Plan::kBoxes - 1 - place : place;
+  }
+  // Whether scores of it are multiplied here.
+  __device__ __forceinline__ bool multiplies_scores(int place) const {
+    return !shares_scores() || place < Plan::kBoxes / 2;
+  }
+  __device__ __forceinline__ uint32_t other_scores() const { return base + Plan::kOtherScoresOffset; }
   // o, where d is formed of it.
   __device__ __forceinline__ uint32_t output_rows(int stage_idx, int box) const {
     return stage(stage_idx) + Plan::kRowsOffset + box * Plan::kBoxBytes;

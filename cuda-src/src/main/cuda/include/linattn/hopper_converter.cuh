@@ -63,14 +63,25 @@ struct Converter {
     to_second = swizzled(row, unit + 4);
   }
 
+  // Two boxes of fp32.
+  struct Boxes {
+    uint32_t first;
+    uint32_t second;
+  };
+
   __device__ __forceinline__ void load(uint32_t first, uint32_t second, uint4 (&raw_frag)[8]) const {
 #pragma unroll
     for (int rows8 = 0; rows8 < 2; ++rows8) {
-      raw_frag[2 * rows8] = load_unit(first + rows8 * 1024 + from_even);
-      raw_frag[2 * rows8 + 1] = load_unit(first + rows8 * 1024 + from_odd);
-      raw_frag[4 + 2 * rows8] = load_unit(second + rows8 * 1024 + from_even);
-      raw_frag[4 + 2 * rows8 + 1] = load_unit(second + rows8 * 1024 + from_odd);
+      load_units({first, second}, rows8, raw_frag);
+      load_units({first, second}, 2 + rows8, raw_frag);
     }
+  }
+
+  // Pair i of units.
+  __device__ __forceinline__ void load_units(Boxes from, int i, uint4 (&raw_frag)[8]) const {
+    const uint32_t rows = (i < 2 ? from.first : from.second) + (i & 1) * 1024;
+    raw_frag[2 * i] = load_unit(rows + from_even);
+    raw_frag[2 * i + 1] = load_unit(rows + from_odd);
   }
 
   // The sums of x o over a thread's columns, of rows 8 apart; x as load() has it, o in two boxes of fp32.
@@ -104,31 +115,48 @@ struct Converter {
   template <bool kMultiply>
   __device__ __forceinline__ void store_scaled(const uint4 (&raw_frag)[8], RowFactors factors, uint32_t upper,
                                                uint32_t lower) const {
-    using Half = typename Plan::Half;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float scale = !kMultiply ? 1.0f : (i & 1) == 0 ? factors.first : factors.second;
-      const uint4 x = raw_frag[2 * i];
-      const uint4 y = raw_frag[2 * i + 1];
-      const uint32_t offset = (i & 1) * 1024 + (i < 2 ? to_first : to_second);
-      const float values[8] = {__uint_as_float(x.x) * scale, __uint_as_float(x.y) * scale,
-                               __uint_as_float(x.z) * scale, __uint_as_float(x.w) * scale,
-                               __uint_as_float(y.x) * scale, __uint_as_float(y.y) * scale,
-                               __uint_as_float(y.z) * scale, __uint_as_float(y.w) * scale};
-      uint32_t up[4];
-      uint32_t low[4];
+      store_units<kMultiply>(raw_frag, i, factors, upper, lower);
+    }
+  }
+
+  // The same; units of `next` take the places of those that are stored.
+  template <bool kMultiply>
+  __device__ __forceinline__ void store_and_load(uint4 (&raw_frag)[8], RowFactors factors, uint32_t upper,
+                                                 uint32_t lower, Boxes next) const {
 #pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        if constexpr (Plan::kSplit) {
-          split<Half>(values[2 * pair], values[2 * pair + 1], up[pair], low[pair]);
-        } else {
-          up[pair] = Half::pack(values[2 * pair], values[2 * pair + 1]);
-        }
-      }
-      store_unit(upper + offset, make_uint4(up[0], up[1], up[2], up[3]));
+    for (int i = 0; i < 4; ++i) {
+      store_units<kMultiply>(raw_frag, i, factors, upper, lower);
+      load_units(next, i, raw_frag);
+    }
+  }
+
+  template <bool kMultiply>
+  __device__ __forceinline__ void store_units(const uint4 (&raw_frag)[8], int i, RowFactors factors, uint32_t upper,
+                                              uint32_t lower) const {
+    using Half = typename Plan::Half;
+    const float scale = !kMultiply ? 1.0f : (i & 1) == 0 ? factors.first : factors.second;
+    const uint4 x = raw_frag[2 * i];
+    const uint4 y = raw_frag[2 * i + 1];
+    const uint32_t offset = (i & 1) * 1024 + (i < 2 ? to_first : to_second);
+    const float values[8] = {__uint_as_float(x.x) * scale, __uint_as_float(x.y) * scale,
+                             __uint_as_float(x.z) * scale, __uint_as_float(x.w) * scale,
+                             __uint_as_float(y.x) * scale, __uint_as_float(y.y) * scale,
+                             __uint_as_float(y.z) * scale, __uint_as_float(y.w) * scale};
+    uint32_t up[4];
+    uint32_t low[4];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
       if constexpr (Plan::kSplit) {
-        store_unit(lower + offset, make_uint4(low[0], low[1], low[2], low[3]));
+        split<Half>(values[2 * pair], values[2 * pair + 1], up[pair], low[pair]);
+      } else {
+        up[pair] = Half::pack(values[2 * pair], values[2 * pair + 1]);
       }
+    }
+    store_unit(upper + offset, make_uint4(up[0], up[1], up[2], up[3]));
+    if constexpr (Plan::kSplit) {
+      store_unit(lower + offset, make_uint4(low[0], low[1], low[2], low[3]));
     }
   }
 
@@ -518,10 +546,9 @@ __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int war
     }
   };
   ask_for_scales(0);
-  const auto convert_box = [&](uint32_t upper, uint32_t lower, float scale, int chunk, int box, bool is_query,
-                               bool is_value) {
-    uint4 raw_frag[8];
-    converter.load(upper, lower, raw_frag);
+  // Once all lanes have read the box.
+  const auto store_box = [&](uint4 (&raw_frag)[8], uint32_t upper, uint32_t lower, float scale, int chunk, int box,
+                             bool is_query, bool is_value) {
     __syncwarp();
     if constexpr (Plan::kWeighsRows) {
       store_weighted(block, converter, none, raw_frag, scale, row, box, chunk, at, is_query, is_value, upper, lower);
@@ -551,17 +578,33 @@ __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int war
   };
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
     const uint32_t value = block.value(at.index());
+    uint4 raw_frag[8];
     barrier_wait(block.value_landed(at.index()), at.parity());
-    convert_box(value, value + Plan::kLower, value_scale, chunk, 0, false, true);
+    converter.load(value, value + Plan::kLower, raw_frag);
+    store_box(raw_frag, value, value + Plan::kLower, value_scale, chunk, 0, false, true);
     publish_to_async_proxy();
     barrier_arrive(block.value_full(at.index()));
 #pragma unroll 1
-    for (int box = 0; box < Plan::kBoxes; ++box) {
+    for (int place = 0; place < Plan::kBoxes; ++place) {
+      const int box = block.box_at(place);
       const uint32_t query = block.pair_query(pair_at.index());
       const uint32_t key = block.pair_key(pair_at.index());
       barrier_wait(block.pair_landed(pair_at.index()), pair_at.parity());
-      convert_box(query, query + Plan::kLower, query_scale, chunk, box, true, false);
-      convert_box(key, key + Plan::kLowerKey, key_scale, chunk, box, false, false);
+      converter.load(query, query + Plan::kLower, raw_frag);
+      if constexpr (Plan::kSplitsDelta) {
+        store_box(raw_frag, query, query + Plan::kLower, query_scale, chunk, box, true, false);
+        converter.load(key, key + Plan::kLowerKey, raw_frag);
+      } else {  // reads of the one under the writes of the other
+        __syncwarp();
+        const typename Converter<Plan>::Boxes next = {key, key + Plan::kLowerKey};
+        if (Plan::kScaled && query_scale != 1.0f) {
+          converter.template store_and_load<true>(raw_frag, {query_scale, query_scale}, query, query + Plan::kLower,
+                                                  next);
+        } else {
+          converter.template store_and_load<false>(raw_frag, {1.0f, 1.0f}, query, query + Plan::kLower, next);
+        }
+      }
+      store_box(raw_frag, key, key + Plan::kLowerKey, key_scale, chunk, box, false, false);
       publish_to_async_proxy();
       barrier_arrive(block.pair_full(pair_at.index()));
       pair_at.advance();

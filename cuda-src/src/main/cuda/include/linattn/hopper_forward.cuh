@@ -100,6 +100,10 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     barrier_init(block.pair_full(i), kFillers + kSummers);
     barrier_init(block.pair_empty(i), 4 + kStateReaders + kSummers);
   }
+  if constexpr (Plan::kSharesScores) {
+    barrier_init(block.barrier(Plan::kOtherScoresFull), 1);
+    barrier_init(block.barrier(Plan::kOtherScoresTaken), kWarpgroup / kWarp);
+  }
   if constexpr (Plan::kQueryGradient) {
     barrier_init(block.barrier(Plan::kPartialsFull), Plan::kSummingWarps);
   }

@@ -65,6 +65,9 @@ struct HopperPlan {
   // stays until the chunk is done.
   static constexpr int kPairs = Spec::kPairs;
   static constexpr bool kStreams = kPairs > 0;
+  // Whether two blocks of an item may share the scores of a chunk: each multiplies half of the boxes, which come first, and
+  // both add up what they have.
+  static constexpr bool kSharesScores = kStreams && !kQueryGradient && kHeadDim % (2 * 64) == 0;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
@@ -140,7 +143,12 @@ struct HopperPlan {
   static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
   static constexpr int kOutputRowsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
   static constexpr int kWeightsOffset = kOutputRowsOffset + (kSendsDelta ? kSlotBytes : 0);
-  static constexpr int kColumnsOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
+  // Scores of the other block: of each warp the tiles of 16 x 8 that stand in W, and q.z.
+  static constexpr int kOtherScoresOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
+  static constexpr int kScoreTileBytes = 16 * 8 * 4;
+  static constexpr int kScoreTiles = 2 * (1 + 2 + 3 + 4);
+  static constexpr int kOtherScoreBytes = kScoreTiles * kScoreTileBytes + (kReverse ? 0 : kChunk * kUnitBytes);
+  static constexpr int kColumnsOffset = kOtherScoresOffset + (kSharesScores ? kOtherScoreBytes : 0);
   static constexpr int kLengthsOffset = kColumnsOffset + kWeightBuffers * 2 * kChunk * 4;
   // 1 / |k|, and behind it its parts of 16 bits, with four words between them so that no two want the same bank.
   static constexpr int kKeyWeightsOffset = kLengthsOffset + kStages * kChunk * 4;
@@ -197,7 +205,10 @@ struct HopperPlan {
   static constexpr int kLengthsFull = kQueryRead + (kOutputsInQueries ? kStages : 0);
   static constexpr int kPairFull = kLengthsFull + (kWeighsKeys ? kStages : 0);
   static constexpr int kPairEmpty = kPairFull + kPairs;
-  static constexpr int kNumBarriers = kPairEmpty + kPairs;
+  // Scores of the other block have come; it has taken those of this one.
+  static constexpr int kOtherScoresFull = kPairEmpty + kPairs;
+  static constexpr int kOtherScoresTaken = kOtherScoresFull + (kSharesScores ? 1 : 0);
+  static constexpr int kNumBarriers = kOtherScoresTaken + (kSharesScores ? 1 : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;

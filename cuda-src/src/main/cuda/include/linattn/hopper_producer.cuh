@@ -174,7 +174,8 @@ __device__ __forceinline__ void produce_stream(const Block<Plan>& block, int lan
     load_slot<Plan>(lane, value, value + Plan::kLower, &block.args.value, work.first_column, token,
                     block.key_head(chunk), work.batch, block.value_landed(at.index()));
 #pragma unroll 1
-    for (int box = 0; box < Plan::kBoxes; ++box) {
+    for (int place = 0; place < Plan::kBoxes; ++place) {
+      const int box = block.box_at(place);
       const uint32_t key = block.pair_key(pair_at.index());
       const uint32_t query = block.pair_query(pair_at.index());
       const uint32_t landed = block.pair_landed(pair_at.index());

@@ -278,6 +278,7 @@ struct ReverseScore : Scores<Plan> {
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
+    this->pass_pairs();
   }
 
   // Four lanes read for all.

@@ -24,6 +24,7 @@ struct Scores {
   // Of pairs of boxes: the next that comes, and that is given back.
   RingPosition<Plan::kStreams ? Plan::kPairs : 1> pair_at;
   RingPosition<Plan::kStreams ? Plan::kPairs : 1> given_back_at;
+  RingPosition<1> other_at;  // scores of the other block
 
   __device__ __forceinline__ Scores(const Block<Plan>& shared, int warp_in_group, int lane_idx)
       : block(shared), warp(warp_in_group), lane(lane_idx) {}
@@ -68,11 +69,15 @@ struct Scores {
     }
   }
 
-  // The same of pairs of boxes as they come; all but the last are given back.
+  // The same of pairs of boxes as they come; all but the last are given back. Where two blocks share the scores those of half
+  // of the boxes, which end here and go to the other block.
   __device__ __forceinline__ void start_pairs(float (&scores_frag)[Products::kScoreRegisters]) {
     pin(scores_frag);
 #pragma unroll
     for (int box = 0; box < Plan::kBoxes; ++box) {
+      if (!block.multiplies_scores(box)) {
+        break;
+      }
       barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());
       products_fence();
       const uint64_t query = operand(block.pair_query(pair_at.index()));
@@ -86,6 +91,12 @@ struct Scores {
       if (box > 0) {
         products_wait<1>();
         give_back_pair();
+      }
+    }
+    if constexpr (Plan::kSharesScores) {
+      end_products(scores_frag);
+      if (block.shares_scores()) {
+        send(scores_frag);
       }
     }
     if constexpr (Plan::kReverse) {
@@ -119,7 +130,99 @@ struct Scores {
     }
   }
 
+  // Of tile `block8` of this warp's scores, where they come from the other block.
+  __device__ __forceinline__ uint32_t other_tile(int block8) const {
+    const int first = warp * (Plan::kReverse ? 7 - warp : warp + 1);
+    return block.other_scores() + (first + block8) * Plan::kScoreTileBytes + lane * kUnitBytes;
+  }
+  __device__ __forceinline__ bool has_weights(int block8) const {
+    return Plan::kReverse ? block8 / 2 >= warp : block8 / 2 <= warp;
+  }
+  // Of q.z, of which lanes have two of the four columns.
+  __device__ __forceinline__ uint32_t other_sums() const {
+    return block.other_scores() + Plan::kScoreTiles * Plan::kScoreTileBytes +
+           (row() * 2 + (lane & 3)) * kUnitBytes - warp * 16 * kUnitBytes;
+  }
+  __device__ __forceinline__ bool has_sums() const { return !Plan::kReverse && (lane & 3) < 2; }
+
+  // What follows from these is found anew in each chunk and holds no registers in between.
+  __device__ __forceinline__ void find_anew() { asm volatile("" : "+r"(warp), "+r"(lane)); }
+
+  // What this block has of the scores, once the other has taken those of the chunk before.
+  __device__ __forceinline__ void send(const float (&scores_frag)[Products::kScoreRegisters]) {
+    find_anew();
+    const uint32_t rank = block.other_rank();
+    barrier_wait(block.barrier(Plan::kOtherScoresTaken), other_at.parity() ^ 1);
+    if (warp == 0 && lane == 0) {
+      barrier_expect(block.barrier(Plan::kOtherScoresFull), Plan::kOtherScoreBytes);
+    }
+    const uint32_t full = address_in_block(block.barrier(Plan::kOtherScoresFull), rank);
+    const uint32_t first_tile = address_in_block(other_tile(0), rank);
+#pragma unroll
+    for (int block8 = 0; block8 < 8; ++block8) {
+      if (has_weights(block8)) {
+        store_unit_async(first_tile + block8 * Plan::kScoreTileBytes, four(scores_frag, block8), full);
+      }
+    }
+    if (has_sums()) {
+      store_unit_async(address_in_block(other_sums(), rank), four(scores_frag, 8), full);
+    }
+  }
+  __device__ __forceinline__ static uint4 four(const float (&scores_frag)[Products::kScoreRegisters], int block8) {
+    return make_uint4(__float_as_uint(scores_frag[4 * block8]), __float_as_uint(scores_frag[4 * block8 + 1]),
+                      __float_as_uint(scores_frag[4 * block8 + 2]), __float_as_uint(scores_frag[4 * block8 + 3]));
+  }
+
+  // Adds what the other block has.
+  __device__ __forceinline__ void add_other(float (&scores_frag)[Products::kScoreRegisters]) {
+    find_anew();
+    barrier_wait(block.barrier(Plan::kOtherScoresFull), other_at.parity());
+#pragma unroll
+    for (int block8 = 0; block8 < 8; ++block8) {
+      if (has_weights(block8)) {
+        add(scores_frag, block8, load_unit(other_tile(block8)));
+      }
+    }
+    if (has_sums()) {
+      add(scores_frag, 8, load_unit(other_sums()));
+    }
+    reads_are_used();
+    __syncwarp();
+    if (lane == 0) {
+      barrier_arrive_in_block(address_in_block(block.barrier(Plan::kOtherScoresTaken), block.other_rank()));
+    }
+    other_at.advance();
+  }
+  __device__ __forceinline__ static void add(float (&scores_frag)[Products::kScoreRegisters], int block8, uint4 unit) {
+    scores_frag[4 * block8] += __uint_as_float(unit.x);
+    scores_frag[4 * block8 + 1] += __uint_as_float(unit.y);
+    scores_frag[4 * block8 + 2] += __uint_as_float(unit.z);
+    scores_frag[4 * block8 + 3] += __uint_as_float(unit.w);
+  }
+
+  // Gives back the pairs of boxes of a chunk that the other block multiplies.
+  __device__ __forceinline__ void pass_pairs() {
+    if (block.shares_scores()) {
+#pragma unroll 1
+      for (int box = Plan::kBoxes / 2; box < Plan::kBoxes; ++box) {
+        barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());  // synccheck wants each phase awaited
+        pair_at.advance();
+        give_back_pair();
+      }
+    }
+  }
+
   __device__ __forceinline__ void finish_products(float (&scores_frag)[Products::kScoreRegisters]) {
+    if constexpr (Plan::kSharesScores) {
+      if (block.shares_scores()) {
+        add_other(scores_frag);
+      }
+    } else {
+      end_products(scores_frag);
+    }
+  }
+
+  __device__ __forceinline__ void end_products(float (&scores_frag)[Products::kScoreRegisters]) {
     products_wait<0>();
     pin(scores_frag);
     if constexpr (Plan::kStreams) {
@@ -457,6 +560,7 @@ struct Score : Scores<Plan> {
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
+    this->pass_pairs();
     if (!Plan::kGradient && t == 0 && work.tile == 0) {
       const TensorView& normalizer = block.chunked().normalizer;
       float* const g_gmem =

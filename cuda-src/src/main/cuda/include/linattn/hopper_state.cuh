@@ -93,6 +93,16 @@ struct State {
     return (Plan::kNormalize ? block.length_scale() : block.scale(kKeyScale)) * block.scale(kValueScale);
   }
 
+  // Columns of S are in the order in which boxes come: the first of this lane, and from eight to the next eight.
+  __device__ __forceinline__ int first_key_column() const {
+    return (Plan::kSharesScores ? block.box_at(0) * Plan::kBoxColumns : 0) + 2 * (lane & 3);
+  }
+  __device__ __forceinline__ int to_next_columns(int eight) const {
+    constexpr int kEights = Plan::kBoxColumns / 8;
+    const bool goes_back = Plan::kSharesScores && eight % kEights == kEights - 1 && block.begins_with_last_box();
+    return goes_back ? 8 - 2 * Plan::kBoxColumns : 8;
+  }
+
   __device__ __forceinline__ void start() {
     const StateAddress<Plan> address(block, outputs.box * Plan::kBoxColumns);
     if (address.state_in == nullptr) {
@@ -108,14 +118,15 @@ struct State {
     const int64_t stride = address.key_stride;
     const int64_t eight = 8 * address.column_stride;
     const float scale = state_scale();
-    const float* entry_gmem = address.state_in + 2 * (lane & 3) * stride + column * address.column_stride;
+    const float* entry_gmem =
+        address.state_in + first_key_column() * stride + column * address.column_stride;
 #pragma unroll
     for (int j = 0; j < kColumns8; ++j) {
       element(state_frag, j, 0) = first ? entry_gmem[0] * scale : 0.0f;
       element(state_frag, j, 1) = first ? entry_gmem[stride] * scale : 0.0f;
       element(state_frag, j, 2) = second ? entry_gmem[eight] * scale : 0.0f;
       element(state_frag, j, 3) = second ? entry_gmem[stride + eight] * scale : 0.0f;
-      entry_gmem = after(entry_gmem, 8 * stride);
+      entry_gmem = after(entry_gmem, to_next_columns(j) * stride);
     }
   }
 
@@ -130,7 +141,7 @@ struct State {
     const int64_t stride = address.key_stride;
     const int64_t eight = 8 * address.column_stride;
     const float scale = 1.0f / state_scale();
-    float* entry_gmem = address.state_out + 2 * (lane & 3) * stride + column * address.column_stride;
+    float* entry_gmem = address.state_out + first_key_column() * stride + column * address.column_stride;
 #pragma unroll
     for (int j = 0; j < kColumns8; ++j) {
       if (first) {
@@ -141,7 +152,7 @@ struct State {
         entry_gmem[eight] = element(state_frag, j, 2) * scale;
         entry_gmem[stride + eight] = element(state_frag, j, 3) * scale;
       }
-      entry_gmem = after(entry_gmem, 8 * stride);
+      entry_gmem = after(entry_gmem, to_next_columns(j) * stride);
     }
   }
 

@@ -161,6 +161,7 @@ struct RowSums {
 };
 
 // The same where boxes of k stream: a warp has whole boxes, no two of which follow one another, a lane two columns of each.
+// Where blocks share the scores those of this block.
 template <class Plan>
 struct BoxSums {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
@@ -180,13 +181,16 @@ struct BoxSums {
   // Box i of this warp, of q and k.
   __device__ __forceinline__ int box(int i) const { return warp + i * kStep; }
   __device__ __forceinline__ bool has(int i) const { return i == 0 || (box(i) >= kWarps && box(i) < Plan::kBoxes); }
-  __device__ __forceinline__ int column(int i) const { return box(i) * Plan::kBoxColumns + 2 * lane; }
+  __device__ __forceinline__ bool sums_up(int i) const { return has(i) && block.multiplies_scores(box(i)); }
+  __device__ __forceinline__ int column(int i) const {
+    return block.box_at(box(i)) * Plan::kBoxColumns + 2 * lane;
+  }
 
   __device__ __forceinline__ void start() {
     const float* const key_sum = StateAddress<Plan>(block).key_sum_in;
 #pragma unroll
     for (int i = 0; i < kBoxesOfWarp; ++i) {
-      if (key_sum != nullptr && has(i) && column(i) < Plan::kHeadDim) {
+      if (key_sum != nullptr && sums_up(i) && column(i) < Plan::kHeadDim) {
         const float scale = block.scale(kKeyScale);
         sums[i] = make_float2(key_sum[column(i)] * scale, key_sum[column(i) + 1] * scale);
       }
@@ -197,7 +201,8 @@ struct BoxSums {
     float* const key_sum = StateAddress<Plan>(block).key_sum_out;
 #pragma unroll
     for (int i = 0; i < kBoxesOfWarp; ++i) {
-      if (key_sum != nullptr && block.work.tile == 0 && has(i) && column(i) < Plan::kHeadDim) {
+      const bool writes = block.work.tile < (block.shares_scores() ? 2 : 1);
+      if (key_sum != nullptr && writes && sums_up(i) && column(i) < Plan::kHeadDim) {
         const float scale = 1.0f / block.scale(kKeyScale);
         key_sum[column(i)] = sums[i].x * scale;
         key_sum[column(i) + 1] = sums[i].y * scale;

@@ -21,6 +21,7 @@ inline uint32_t block_number() { return emulator::block_number(); }
 inline void barrier_init(uint32_t barrier, int arrivals) { emulator::barrier_init(barrier, arrivals); }
 inline void barrier_init_fence() {}
 inline void barrier_arrive(uint32_t barrier) { emulator::barrier_arrive(barrier); }
+inline void barrier_arrive_in_block(uint32_t barrier) { emulator::barrier_arrive(barrier); }
 inline void barrier_expect(uint32_t barrier, int bytes) { emulator::barrier_expect(barrier, bytes); }
 inline void barrier_wait(uint32_t barrier, uint32_t parity) { emulator::barrier_wait(barrier, parity); }
 inline void named_barrier(int number, int threads) { emulator::meet(number, threads, false); }
@@ -32,7 +33,10 @@ inline void copy_word_async(uint32_t word, const void* source_gmem) { emulator::
 inline void arrive_with_words(uint32_t barrier) { emulator::arrive_with_words(barrier); }
 inline uint32_t address_in_block(uint32_t address, uint32_t rank) { return emulator::in_block(address, rank); }
 inline void store_float_async(uint32_t word, float value, uint32_t barrier) {
-  emulator::send_word(word, __float_as_uint(value), barrier);
+  emulator::send(word, &value, sizeof value, barrier);
+}
+inline void store_unit_async(uint32_t unit, uint4 value, uint32_t barrier) {
+  emulator::send(unit, &value, sizeof value, barrier);
 }
 inline void cluster_sync() { emulator::meet_cluster(); }
 

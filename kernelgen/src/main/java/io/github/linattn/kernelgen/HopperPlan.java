@@ -90,6 +90,11 @@ public record HopperPlan(
 
   private static final int CONVERTING_WARPS = 4;
 
+  private static final int UNIT_BYTES = 16;
+
+  /** Of tiles of 16 x 8 on and below the diagonal. */
+  private static final int SCORE_BYTES = 20 * 16 * 8 * Float.BYTES;
+
   /** Of chunks whose rows are asked for before their stage is free. */
   private static final int ROW_PLACES_AHEAD = 3;
 
@@ -295,6 +300,13 @@ public record HopperPlan(
         && headDim > MAX_SPLIT_AS_WHOLE
         && !isSums(operation)
         && !findsLengths(operation);
+  }
+
+  /** Whether two blocks of an item may share the scores of a chunk: each has half of the boxes. */
+  private static boolean sharesScores(Operation operation, int headDim, int products) {
+    return streams(operation, headDim, products)
+        && !isQueryGradient(operation)
+        && headDim % (2 * KernelSpec.BOX_COLUMNS) == 0;
   }
 
   /** Whether it forms d = o . dO itself, of rows for which there is room beside the others. */
@@ -562,6 +574,11 @@ public record HopperPlan(
     for (int i = 0; i < buffers.weights; i++) {
       add(map, "weights " + i + " and ones [72 x 64]" + pair, weightBox);
     }
+    boolean sharesScores = sharesScores(operation, headDim, products);
+    if (sharesScores) {
+      int sumBytes = isReverse(operation) ? 0 : CHUNK * UNIT_BYTES;
+      add(map, "scores of the other block, of 20 tiles [16 x 8]", SCORE_BYTES + sumBytes);
+    }
     if (buffers.weights > 0) {
       add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
     }
@@ -612,7 +629,8 @@ public record HopperPlan(
       add(map, sums ? "z and u of the columns" : "z", columns * Float.BYTES);
     }
     int lengths = weighsKeys ? buffers.stages : 0;
-    int others = places + (query ? 1 : 0) + (sendsDelta ? 2 : 0) + read + lengths;
+    int sent = (sendsDelta ? 2 : 0) + (sharesScores ? 2 : 0);
+    int others = places + (query ? 1 : 0) + sent + read + lengths;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;
