@@ -335,7 +335,7 @@ struct Block {
   }
   // o of a part of d.
   __device__ __forceinline__ uint32_t output_rows() const { return base + Plan::kOutputRowsOffset; }
-  // Which parts of d it forms: where blocks are clusters of two every other one.
+  // Which parts of d it forms, or halves of boxes: where blocks are clusters of two every other one.
   __device__ __forceinline__ bool shares_delta() const {
     const uint32_t tiles = ceil_div(chunked().value_dim, Plan::kTileColumns);
     return Plan::kStreams ? tiles % Plan::kDeltaBlocks == 0 : Plan::kDeltaParts > 1 && tiles == Plan::kDeltaParts;

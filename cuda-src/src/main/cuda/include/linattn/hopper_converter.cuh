@@ -84,16 +84,16 @@ struct Converter {
     raw_frag[2 * i + 1] = load_unit(rows + from_odd);
   }
 
-  // The sums of x o over a thread's columns, of rows 8 apart; x as load() has it, o in two boxes of fp32.
-  __device__ __forceinline__ void multiply(uint32_t boxes, const uint4 (&x_frag)[8], float (&sums)[2]) const {
+  // The sums of x o over a thread's columns, of rows 8 apart; x as load() has it, o in a box of fp32 of its first columns, or
+  // its last ones.
+  __device__ __forceinline__ void multiply(uint32_t box, int half, const uint4 (&x_frag)[8], float (&sums)[2]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int rows8 = i & 1;
-      const uint32_t rows = boxes + i / 2 * Plan::kBoxBytes + rows8 * 1024;
+    for (int rows8 = 0; rows8 < 2; ++rows8) {
+      const uint32_t rows = box + rows8 * 1024;
       const uint4 even = load_unit(rows + from_even);
       const uint4 odd = load_unit(rows + from_odd);
-      add_unit(x_frag[2 * i], even, sums[rows8]);
-      add_unit(x_frag[2 * i + 1], odd, sums[rows8]);
+      add_unit(x_frag[4 * half + 2 * rows8], even, sums[rows8]);
+      add_unit(x_frag[4 * half + 2 * rows8 + 1], odd, sums[rows8]);
     }
   }
 
@@ -297,33 +297,74 @@ __device__ __forceinline__ void store_delta(const Block<Plan>& block, float (&de
   }
 }
 
-// The part of d that a box of dO, which is in registers, has: to the blocks that need it.
+// Adds the products of a box of dO, which is in registers, and of o, which has landed, of one half or of both.
 template <class Plan>
-__device__ __forceinline__ void send_delta(const Block<Plan>& block, const Converter<Plan>& converter,
-                                           const uint4 (&x_frag)[8], int box, int row, int lane, int chunk,
-                                           RingPosition<1>& outputs_at) {
-  float sums[2] = {0.0f, 0.0f};
+__device__ __forceinline__ void multiply_outputs(const Block<Plan>& block, const Converter<Plan>& converter,
+                                                 const uint4 (&x_frag)[8], int first_half, int end_half, int lane,
+                                                 RingPosition<1>& outputs_at, float (&sums)[2]) {
   barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
-  converter.multiply(block.output_rows(), x_frag, sums);
+#pragma unroll
+  for (int half = first_half; half < end_half; ++half) {
+    converter.multiply(block.output_rows() + (half - first_half) * Plan::kBoxBytes, half, x_frag, sums);
+  }
   outputs_at.advance();
+  reads_are_used();
+  arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
+}
+
+// A part of d of rows `row` and row + 8, which four lanes have the columns of: to the blocks that need it. Whether it is the
+// last of a chunk.
+template <class Plan>
+__device__ __forceinline__ void send_delta(const Block<Plan>& block, float (&sums)[2], int part, bool is_last, int row,
+                                           int lane, int chunk) {
   const int place = block.row_place(chunk);
   const bool shares = block.shares_delta();
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     sums[i] += __shfl_xor_sync(kAllLanes, sums[i], 8);
     sums[i] += __shfl_xor_sync(kAllLanes, sums[i], 16);
-    const uint32_t word = block.deltas(place) + (box * Plan::kChunk + row + 8 * i) * 4;
+    const uint32_t word = block.deltas(place) + (part * Plan::kChunk + row + 8 * i) * 4;
     const uint32_t rank = lane >> 3;  // eight lanes for each block
     if (shares && rank < Plan::kDeltaBlocks) {
       store_float_async(address_in_block(word, rank), sums[i], address_in_block(block.rows_full(place), rank));
     } else if (!shares && rank == 0) {
       store_float(word, sums[i]);
+      if (Plan::kDeltaInHalves) {
+        store_float(word + Plan::kChunk * 4, 0.0f);  // it was of all columns
+      }
+    }
+    sums[i] = 0.0f;
+  }
+  if (!shares && is_last) {
+    barrier_arrive(block.rows_full(place));
+  }
+}
+
+// The part of d that a box of dO, which is in registers, has.
+template <class Plan>
+__device__ __forceinline__ void form_part_of_delta(const Block<Plan>& block, const Converter<Plan>& converter,
+                                                   const uint4 (&x_frag)[8], int box, int row, int lane, int chunk,
+                                                   RingPosition<1>& outputs_at) {
+  if (block.multiplies(box)) {
+    float sums[2] = {0.0f, 0.0f};
+    multiply_outputs(block, converter, x_frag, 0, 2, lane, outputs_at, sums);
+    send_delta(block, sums, box, box == Plan::kBoxes - 1, row, lane, chunk);
+  }
+}
+
+// The same of half of the columns of each box, once the last has been added.
+template <class Plan>
+__device__ __forceinline__ void form_half_of_delta(const Block<Plan>& block, const Converter<Plan>& converter,
+                                                   const uint4 (&x_frag)[8], bool is_last, int row, int lane, int chunk,
+                                                   RingPosition<1>& outputs_at, float (&sums)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (block.multiplies(half)) {
+      multiply_outputs(block, converter, x_frag, half, half + 1, lane, outputs_at, sums);
     }
   }
-  reads_are_used();
-  arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
-  if (!shares && box == Plan::kBoxes - 1) {
-    barrier_arrive(block.rows_full(place));
+  if (is_last) {
+    send_delta(block, sums, block.shares_delta() ? block.work.tile % Plan::kDeltaBlocks : 0, true, row, lane, chunk);
   }
 }
 
@@ -492,8 +533,8 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
         converter.store(raw_frag, scale, tile, lower);
       }
       if constexpr (Plan::kSplitsDelta) {
-        if (is_query && block.multiplies(box)) {
-          send_delta(block, converter, raw_frag, box, warp_in_group * 16 + (lane & 7), lane, chunk, outputs_at);
+        if (is_query) {
+          form_part_of_delta(block, converter, raw_frag, box, warp_in_group * 16 + (lane & 7), lane, chunk, outputs_at);
         }
       }
       if constexpr (!Plan::kSplit) {
@@ -570,12 +611,8 @@ __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int war
     } else {
       converter.store(raw_frag, scale, upper, lower);
     }
-    if constexpr (Plan::kSplitsDelta) {
-      if (is_query && block.multiplies(box)) {
-        send_delta(block, converter, raw_frag, box, row, lane, chunk, outputs_at);
-      }
-    }
   };
+  [[maybe_unused]] float delta[2] = {0.0f, 0.0f};
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
     const uint32_t value = block.value(at.index());
     uint4 raw_frag[8];
@@ -593,6 +630,11 @@ __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int war
       converter.load(query, query + Plan::kLower, raw_frag);
       if constexpr (Plan::kSplitsDelta) {
         store_box(raw_frag, query, query + Plan::kLower, query_scale, chunk, box, true, false);
+        if constexpr (Plan::kDeltaInHalves) {
+          form_half_of_delta(block, converter, raw_frag, place == Plan::kBoxes - 1, row, lane, chunk, outputs_at, delta);
+        } else {
+          form_part_of_delta(block, converter, raw_frag, box, row, lane, chunk, outputs_at);
+        }
         converter.load(key, key + Plan::kLowerKey, raw_frag);
       } else {  // reads of the one under the writes of the other
         __syncwarp();

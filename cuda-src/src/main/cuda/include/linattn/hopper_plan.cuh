@@ -67,7 +67,9 @@ struct HopperPlan {
   static constexpr bool kStreams = kPairs > 0;
   // Whether two blocks of an item may share the scores of a chunk: each multiplies half of the boxes, which come first, and
   // both add up what they have.
-  static constexpr bool kSharesScores = kStreams && !kQueryGradient && kHeadDim % (2 * 64) == 0;
+  static constexpr bool kSharesScores = kStreams && kHeadDim % (2 * 64) == 0;
+  // Whether d, where it is formed of one box of o at a time, is of half of the columns of each: there is no room for more.
+  static constexpr bool kDeltaInHalves = kSplitsDelta && kSharesScores;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
@@ -142,7 +144,7 @@ struct HopperPlan {
   static constexpr int kStagesOffset = kPairsOffset + kPairs * kPairBytes;
   static constexpr int kOutputsOffset = kStagesOffset + kStages * kStageBytes;
   static constexpr int kOutputRowsOffset = kOutputsOffset + kBeside * kOutputBuffers * kOutputBytes;
-  static constexpr int kWeightsOffset = kOutputRowsOffset + (kSendsDelta ? kSlotBytes : 0);
+  static constexpr int kWeightsOffset = kOutputRowsOffset + (kDeltaInHalves ? kBoxBytes : kSendsDelta ? kSlotBytes : 0);
   // Scores of the other block: of each warp the tiles of 16 x 8 that stand in W, and q.z.
   static constexpr int kOtherScoresOffset = kWeightsOffset + kWeightBuffers * kWeightBytes;
   static constexpr int kScoreTileBytes = 16 * 8 * 4;
@@ -159,12 +161,12 @@ struct HopperPlan {
   static constexpr int kFactorsOffset = kKeyWeightsOffset + (kWeighsKeys ? kStages * kKeyWeightBytes : 0);
   static constexpr int kFactorBytes = kWeighsRows ? (kGradientSums ? 2 : 1) * kChunk * 4 + 16 : 0;
   // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
-  // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, or of two; the other block
+  // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, of two, or of the halves of all; the other block
   // of the cluster is at most as far ahead as its stages.
   static constexpr int kRowPlaces = !kGradient ? 1 : kSendsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
   static constexpr int kDeltaBlocks = 2;  // of the cluster that forms it
-  static constexpr int kDeltaParts = kSplitsDelta ? kBoxes : kDeltaBeside ? (kBoxes + 1) / 2 : 1;
+  static constexpr int kDeltaParts = kDeltaInHalves ? 2 : kSplitsDelta ? kBoxes : kDeltaBeside ? (kBoxes + 1) / 2 : 1;
   // Behind them where rows are divided: 1 / length of the rows of z, and of x where these are rows of k or of v. Not where
   // rows are divided as they are converted, for dq, nor where there is no room.
   static constexpr bool kKeepsScales = kScalesRows && !(kConverted && !kWeighsRows) && !(kCompact && !kSplit);

@@ -148,14 +148,22 @@ __device__ __forceinline__ void load_slot(int lane, uint32_t upper, uint32_t low
   }
 }
 
-// A box of o of which a part of d is formed, once its place is free.
+// A box of o of which a part of d is formed, once its place is free; or half a box.
 template <class Plan>
-__device__ __forceinline__ void load_output_box(const Block<Plan>& block, int box, int token,
+__device__ __forceinline__ void load_output_box(const Block<Plan>& block, int column, int token,
                                                 RingPosition<1>& outputs_at, int lane) {
   const uint32_t rows = block.output_rows();
+  const uint32_t full = block.barrier(Plan::kOutputRowsFull);
   barrier_wait(block.barrier(Plan::kOutputRowsEmpty), outputs_at.parity() ^ 1);
-  load_slot<Plan>(lane, rows, rows + Plan::kBoxBytes, &block.args.output_rows, box * Plan::kBoxColumns, token,
-                  block.query_head(), block.work.batch, block.barrier(Plan::kOutputRowsFull));
+  if constexpr (Plan::kDeltaInHalves) {
+    if (lane == 0) {
+      barrier_expect(full, Plan::kBoxBytes);
+      load_tile(rows, &block.args.output_rows, {column, token, block.query_head(), block.work.batch}, full);
+    }
+  } else {
+    load_slot<Plan>(lane, rows, rows + Plan::kBoxBytes, &block.args.output_rows, column, token, block.query_head(),
+                    block.work.batch, full);
+  }
   outputs_at.advance();
 }
 
@@ -184,9 +192,16 @@ __device__ __forceinline__ void produce_stream(const Block<Plan>& block, int lan
                       block.query_head(), work.batch, landed);
       load_slot<Plan>(lane, key, key + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
                       block.key_head(chunk), work.batch, landed);
-      if constexpr (Plan::kSplitsDelta) {
+      if constexpr (Plan::kDeltaInHalves) {
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
+          if (block.multiplies(half)) {
+            load_output_box(block, box * Plan::kBoxColumns + half * 32, token, outputs_at, lane);
+          }
+        }
+      } else if constexpr (Plan::kSplitsDelta) {
         if (block.multiplies(box)) {
-          load_output_box(block, box, token, outputs_at, lane);
+          load_output_box(block, box * Plan::kBoxColumns, token, outputs_at, lane);
         }
       }
       pair_at.advance();
@@ -261,7 +276,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
                           block.query_head(), work.batch, first_full + 8 * box);
           if constexpr (Plan::kSplitsDelta) {
             if (block.multiplies(box)) {
-              load_output_box(block, box, token, outputs_at, lane);
+              load_output_box(block, box * Plan::kBoxColumns, token, outputs_at, lane);
             }
           }
         }

@@ -215,6 +215,9 @@ struct Scores {
   __device__ __forceinline__ void finish_products(float (&scores_frag)[Products::kScoreRegisters]) {
     if constexpr (Plan::kSharesScores) {
       if (block.shares_scores()) {
+        if constexpr (Plan::kQueryGradient) {  // they are there, since d is
+          pass_pairs();
+        }
         add_other(scores_frag);
       }
     } else {
@@ -560,7 +563,9 @@ struct Score : Scores<Plan> {
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
-    this->pass_pairs();
+    if constexpr (!Plan::kQueryGradient) {
+      this->pass_pairs();
+    }
     if (!Plan::kGradient && t == 0 && work.tile == 0) {
       const TensorView& normalizer = block.chunked().normalizer;
       float* const g_gmem =

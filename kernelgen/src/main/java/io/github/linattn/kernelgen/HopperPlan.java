@@ -304,9 +304,7 @@ public record HopperPlan(
 
   /** Whether two blocks of an item may share the scores of a chunk: each has half of the boxes. */
   private static boolean sharesScores(Operation operation, int headDim, int products) {
-    return streams(operation, headDim, products)
-        && !isQueryGradient(operation)
-        && headDim % (2 * KernelSpec.BOX_COLUMNS) == 0;
+    return streams(operation, headDim, products) && headDim % (2 * KernelSpec.BOX_COLUMNS) == 0;
   }
 
   /** Whether it forms d = o . dO itself, of rows for which there is room beside the others. */
@@ -534,6 +532,8 @@ public record HopperPlan(
     boolean splitsDelta = delta && products == 3;
     boolean deltaBeside = isDeltaBeside(operation, headDim, element);
     boolean sendsDelta = splitsDelta || deltaBeside;
+    boolean sharesScores = sharesScores(operation, headDim, products);
+    boolean deltaInHalves = splitsDelta && sharesScores;
     int halves = products == 3 ? 2 : 1;
     int boxes = boxes(headDim);
     int plainBox = halves * BOX_BYTES;
@@ -568,13 +568,15 @@ public record HopperPlan(
       add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
     }
     if (sendsDelta) {
-      String ofForward = splitsDelta ? "fp32 box [64 x 64]" : "[64 x 64] x 2";
-      add(map, "outputs of the forward: " + ofForward, SLOT_BYTES);
+      String ofForward =
+          deltaInHalves
+              ? "fp32 box [64 x 32]"
+              : splitsDelta ? "fp32 box [64 x 64]" : "[64 x 64] x 2";
+      add(map, "outputs of the forward: " + ofForward, deltaInHalves ? BOX_BYTES : SLOT_BYTES);
     }
     for (int i = 0; i < buffers.weights; i++) {
       add(map, "weights " + i + " and ones [72 x 64]" + pair, weightBox);
     }
-    boolean sharesScores = sharesScores(operation, headDim, products);
     if (sharesScores) {
       int sumBytes = isReverse(operation) ? 0 : CHUNK * UNIT_BYTES;
       add(map, "scores of the other block, of 20 tiles [16 x 8]", SCORE_BYTES + sumBytes);
@@ -604,7 +606,7 @@ public record HopperPlan(
     int ahead = sendsDelta ? SENT_ROW_PLACES_AHEAD : ROW_PLACES_AHEAD;
     int places = isGradient(operation) ? buffers.stages + ahead : 0;
     if (places > 0) {
-      int parts = splitsDelta ? boxes : deltaBeside ? Math.ceilDiv(boxes, 2) : 1;
+      int parts = deltaInHalves ? 2 : splitsDelta ? boxes : deltaBeside ? Math.ceilDiv(boxes, 2) : 1;
       String inParts = parts > 1 ? ", d in " + parts + " parts" : "";
       int scales = scaleParts(operation, headDim, element, products);
       String lengths = scales > 0 ? ", and 1 / lengths of " + (scales > 1 ? "z and x" : "z") : "";
