@@ -3,6 +3,7 @@
 
 #include "linattn/hopper_block.cuh"
 #include "linattn/hopper_sums.cuh"
+#include "linattn/hopper_values.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -108,10 +109,19 @@ struct Auxiliary {
     finish();
   }
 
-  // Of each box of this warp z of the rows before, then the sum of its own. Others clear rows past the end.
+  // V; of each box of this warp z of the rows before, then the sum of its own. Others clear rows of k past the end.
   __device__ __forceinline__ void run_stream() {
     RingPosition<Plan::kPairs> first_at;
+    StreamedValues<Plan> values(block, warp, lane);
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      values.convert(chunk, [&](int row) {
+        const float scale = block.scale(kValueScale);
+        if constexpr (Plan::kScalesRows) {
+          return block.key_scale(chunk, row) * scale;
+        } else {
+          return scale;
+        }
+      });
       const float scale = sum_scale(chunk);
 #pragma unroll
       for (int i = 0; i < Sums::kBoxesOfWarp; ++i) {

@@ -121,17 +121,6 @@ struct Converter {
     }
   }
 
-  // The same; units of `next` take the places of those that are stored.
-  template <bool kMultiply>
-  __device__ __forceinline__ void store_and_load(uint4 (&raw_frag)[8], RowFactors factors, uint32_t upper,
-                                                 uint32_t lower, Boxes next) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      store_units<kMultiply>(raw_frag, i, factors, upper, lower);
-      load_units(next, i, raw_frag);
-    }
-  }
-
   template <bool kMultiply>
   __device__ __forceinline__ void store_units(const uint4 (&raw_frag)[8], int i, RowFactors factors, uint32_t upper,
                                               uint32_t lower) const {
@@ -566,92 +555,48 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
   }
 }
 
-// The same of V and of pairs of boxes that stream. Rows of k and v past the end become zero.
+// The same of pairs of boxes that stream. Rows of k past the end become zero.
 template <class Plan, bool kUnscaled>
 __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int warp_in_group, int lane) {
   const Converter<Plan> converter(warp_in_group, lane);
   const int row = warp_in_group * 16 + (lane & 7);
   const float query_scale = block.scale(kQueryScale);
   const float key_scale = block.scale(kKeyScale);
-  const float value_scale = block.scale(kValueScale);
-  ConvertedSums<Plan> none;
-  RingPosition<Plan::kStages> at;
   RingPosition<Plan::kPairs> pair_at;
   RingPosition<1> outputs_at;
-  // Where rows of z are divided here: 1 / |k| of this thread's rows of the chunk to come, asked for a chunk ahead.
-  constexpr bool kScales = Plan::kScalesRows && !Plan::kReverse;
-  [[maybe_unused]] typename Converter<Plan>::RowFactors key_scales;
-  const auto ask_for_scales = [&](int chunk) {
-    if constexpr (kScales) {
-      key_scales = {block.key_scale(chunk, row), block.key_scale(chunk, row + 8)};
-    }
-  };
-  ask_for_scales(0);
-  // Once all lanes have read the box.
-  const auto store_box = [&](uint4 (&raw_frag)[8], uint32_t upper, uint32_t lower, float scale, int chunk, int box,
-                             bool is_query, bool is_value) {
-    __syncwarp();
-    if constexpr (Plan::kWeighsRows) {
-      store_weighted(block, converter, none, raw_frag, scale, row, box, chunk, at, is_query, is_value, upper, lower);
-      return;
-    }
-    if (!is_query && block.rows(chunk) < Plan::kChunk) {
-      clear_past(raw_frag, row, block.rows(chunk));
-    }
-    if constexpr (kScales) {
-      if (is_value) {
-        converter.template store_scaled<true>(raw_frag, {key_scales.first * scale, key_scales.second * scale}, upper,
-                                              lower);
-        ask_for_scales(chunk + 1);
-        return;
-      }
-    }
+  [[maybe_unused]] float delta[2] = {0.0f, 0.0f};
+  const auto store_box = [&](const uint4 (&raw_frag)[8], uint32_t upper, uint32_t lower, float scale) {
+    __syncwarp();  // all lanes have read it
     if constexpr (kUnscaled) {
       converter.template store_scaled<false>(raw_frag, {1.0f, 1.0f}, upper, lower);
     } else {
       converter.store(raw_frag, scale, upper, lower);
     }
   };
-  [[maybe_unused]] float delta[2] = {0.0f, 0.0f};
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-    const uint32_t value = block.value(at.index());
-    uint4 raw_frag[8];
-    barrier_wait(block.value_landed(at.index()), at.parity());
-    converter.load(value, value + Plan::kLower, raw_frag);
-    store_box(raw_frag, value, value + Plan::kLower, value_scale, chunk, 0, false, true);
-    publish_to_async_proxy();
-    barrier_arrive(block.value_full(at.index()));
+    const int num_rows = block.rows(chunk);
 #pragma unroll 1
     for (int place = 0; place < Plan::kBoxes; ++place) {
-      const int box = block.box_at(place);
       const uint32_t query = block.pair_query(pair_at.index());
       const uint32_t key = block.pair_key(pair_at.index());
+      uint4 raw_frag[8];
       barrier_wait(block.pair_landed(pair_at.index()), pair_at.parity());
       converter.load(query, query + Plan::kLower, raw_frag);
-      if constexpr (Plan::kSplitsDelta) {
-        store_box(raw_frag, query, query + Plan::kLower, query_scale, chunk, box, true, false);
-        if constexpr (Plan::kDeltaInHalves) {
-          form_half_of_delta(block, converter, raw_frag, place == Plan::kBoxes - 1, row, lane, chunk, outputs_at, delta);
-        } else {
-          form_part_of_delta(block, converter, raw_frag, box, row, lane, chunk, outputs_at);
-        }
-        converter.load(key, key + Plan::kLowerKey, raw_frag);
-      } else {  // reads of the one under the writes of the other
-        __syncwarp();
-        const typename Converter<Plan>::Boxes next = {key, key + Plan::kLowerKey};
-        if (Plan::kScaled && query_scale != 1.0f) {
-          converter.template store_and_load<true>(raw_frag, {query_scale, query_scale}, query, query + Plan::kLower,
-                                                  next);
-        } else {
-          converter.template store_and_load<false>(raw_frag, {1.0f, 1.0f}, query, query + Plan::kLower, next);
-        }
+      store_box(raw_frag, query, query + Plan::kLower, query_scale);
+      if constexpr (Plan::kDeltaInHalves) {
+        form_half_of_delta(block, converter, raw_frag, place == Plan::kBoxes - 1, row, lane, chunk, outputs_at, delta);
+      } else if constexpr (Plan::kSplitsDelta) {
+        form_part_of_delta(block, converter, raw_frag, place, row, lane, chunk, outputs_at);
       }
-      store_box(raw_frag, key, key + Plan::kLowerKey, key_scale, chunk, box, false, false);
+      converter.load(key, key + Plan::kLowerKey, raw_frag);
+      if (num_rows < Plan::kChunk) {
+        clear_past(raw_frag, row, num_rows);
+      }
+      store_box(raw_frag, key, key + Plan::kLowerKey, key_scale);
       publish_to_async_proxy();
       barrier_arrive(block.pair_full(pair_at.index()));
       pair_at.advance();
     }
-    at.advance();
   }
 }
 

@@ -78,7 +78,7 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
   for (int i = 0; i < Plan::kStages; ++i) {
     barrier_init(block.barrier(Plan::kKeyFull, i), kFillers);
     barrier_init(block.barrier(Plan::kQueryFull, i), kFillers);
-    barrier_init(block.barrier(Plan::kValueFull, i), kFillers);
+    barrier_init(block.barrier(Plan::kValueFull, i), Plan::kStreams ? Plan::kAuxiliaryWarps * kWarp : kFillers);
     barrier_init(block.barrier(Plan::kKeyEmpty, i), kStageReaders);
     barrier_init(block.barrier(Plan::kQueryEmpty, i),
                  Plan::kOutputsInQueries ? Plan::kBeside * kWarpgroup

@@ -4,13 +4,14 @@
 
 #include "linattn/hopper_block.cuh"
 #include "linattn/hopper_score.cuh"
+#include "linattn/hopper_values.cuh"
 
 namespace linattn {
 namespace hopper {
 
 // Weights of the rows of z, and the constants of the columns of W. Every warp forms them all, two to a lane.
 // 16-bit rows of z are multiplied where they have landed, and rows past the end cleared, with those of y;
-// rows of fp32 tensors get both on their way.
+// rows of fp32 tensors get both on their way, those of z here where boxes stream.
 template <class Plan>
 struct Weigher {
   static constexpr int kWarps = Plan::kAuxiliaryWarps;
@@ -19,6 +20,7 @@ struct Weigher {
   const Block<Plan>& block;
   int warp;
   int lane;
+  float weights[2];  // of rows lane and lane + 32 of a chunk
 
   __device__ __forceinline__ Weigher(const Block<Plan>& shared, int weigher_warp, int lane_idx)
       : block(shared), warp(weigher_warp), lane(lane_idx) {}
@@ -26,8 +28,15 @@ struct Weigher {
   __device__ __forceinline__ void run() {
     RingPosition<Plan::kStages> at;
     RingPosition<Plan::kRowPlaces> rows_at;
+    [[maybe_unused]] StreamedValues<Plan> values(block, warp, lane);
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       weigh(chunk, at, rows_at);
+      if constexpr (Plan::kStreams) {
+        values.convert(chunk, [&](int row) {
+          const float weight = __shfl_sync(kAllLanes, row < kWarp ? weights[0] : weights[1], row % kWarp);
+          return weight * block.scale(kValueScale);
+        });
+      }
       at.advance();
       rows_at.advance();
     }
@@ -43,7 +52,6 @@ struct Weigher {
     const int member = block.member(chunk);
     const float b = block.slope_of(member);
     const float beta = b == 0.0f ? 1.0f : b;
-    float weights[2];
     float constants[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -76,7 +84,7 @@ struct Weigher {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         store_float(block.factors(at.index()) + (lane + 32 * i) * 4, constants[i]);
-        if constexpr (Plan::kConverted || Plan::kWeighsInState) {
+        if constexpr ((Plan::kConverted && !Plan::kStreams) || Plan::kWeighsInState) {
           store_float(block.lengths(at.index()) + (lane + 32 * i) * 4, weights[i]);
         }
       }

@@ -422,7 +422,7 @@ public record HopperPlan(
       if (findsLengths(operation)) {
         return new Roles(64, 112, 248, 88);
       }
-      return isGradient(operation) ? new Roles(56, 112, 256, 88) : new Roles(64, 104, 256, 88);
+      return isGradient(operation) ? new Roles(64, 112, 256, 80) : new Roles(64, 104, 256, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
       return isDeltaBeside(operation, headDim, element)
