@@ -3,7 +3,7 @@
 // operation  query_gradient, family chunked, wgmma, f32 default
 // state      D = 144 in 3 boxes of 64 columns: 72 registers of each thread of a warpgroup
 // products   3 of bf16 for each of the formula
-// block      512 threads: warpgroups copies and sums (56 registers), scores (112), state (256), rows (88)
+// block      512 threads: warpgroups copies and sums (64 registers), scores (112), state (256), rows (80)
 // grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 2 in shared memory, of q and k 3 boxes each
 // shared     190096 bytes from a multiple of 1024 on, 191120 with what finding it may take:
@@ -217,10 +217,10 @@ struct Products {
 
 // of a thread of each role; 128 at the start
 struct Registers {
-  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 56;"); }
+  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 64;"); }
   static __device__ __forceinline__ void score() { asm volatile("setmaxnreg.dec.sync.aligned.u32 112;"); }
   static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 256;"); }
-  static __device__ __forceinline__ void rows() { asm volatile("setmaxnreg.dec.sync.aligned.u32 88;"); }
+  static __device__ __forceinline__ void rows() { asm volatile("setmaxnreg.dec.sync.aligned.u32 80;"); }
 };
 
 struct Spec {

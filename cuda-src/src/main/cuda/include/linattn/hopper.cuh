@@ -42,8 +42,7 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
 }
 
 // The same at a barrier of another block of the cluster, whose address is address_in_block's, once what this thread has read
-// has been used. A release to the
-// whole cluster would wait for all that the thread has under way.
+// has been used. A release to the whole cluster would wait for all that the thread has under way.
 __device__ __forceinline__ void barrier_arrive_in_block(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

@@ -347,7 +347,7 @@ struct Block {
   __device__ __forceinline__ bool shares_scores() const {
     return Plan::kSharesScores && ceil_div(chunked().value_dim, Plan::kTileColumns) % 2 == 0;
   }
-  __device__ __forceinline__ uint32_t other_rank() const { return work.tile & 1 ^ 1; }
+  __device__ __forceinline__ uint32_t other_rank() const { return (work.tile & 1) ^ 1; }
   // The box that comes at this place of a chunk: the other block begins with the last one.
   __device__ __forceinline__ bool begins_with_last_box() const { return shares_scores() && (work.tile & 1) != 0; }
   __device__ __forceinline__ int box_at(int place) const {

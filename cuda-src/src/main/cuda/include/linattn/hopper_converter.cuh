@@ -63,25 +63,14 @@ struct Converter {
     to_second = swizzled(row, unit + 4);
   }
 
-  // Two boxes of fp32.
-  struct Boxes {
-    uint32_t first;
-    uint32_t second;
-  };
-
   __device__ __forceinline__ void load(uint32_t first, uint32_t second, uint4 (&raw_frag)[8]) const {
 #pragma unroll
     for (int rows8 = 0; rows8 < 2; ++rows8) {
-      load_units({first, second}, rows8, raw_frag);
-      load_units({first, second}, 2 + rows8, raw_frag);
+      raw_frag[2 * rows8] = load_unit(first + rows8 * 1024 + from_even);
+      raw_frag[2 * rows8 + 1] = load_unit(first + rows8 * 1024 + from_odd);
+      raw_frag[4 + 2 * rows8] = load_unit(second + rows8 * 1024 + from_even);
+      raw_frag[4 + 2 * rows8 + 1] = load_unit(second + rows8 * 1024 + from_odd);
     }
-  }
-
-  // Pair i of units.
-  __device__ __forceinline__ void load_units(Boxes from, int i, uint4 (&raw_frag)[8]) const {
-    const uint32_t rows = (i < 2 ? from.first : from.second) + (i & 1) * 1024;
-    raw_frag[2 * i] = load_unit(rows + from_even);
-    raw_frag[2 * i + 1] = load_unit(rows + from_odd);
   }
 
   // The sums of x o over a thread's columns, of rows 8 apart; x as load() has it, o in a box of fp32 of its first columns, or
@@ -115,37 +104,31 @@ struct Converter {
   template <bool kMultiply>
   __device__ __forceinline__ void store_scaled(const uint4 (&raw_frag)[8], RowFactors factors, uint32_t upper,
                                                uint32_t lower) const {
+    using Half = typename Plan::Half;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      store_units<kMultiply>(raw_frag, i, factors, upper, lower);
-    }
-  }
-
-  template <bool kMultiply>
-  __device__ __forceinline__ void store_units(const uint4 (&raw_frag)[8], int i, RowFactors factors, uint32_t upper,
-                                              uint32_t lower) const {
-    using Half = typename Plan::Half;
-    const float scale = !kMultiply ? 1.0f : (i & 1) == 0 ? factors.first : factors.second;
-    const uint4 x = raw_frag[2 * i];
-    const uint4 y = raw_frag[2 * i + 1];
-    const uint32_t offset = (i & 1) * 1024 + (i < 2 ? to_first : to_second);
-    const float values[8] = {__uint_as_float(x.x) * scale, __uint_as_float(x.y) * scale,
-                             __uint_as_float(x.z) * scale, __uint_as_float(x.w) * scale,
-                             __uint_as_float(y.x) * scale, __uint_as_float(y.y) * scale,
-                             __uint_as_float(y.z) * scale, __uint_as_float(y.w) * scale};
-    uint32_t up[4];
-    uint32_t low[4];
+      const float scale = !kMultiply ? 1.0f : (i & 1) == 0 ? factors.first : factors.second;
+      const uint4 x = raw_frag[2 * i];
+      const uint4 y = raw_frag[2 * i + 1];
+      const uint32_t offset = (i & 1) * 1024 + (i < 2 ? to_first : to_second);
+      const float values[8] = {__uint_as_float(x.x) * scale, __uint_as_float(x.y) * scale,
+                               __uint_as_float(x.z) * scale, __uint_as_float(x.w) * scale,
+                               __uint_as_float(y.x) * scale, __uint_as_float(y.y) * scale,
+                               __uint_as_float(y.z) * scale, __uint_as_float(y.w) * scale};
+      uint32_t up[4];
+      uint32_t low[4];
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      if constexpr (Plan::kSplit) {
-        split<Half>(values[2 * pair], values[2 * pair + 1], up[pair], low[pair]);
-      } else {
-        up[pair] = Half::pack(values[2 * pair], values[2 * pair + 1]);
+      for (int pair = 0; pair < 4; ++pair) {
+        if constexpr (Plan::kSplit) {
+          split<Half>(values[2 * pair], values[2 * pair + 1], up[pair], low[pair]);
+        } else {
+          up[pair] = Half::pack(values[2 * pair], values[2 * pair + 1]);
+        }
       }
-    }
-    store_unit(upper + offset, make_uint4(up[0], up[1], up[2], up[3]));
-    if constexpr (Plan::kSplit) {
-      store_unit(lower + offset, make_uint4(low[0], low[1], low[2], low[3]));
+      store_unit(upper + offset, make_uint4(up[0], up[1], up[2], up[3]));
+      if constexpr (Plan::kSplit) {
+        store_unit(lower + offset, make_uint4(low[0], low[1], low[2], low[3]));
+      }
     }
   }
 

@@ -2,7 +2,7 @@
 // state in the accumulators of a warpgroup. Its warps have roles, in this order:
 //
 //   producer   1 warp            starts the copies of q, k, v into the ring
-//   auxiliary  3 or 7 warps      z, rows past the end
+//   auxiliary  3 or 7 warps      z, rows past the end; V where boxes stream
 //   score      4 warps           W = T o (a + b Q K^T), g, 1/g
 //   state      4 warps           O^T = S^T Q^T + V^T W^T, S^T += V^T K, o = O / g
 //   rows       4 warps or none   fp32 tensors: makes 16-bit tiles of what has landed, of normalised k divided by

@@ -4,6 +4,7 @@
 #include "linattn/hopper_auxiliary.cuh"
 #include "linattn/hopper_block.cuh"
 #include "linattn/hopper_producer.cuh"
+#include "linattn/hopper_score_exchange.cuh"
 
 namespace linattn {
 namespace hopper {
@@ -24,10 +25,10 @@ struct Scores {
   // Of pairs of boxes: the next that comes, and that is given back.
   RingPosition<Plan::kStreams ? Plan::kPairs : 1> pair_at;
   RingPosition<Plan::kStreams ? Plan::kPairs : 1> given_back_at;
-  RingPosition<1> other_at;  // scores of the other block
+  ScoreExchange<Plan> exchange;
 
   __device__ __forceinline__ Scores(const Block<Plan>& shared, int warp_in_group, int lane_idx)
-      : block(shared), warp(warp_in_group), lane(lane_idx) {}
+      : block(shared), warp(warp_in_group), lane(lane_idx), exchange(shared) {}
 
   __device__ __forceinline__ int row() const { return warp * 16 + (lane >> 2); }
 
@@ -96,7 +97,7 @@ struct Scores {
     if constexpr (Plan::kSharesScores) {
       end_products(scores_frag);
       if (block.shares_scores()) {
-        send(scores_frag);
+        exchange.send(scores_frag, warp, lane);
       }
     }
     if constexpr (Plan::kReverse) {
@@ -130,76 +131,6 @@ struct Scores {
     }
   }
 
-  // Of tile `block8` of this warp's scores, where they come from the other block.
-  __device__ __forceinline__ uint32_t other_tile(int block8) const {
-    const int first = warp * (Plan::kReverse ? 7 - warp : warp + 1);
-    return block.other_scores() + (first + block8) * Plan::kScoreTileBytes + lane * kUnitBytes;
-  }
-  __device__ __forceinline__ bool has_weights(int block8) const {
-    return Plan::kReverse ? block8 / 2 >= warp : block8 / 2 <= warp;
-  }
-  // Of q.z, of which lanes have two of the four columns.
-  __device__ __forceinline__ uint32_t other_sums() const {
-    return block.other_scores() + Plan::kScoreTiles * Plan::kScoreTileBytes +
-           (row() * 2 + (lane & 3)) * kUnitBytes - warp * 16 * kUnitBytes;
-  }
-  __device__ __forceinline__ bool has_sums() const { return !Plan::kReverse && (lane & 3) < 2; }
-
-  // What follows from these is found anew in each chunk and holds no registers in between.
-  __device__ __forceinline__ void find_anew() { asm volatile("" : "+r"(warp), "+r"(lane)); }
-
-  // What this block has of the scores, once the other has taken those of the chunk before.
-  __device__ __forceinline__ void send(const float (&scores_frag)[Products::kScoreRegisters]) {
-    find_anew();
-    const uint32_t rank = block.other_rank();
-    barrier_wait(block.barrier(Plan::kOtherScoresTaken), other_at.parity() ^ 1);
-    if (warp == 0 && lane == 0) {
-      barrier_expect(block.barrier(Plan::kOtherScoresFull), Plan::kOtherScoreBytes);
-    }
-    const uint32_t full = address_in_block(block.barrier(Plan::kOtherScoresFull), rank);
-    const uint32_t first_tile = address_in_block(other_tile(0), rank);
-#pragma unroll
-    for (int block8 = 0; block8 < 8; ++block8) {
-      if (has_weights(block8)) {
-        store_unit_async(first_tile + block8 * Plan::kScoreTileBytes, four(scores_frag, block8), full);
-      }
-    }
-    if (has_sums()) {
-      store_unit_async(address_in_block(other_sums(), rank), four(scores_frag, 8), full);
-    }
-  }
-  __device__ __forceinline__ static uint4 four(const float (&scores_frag)[Products::kScoreRegisters], int block8) {
-    return make_uint4(__float_as_uint(scores_frag[4 * block8]), __float_as_uint(scores_frag[4 * block8 + 1]),
-                      __float_as_uint(scores_frag[4 * block8 + 2]), __float_as_uint(scores_frag[4 * block8 + 3]));
-  }
-
-  // Adds what the other block has.
-  __device__ __forceinline__ void add_other(float (&scores_frag)[Products::kScoreRegisters]) {
-    find_anew();
-    barrier_wait(block.barrier(Plan::kOtherScoresFull), other_at.parity());
-#pragma unroll
-    for (int block8 = 0; block8 < 8; ++block8) {
-      if (has_weights(block8)) {
-        add(scores_frag, block8, load_unit(other_tile(block8)));
-      }
-    }
-    if (has_sums()) {
-      add(scores_frag, 8, load_unit(other_sums()));
-    }
-    reads_are_used();
-    __syncwarp();
-    if (lane == 0) {
-      barrier_arrive_in_block(address_in_block(block.barrier(Plan::kOtherScoresTaken), block.other_rank()));
-    }
-    other_at.advance();
-  }
-  __device__ __forceinline__ static void add(float (&scores_frag)[Products::kScoreRegisters], int block8, uint4 unit) {
-    scores_frag[4 * block8] += __uint_as_float(unit.x);
-    scores_frag[4 * block8 + 1] += __uint_as_float(unit.y);
-    scores_frag[4 * block8 + 2] += __uint_as_float(unit.z);
-    scores_frag[4 * block8 + 3] += __uint_as_float(unit.w);
-  }
-
   // Gives back the pairs of boxes of a chunk that the other block multiplies.
   __device__ __forceinline__ void pass_pairs() {
     if (block.shares_scores()) {
@@ -218,7 +149,7 @@ struct Scores {
         if constexpr (Plan::kQueryGradient) {  // they are there, since d is
           pass_pairs();
         }
-        add_other(scores_frag);
+        exchange.add(scores_frag, warp, lane);
       }
     } else {
       end_products(scores_frag);

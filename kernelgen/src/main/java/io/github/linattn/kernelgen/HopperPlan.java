@@ -606,7 +606,8 @@ public record HopperPlan(
     int ahead = sendsDelta ? SENT_ROW_PLACES_AHEAD : ROW_PLACES_AHEAD;
     int places = isGradient(operation) ? buffers.stages + ahead : 0;
     if (places > 0) {
-      int parts = deltaInHalves ? 2 : splitsDelta ? boxes : deltaBeside ? Math.ceilDiv(boxes, 2) : 1;
+      int parts =
+          deltaInHalves ? 2 : splitsDelta ? boxes : deltaBeside ? Math.ceilDiv(boxes, 2) : 1;
       String inParts = parts > 1 ? ", d in " + parts + " parts" : "";
       int scales = scaleParts(operation, headDim, element, products);
       String lengths = scales > 0 ? ", and 1 / lengths of " + (scales > 1 ? "z and x" : "z") : "";

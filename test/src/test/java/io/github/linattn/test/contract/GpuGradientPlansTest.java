@@ -45,7 +45,7 @@ final class GpuGradientPlansTest {
     }
 
     private Case.Builder of(String name, int batch, int heads, int tokens) {
-      String title = "one sweep %s D=%d %s".formatted(dtype, dim, name);
+      String title = "one sweep %s %s".formatted(dtype, name);
       return SweepContract.of(title, batch, heads, tokens, dim).dtype(dtype).keepingState();
     }
 

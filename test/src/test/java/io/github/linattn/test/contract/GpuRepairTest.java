@@ -176,17 +176,18 @@ final class GpuRepairTest {
 
   private static Case spoil(Case clean, Spoiled input) {
     Case.Builder builder = clean.but("NaN in " + input);
+    int dim = clean.shape.keyDim();
     return switch (input) {
-      case Q -> builder.q(spoiled(clean.q)).build();
-      case K -> builder.k(spoiled(clean.k)).build();
-      case V -> builder.v(spoiled(clean.v)).build();
-      case DO -> builder.dO(spoiled(clean.dO)).build();
+      case Q -> builder.q(spoiled(clean.q, dim)).build();
+      case K -> builder.k(spoiled(clean.k, dim)).build();
+      case V -> builder.v(spoiled(clean.v, dim)).build();
+      case DO -> builder.dO(spoiled(clean.dO, dim)).build();
     };
   }
 
-  private static float[] spoiled(float[] values) {
+  private static float[] spoiled(float[] values, int dim) {
     float[] spoiled = values.clone();
-    spoiled[SPOILED * 128 + 5] = Float.NaN;
+    spoiled[SPOILED * dim + 5] = Float.NaN;
     return spoiled;
   }
 
