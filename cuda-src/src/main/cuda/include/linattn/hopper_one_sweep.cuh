@@ -3,7 +3,7 @@
 // and chunk after chunk is taken out of it; S before the first chunk is known and takes the place of what is left.
 //
 // Blocks are clusters of two: one forms dk and the columns 64 to 127 of dq, the other dv and the columns 0 to 63; of 64
-// columns the one of dk forms them all, and E of the other is for da alone. With
+// columns the one of dk forms all of dq, and d and E alone. With
 // w = b dO / g, d = o . w and E_pi = v_p . w_i - d_i,
 //
 //   dk_p = sum over i >= p of E_pi q_i
@@ -151,6 +151,24 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   }
 }
 
+// Of 64 columns each block has terms of da that the other knows nothing of. All threads take part, at the end.
+template <class Plan>
+__device__ __forceinline__ void add_partials(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles) {
+  const int64_t item = StateAddress<Plan>::block_number(tiles.block);
+  volatile double* const of_values_gmem = args.gradients.tasks[1].gradient.partials + 2 * item;
+  if (!Plan::kIsKey && threadIdx.x == 0) {
+    *of_values_gmem = tiles.told();
+  }
+  cluster_sync();
+  if (Plan::kIsKey && threadIdx.x == 0) {
+    const double sum = tiles.told() + *of_values_gmem;
+    tiles.write_partials(args.gradients.tasks[1].gradient.partials + 2 * item, sum);
+    if (!tiles.is_finite(sum)) {
+      args.query_marks[item] = 1;
+    }
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& args) {
   extern __shared__ unsigned char shared[];
@@ -193,11 +211,10 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
       SweepPrefix<Plan>(args, state).run();
     }
   }
-  cluster_sync();
-  if constexpr (!Plan::kHasPrefix) {  // the other block has written the mark of dq, and knows nothing of these terms of da
-    if (threadIdx.x == 0 && !tiles.is_finite(tiles.told())) {
-      args.query_marks[Plan::kBoxes * StateAddress<Plan>::block_number(block)] = 1;
-    }
+  if constexpr (Plan::kBoxes == 1) {
+    add_partials(args, tiles);
+  } else {
+    cluster_sync();
   }
 }
 

@@ -17,14 +17,14 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr bool kOneSweep = true;
   static_assert((Base::kHeadDim == 64 || Base::kHeadDim == 128) && Base::kBeside == Base::kBoxes && !Base::kConverted,
                 "what its registers suffice for");
-  // Blocks have half of the columns of dq each; of 64 columns the block of dk has them all.
+  // Blocks have half of the columns of dq each; of 64 columns the block of dk has them all, and E alone.
   static constexpr bool kHasPrefix = kIsKey || Base::kBoxes == 2;
   static constexpr bool kWeighsInState = false;
   // Where operands have the range of fp32 outputs are finite where scores and sums are: these are looked at.
   static constexpr bool kMarksInSums = !Base::kScaled;
   static constexpr bool kMarksOutputs = false;
   static constexpr bool kFormsDelta = true;
-  static constexpr bool kMerged = true;  // operands are made of few columns of a state at a time
+  static constexpr bool kMerged = Base::kBoxes == 2;  // operands are made of few columns of a state at a time
   static constexpr bool kScoresProduce = true;
 
   static constexpr int kStateGroup = 1;
@@ -47,9 +47,10 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kWeightBytes = Base::kBoxBytes + Base::kExtraBytes;
   static constexpr int kWeightsOffset = kOutputsOffset + kOutputTiles * Base::kOutputBytes;
   static constexpr int kOnesOffset = kWeightsOffset + 2 * kWeightBytes;  // 8 rows
-  // g of the rows of chunks, the parts of d behind, and -d. Who sends its part of those of a chunk has received the
-  // other part of the chunk before, which its peer sent once it had left all but two chunks before that.
-  static constexpr int kDeltaParts = Base::kBoxes;
+  // g of the rows of chunks, two parts of d behind, and -d. Who sends its part of those of a chunk has received the
+  // other part of the chunk before, which its peer sent once it had left all but two chunks before that. So blocks stay
+  // together too, and what both read comes from memory once.
+  static constexpr int kDeltaParts = 2;
   static constexpr int kRowPlaces = 4;
   static constexpr int kRowBytesOfChunk = (2 + kDeltaParts) * Base::kChunk * 4;
   static constexpr int kRatiosOffset = kOnesOffset + Base::kExtraBytes;  // a / b
@@ -116,15 +117,15 @@ struct SweepTiles {
     return block.barrier(Plan::kWeightsEmpty, buffer);
   }
   __device__ __forceinline__ int weights_readers(int buffer) const {  // threads of the states, a lane of each warp of S
-    const int readers = Plan::kIsKey || buffer == 1 ? Plan::kBeside * kWarpgroup : 0;
-    return max(1, readers + (Plan::kHasPrefix && (Plan::kIsKey || buffer == 0) ? 4 : 0));  // 1 of what nobody uses
+    return (Plan::kIsKey || buffer == 1 ? Plan::kBeside * kWarpgroup : 0) +
+           (Plan::kIsKey || buffer == 0 ? 4 : 0);  // unused where there is no E
   }
 
   __device__ __forceinline__ void load(const HopperOneSweepArguments& args, int chunk, int stage) const {
     const ItemWork& work = block.work;
     const TileCoordinates first = {0, work.start + block.first_token(chunk), work.head, work.batch};
-    const TileCoordinates second = {Plan::kBoxColumns, first.token, first.head, first.batch};  // where there are two
-    const bool has_two = Plan::kBoxes == 2;
+    const TileCoordinates second = {Plan::kBoxColumns, first.token, first.head, first.batch};
+    constexpr bool has_two = Plan::kBoxes == 2;
     const HopperGradient& key_task = args.gradients.tasks[0];
     const HopperGradient& value_task = args.gradients.tasks[1];
     const uint32_t barrier = full(stage);
@@ -203,13 +204,12 @@ struct SweepTiles {
     return sum;
   }
   __device__ __forceinline__ static bool is_finite(double sum) { return 0.0 * sum == 0.0; }
-  // The terms of da, of the sum that the block of dv was told: every tile has seen the weights.
-  __device__ __forceinline__ void write_partials(int64_t item, double sum) const {
-    double* const partial_gmem = block.args.gradient.partials + 2 * Plan::kBoxes * item;
-    partial_gmem[0] = sum / block.slope_of(0);
+  // The terms of da of an item, of b da: every tile has seen the weights.
+  __device__ __forceinline__ void write_partials(double* partials_gmem, double sum) const {
+    partials_gmem[0] = sum / block.slope_of(0);
 #pragma unroll
     for (int i = 1; i < 2 * Plan::kBoxes; ++i) {
-      partial_gmem[i] = 0.0;
+      partials_gmem[i] = 0.0;
     }
   }
   __device__ __forceinline__ double* sums_smem() const {

@@ -220,7 +220,7 @@ struct SweepPrefix {
     const int64_t item = StateAddress<Plan>::block_number(block);
     const double sum = tiles.told();
     if constexpr (!Plan::kIsKey) {
-      tiles.write_partials(item, sum);
+      tiles.write_partials(block.args.gradient.partials + 2 * Plan::kBoxes * item, sum);
     }
     args.query_marks[Plan::kBoxes * item + tiles.key_box()] = marked || !tiles.is_finite(sum);
   }

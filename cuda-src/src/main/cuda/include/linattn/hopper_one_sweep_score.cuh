@@ -53,8 +53,11 @@ struct SweepScore : Scores<Plan> {
       barrier_wait(tiles.ready(at.index()), at.parity());
       // One copy of the code: what runs side by side has to fit the instruction caches of a quarter of the SM.
 #pragma unroll 1
-      for (int tile = Plan::kIsKey ? 1 : 0; tile < 2; ++tile) {
+      for (int tile = Plan::kIsKey ? 1 : 0; tile < (Plan::kHasPrefix ? 2 : 1); ++tile) {
         weigh(chunk, tile == 1, num_rows);
+      }
+      if constexpr (!Plan::kHasPrefix) {
+        barrier_wait(tiles.delta_full(rows_at.index()), rows_at.parity());
       }
       arrive_once_a_warp(tiles.empty(at.index()), lane);
       at.advance();
@@ -110,22 +113,21 @@ struct SweepScore : Scores<Plan> {
                       Half::weigh(unit.w, factors));
   }
 
-  // o . w of 64 columns, the diagonal of a product of tiles, to both blocks; of rows that have no more each forms it for
-  // itself.
+  // o . w of half of the columns, the diagonal of a product of tiles, to both blocks.
   __device__ __forceinline__ void send_delta(int num_rows) const {
     constexpr int kChains = 2;  // of sums, because a product waits for the one before
-    constexpr int kRank = Plan::kIsKey ? 0 : 1;
-    constexpr bool kSends = Plan::kDeltaParts == 2;
-    const int part = kSends ? kRank : 0;
+    const int part = Plan::kIsKey ? 0 : 1;
     float first_frag[kChains][4] = {};
     float second_frag[kChains][4] = {};
-    const uint32_t weighed_rows = tiles.output_gradient(at.index()) + part * Plan::kBoxBytes;
+    constexpr int kSteps = Plan::kHeadDim / 32;
+    constexpr int kFirstStep = Plan::kIsKey || Plan::kBoxes == 2 ? 0 : kSteps;  // of its box
+    const uint32_t weighed_rows = tiles.output_gradient(at.index()) + (Plan::kBoxes == 2 ? part : 0) * Plan::kBoxBytes;
     const uint32_t output_rows = block.stage(at.index()) + Plan::kRowsOffset;
     // Of o the two words that belong to a product come side by side, so that no register has to be moved.
     const uint32_t first_unit = swizzled(warp * kRows + (lane & 15), lane >> 4);
     const uint32_t first_output_unit = swizzled(warp * kRows + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
+    for (int step = kFirstStep; step < kFirstStep + kSteps; ++step) {
       const uint32_t further = step * 2 * kUnitBytes;  // bits of the unit alone
       uint32_t gradient[4];
       uint32_t output[4];
@@ -145,7 +147,7 @@ struct SweepScore : Scores<Plan> {
       const int row = this->row();
       const uint32_t word = block.deltas(rows_at.index()) + (part * Plan::kChunk + row) * 4;
 #pragma unroll
-      for (uint32_t rank = kSends ? 0 : kRank; rank < (kSends ? 2 : kRank + 1); ++rank) {
+      for (uint32_t rank = 0; rank < 2; ++rank) {
         const uint32_t to = address_in_block(word, rank);
         const uint32_t at_barrier = address_in_block(barrier, rank);
         store_float_async(to, row < num_rows ? first : 0.0f, at_barrier);
@@ -161,10 +163,7 @@ struct SweepScore : Scores<Plan> {
     if (warp >= kFirstAddingWarp) {  // a row each
       const int row = (warp - kFirstAddingWarp) * kWarp + lane;
       const uint32_t word = block.deltas(rows_at.index()) + row * 4;
-      float delta = load_float(word);
-      if constexpr (Plan::kDeltaParts == 2) {
-        delta += load_float(word + Plan::kChunk * 4);
-      }
+      const float delta = load_float(word) + load_float(word + Plan::kChunk * 4);
       store_float(tiles.constants(rows_at.index()) + row * 4, -delta);
       sum -= num_rows * later_delta;
       const float inverse = tiles.inverse_unit(chunk);
@@ -184,7 +183,6 @@ struct SweepScore : Scores<Plan> {
   __device__ __forceinline__ void weigh(int chunk, bool entries, int num_rows) {
     const int row = this->row();
     const int buffer = entries ? tiles.entries_buffer(chunk) : tiles.weights_buffer(chunk);
-    const bool is_read = Plan::kHasPrefix || !entries;  // else it is wanted for its sum
     float scores_frag[Plan::Products::kScoreRegisters];
     pin(scores_frag);
     products_fence();
@@ -203,9 +201,7 @@ struct SweepScore : Scores<Plan> {
     pin(scores_frag);
     const uint32_t constants =
         entries ? tiles.constants(rows_at.index()) : block.base + static_cast<uint32_t>(Plan::kRatiosOffset);
-    if (is_read) {
-      barrier_wait(tiles.weights_empty(buffer), tiles.parity(chunk) ^ 1);
-    }
+    barrier_wait(tiles.weights_empty(buffer), tiles.parity(chunk) ^ 1);
     const uint32_t weights =
         block.weights(buffer) + swizzled(0, 0) + static_cast<uint32_t>((warp * kRows + (lane & 15)) * kRowBytes);
     float entries_sum = 0.0f;
@@ -231,19 +227,15 @@ struct SweepScore : Scores<Plan> {
           entries_sum += (w0 + w1) + (w2 + w3);  // rows past the end are zero
           weights_frag.set(i, w0, w1, w2, w3);
         }
-        if (is_read) {
-          this->store(weights, pair, weights_frag);
-        }
+        this->store(weights, pair, weights_frag);
       }
     }
-    if (is_read && warp == 3) {
+    if (warp == 3) {
       this->template store_constants<kConstantParts>(buffer, load_float2(constants + 8 * lane));
     }
     sum += entries ? entries_sum * tiles.inverse_unit(chunk) : 0.0f * entries_sum;
-    if (is_read) {
-      publish_to_async_proxy();
-      barrier_arrive(tiles.weights_full(buffer));
-    }
+    publish_to_async_proxy();
+    barrier_arrive(tiles.weights_full(buffer));
   }
 };
 

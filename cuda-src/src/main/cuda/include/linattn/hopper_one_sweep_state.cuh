@@ -87,11 +87,7 @@ struct SweepState {
     const bool marked = outputs.is_marked(tiles.has_mark());
     if (outputs.leads()) {
       const int64_t item = StateAddress<Plan>::block_number(block);
-      const double told = tiles.told();
-      if constexpr (!Plan::kHasPrefix) {
-        tiles.write_partials(item, told);
-      }
-      block.chunked().marks[Plan::kBoxes * item + outputs.box] = marked || !tiles.is_finite(told);
+      block.chunked().marks[Plan::kBoxes * item + outputs.box] = marked || !tiles.is_finite(tiles.told());
     }
   }
 

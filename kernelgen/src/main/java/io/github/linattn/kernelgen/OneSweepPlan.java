@@ -66,9 +66,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
     }
     HopperPlan.add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
     HopperPlan.add(
-        map,
-        boxes == 1 ? "g, d and -d of rows [64] each" : "g, two parts of d and -d of rows [64] each",
-        ROW_PLACES * (2 + boxes) * CHUNK * Float.BYTES);
+        map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
     HopperPlan.add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
     if (element == ElementType.F16) {
       HopperPlan.add(
