@@ -269,21 +269,6 @@ __device__ __forceinline__ void store_delta(const Block<Plan>& block, float (&de
   }
 }
 
-// Adds the products of a box of dO, which is in registers, and of o, which has landed, of one half or of both.
-template <class Plan>
-__device__ __forceinline__ void multiply_outputs(const Block<Plan>& block, const Converter<Plan>& converter,
-                                                 const uint4 (&x_frag)[8], int first_half, int end_half, int lane,
-                                                 RingPosition<1>& outputs_at, float (&sums)[2]) {
-  barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
-#pragma unroll
-  for (int half = first_half; half < end_half; ++half) {
-    converter.multiply(block.output_rows() + (half - first_half) * Plan::kBoxBytes, half, x_frag, sums);
-  }
-  outputs_at.advance();
-  reads_are_used();
-  arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
-}
-
 // A part of d of rows `row` and row + 8, which four lanes have the columns of: to the blocks that need it. Whether it is the
 // last of a chunk.
 template <class Plan>
@@ -319,8 +304,15 @@ __device__ __forceinline__ void form_part_of_delta(const Block<Plan>& block, con
                                                    RingPosition<1>& outputs_at) {
   if (block.multiplies(box)) {
     float sums[2] = {0.0f, 0.0f};
-    multiply_outputs(block, converter, x_frag, 0, 2, lane, outputs_at, sums);
+    barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      converter.multiply(block.output_rows() + half * Plan::kBoxBytes, half, x_frag, sums);
+    }
+    outputs_at.advance();
     send_delta(block, sums, box, box == Plan::kBoxes - 1, row, lane, chunk);
+    reads_are_used();  // what has been sent is made of them
+    arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
   }
 }
 
@@ -332,7 +324,11 @@ __device__ __forceinline__ void form_half_of_delta(const Block<Plan>& block, con
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (block.multiplies(half)) {
-      multiply_outputs(block, converter, x_frag, half, half + 1, lane, outputs_at, sums);
+      barrier_wait(block.barrier(Plan::kOutputRowsFull), outputs_at.parity());
+      converter.multiply(block.output_rows(), half, x_frag, sums);
+      outputs_at.advance();
+      finish_reads();  // nothing is made of the sums yet
+      arrive_once_a_warp(block.barrier(Plan::kOutputRowsEmpty), lane);
     }
   }
   if (is_last) {

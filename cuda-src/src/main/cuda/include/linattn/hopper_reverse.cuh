@@ -286,7 +286,7 @@ struct ReverseScore : Scores<Plan> {
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
-    this->pass_pairs();
+    this->give_back_shared();
   }
 
   // Four lanes read for all.

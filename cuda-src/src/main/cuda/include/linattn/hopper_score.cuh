@@ -133,12 +133,22 @@ struct Scores {
 
   // Gives back the pairs of boxes of a chunk that the other block multiplies.
   __device__ __forceinline__ void pass_pairs() {
-    if (block.shares_scores()) {
 #pragma unroll 1
-      for (int box = Plan::kBoxes / 2; box < Plan::kBoxes; ++box) {
-        barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());  // synccheck wants each phase awaited
-        pair_at.advance();
-        give_back_pair();
+    for (int box = Plan::kBoxes / 2; box < Plan::kBoxes; ++box) {
+      barrier_wait(block.pair_full(pair_at.index()), pair_at.parity());  // synccheck wants each phase awaited
+      pair_at.advance();
+      give_back_pair();
+    }
+  }
+
+  // Once the weights have been stored.
+  __device__ __forceinline__ void give_back_shared() {
+    if constexpr (Plan::kSharesScores) {
+      if (block.shares_scores()) {
+        exchange.give_back(lane);
+        if constexpr (!Plan::kQueryGradient) {
+          pass_pairs();
+        }
       }
     }
   }
@@ -494,9 +504,7 @@ struct Score : Scores<Plan> {
     if (t == 0) {
       barrier_arrive(block.barrier(Plan::kWeightsFull, weights_at.index()));
     }
-    if constexpr (!Plan::kQueryGradient) {
-      this->pass_pairs();
-    }
+    this->give_back_shared();
     if (!Plan::kGradient && t == 0 && work.tile == 0) {
       const TensorView& normalizer = block.chunked().normalizer;
       float* const g_gmem =

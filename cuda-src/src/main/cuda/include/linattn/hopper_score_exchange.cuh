@@ -54,12 +54,16 @@ struct ScoreExchange {
     if (has_sums(lane)) {
       add_unit(scores_frag, kSums, load_unit(sums(warp, lane)));
     }
+    at.advance();
+  }
+
+  // Once weights and sums that are made of what was added have been stored: before, a read may still be under way.
+  __device__ __forceinline__ void give_back(int lane) const {
     reads_are_used();
     __syncwarp();
     if (lane == 0) {
       barrier_arrive_in_block(address_in_block(block.barrier(Plan::kOtherScoresTaken), block.other_rank()));
     }
-    at.advance();
   }
 
  private:
