@@ -492,6 +492,9 @@ int main(int count, char** values) {
     if constexpr (!Plan::kQueryGradient) {
       run_all(packed(), D, kOther, first, schedules);
     }
+    if constexpr (Plan::kSharesScores) {  // two tiles, the second with a part of its columns
+      run_all(packed(), Plan::kReverse || Plan::kQueryGradient ? 80 : D, Plan::kQueryGradient ? D : 80, first, schedules);
+    }
   }
   return failures == 0 ? 0 : 1;
 }

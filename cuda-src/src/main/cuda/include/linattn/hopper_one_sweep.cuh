@@ -3,7 +3,7 @@
 // and chunk after chunk is taken out of it; S before the first chunk is known and takes the place of what is left.
 //
 // Blocks are clusters of two: one forms dk and the columns 64 to 127 of dq, the other dv and the columns 0 to 63; of 64
-// columns the one of dk forms all of dq, and d and E alone. With
+// columns the one of dk forms all of dq, and E alone. With
 // w = b dO / g, d = o . w and E_pi = v_p . w_i - d_i,
 //
 //   dk_p = sum over i >= p of E_pi q_i
@@ -13,7 +13,7 @@
 //
 // Warpgroups in this order:
 //
-//   score   w where dO landed, d (of 128 columns half of it, which blocks send to each other), E, and W of dv
+//   score   w where dO landed, half of d, which blocks send to each other, E, and W of dv
 //   state   one for each 64 columns of dk or dv and of the sums over the tokens after
 //   prefix  64 columns of dq, with S and z of the tokens before
 //

@@ -68,6 +68,7 @@ struct HopperPlan {
   // Whether two blocks of an item may share the scores of a chunk: each multiplies half of the boxes, which come first, and
   // both add up what they have.
   static constexpr bool kSharesScores = kStreams && kHeadDim % (2 * 64) == 0;
+  static_assert(!kSharesScores || kPairs >= 2, "d is there before the places behind the first half are given back");
   // Whether d, where it is formed of one box of o at a time, is of half of the columns of each: there is no room for more.
   static constexpr bool kDeltaInHalves = kSplitsDelta && kSharesScores;
   static constexpr int kBeside = Spec::kBeside;
@@ -161,7 +162,8 @@ struct HopperPlan {
   static constexpr int kFactorsOffset = kKeyWeightsOffset + (kWeighsKeys ? kStages * kKeyWeightBytes : 0);
   static constexpr int kFactorBytes = kWeighsRows ? (kGradientSums ? 2 : 1) * kChunk * 4 + 16 : 0;
   // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
-  // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, of two, or of the halves of all; the other block
+  // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, of two, or of the halves of all;
+  // the other block
   // of the cluster is at most as far ahead as its stages.
   static constexpr int kRowPlaces = !kGradient ? 1 : kSendsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");

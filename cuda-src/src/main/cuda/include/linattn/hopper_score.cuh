@@ -70,8 +70,8 @@ struct Scores {
     }
   }
 
-  // The same of pairs of boxes as they come; all but the last are given back. Where two blocks share the scores those of half
-  // of the boxes, which end here and go to the other block.
+  // The same of pairs of boxes as they come; all but the last are given back. Where two blocks may share the scores products
+  // end here; where they do, they are of half of the boxes and go to the other block.
   __device__ __forceinline__ void start_pairs(float (&scores_frag)[Products::kScoreRegisters]) {
     pin(scores_frag);
 #pragma unroll
@@ -156,7 +156,7 @@ struct Scores {
   __device__ __forceinline__ void finish_products(float (&scores_frag)[Products::kScoreRegisters]) {
     if constexpr (Plan::kSharesScores) {
       if (block.shares_scores()) {
-        if constexpr (Plan::kQueryGradient) {  // they are there, since d is
+        if constexpr (Plan::kQueryGradient) {  // they are there by now: the last part of d is of the last
           pass_pairs();
         }
         exchange.add(scores_frag, warp, lane);
@@ -412,7 +412,8 @@ struct Score : Scores<Plan> {
       block.wait_for_lengths(at.index(), at.parity());
     }
     this->start_products(scores_frag);
-    // Everything is in the unit of O; with normalised rows times |q| as well. Formed under the products.
+    // Everything is in the unit of O; with normalised rows times |q| as well. Formed under the
+    // products, if these have not ended.
     block.follow(count + Plan::kChunk, plain_tokens, unit);
     const float slope = unit.slope;
     const float key_sum_scale = slope * power_of_two(block.key_sum_exponent(count + 1.0f));

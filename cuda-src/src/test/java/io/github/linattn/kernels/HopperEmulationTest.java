@@ -129,6 +129,7 @@ class HopperEmulationTest {
         kernel(Operation.FORWARD, 64, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.FORWARD, 96, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.FORWARD, 144, ElementType.F32, Precision.DEFAULT),
+        kernel(Operation.FORWARD, 256, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.NORMALIZED_FORWARD, 64, ElementType.F16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_FORWARD, 64, ElementType.F32, Precision.TF32),
         kernel(Operation.NORMALIZED_FORWARD, 96, ElementType.F32, Precision.DEFAULT),

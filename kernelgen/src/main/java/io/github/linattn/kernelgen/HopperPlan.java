@@ -92,7 +92,7 @@ public record HopperPlan(
 
   private static final int UNIT_BYTES = 16;
 
-  /** Of tiles of 16 x 8 on and below the diagonal. */
+  /** Of tiles of 16 x 8 that weights stand in. */
   private static final int SCORE_BYTES = 20 * 16 * 8 * Float.BYTES;
 
   /** Of chunks whose rows are asked for before their stage is free. */
