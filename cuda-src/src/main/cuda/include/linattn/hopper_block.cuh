@@ -335,17 +335,19 @@ struct Block {
   }
   // o of a part of d.
   __device__ __forceinline__ uint32_t output_rows() const { return base + Plan::kOutputRowsOffset; }
+  __device__ __forceinline__ uint32_t tiles() const { return ceil_div(chunked().value_dim, Plan::kTileColumns); }
+  // Whether the blocks of an item are clusters of two.
+  __device__ __forceinline__ bool is_in_pair() const { return tiles() % 2 == 0; }
   // Which parts of d it forms, or halves of boxes: where blocks are clusters of two every other one.
   __device__ __forceinline__ bool shares_delta() const {
-    const uint32_t tiles = ceil_div(chunked().value_dim, Plan::kTileColumns);
-    return Plan::kStreams ? tiles % Plan::kDeltaBlocks == 0 : Plan::kDeltaParts > 1 && tiles == Plan::kDeltaParts;
+    return Plan::kStreams ? is_in_pair() : Plan::kDeltaParts > 1 && tiles() == Plan::kDeltaParts;
   }
   __device__ __forceinline__ bool multiplies(int part) const {
     return !shares_delta() || (Plan::kStreams ? (part ^ work.tile) % Plan::kDeltaBlocks == 0 : part == work.tile);
   }
   // Whether the other block of the cluster has scores of the same rows, and its number there.
   __device__ __forceinline__ bool shares_scores() const {
-    return Plan::kSharesScores && ceil_div(chunked().value_dim, Plan::kTileColumns) % 2 == 0;
+    return Plan::kSharesScores && is_in_pair();
   }
   __device__ __forceinline__ uint32_t other_rank() const { return (work.tile & 1) ^ 1; }
   // The box that comes at this place of a chunk: the other block begins with the last one.

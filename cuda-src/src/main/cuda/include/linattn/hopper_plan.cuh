@@ -162,9 +162,8 @@ struct HopperPlan {
   static constexpr int kFactorsOffset = kKeyWeightsOffset + (kWeighsKeys ? kStages * kKeyWeightBytes : 0);
   static constexpr int kFactorBytes = kWeighsRows ? (kGradientSums ? 2 : 1) * kChunk * 4 + 16 : 0;
   // g and d of the rows of chunks. They are asked for with the tiles: behind those under way they would come
-  // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, of two, or of the halves of all;
-  // the other block
-  // of the cluster is at most as far ahead as its stages.
+  // late. Slots run ahead of the stages. Of d that comes in parts there is one of each box, of two, or of the halves of
+  // all; the other block of the cluster is at most as far ahead as its stages.
   static constexpr int kRowPlaces = !kGradient ? 1 : kSendsDelta ? kStages + 2 : kStages + 3;
   static_assert(!kGradient || kSplit || (kRowPlaces - 1) * kSlotsPerChunk >= kSlots, "rows of the chunks under way");
   static constexpr int kDeltaBlocks = 2;  // of the cluster that forms it

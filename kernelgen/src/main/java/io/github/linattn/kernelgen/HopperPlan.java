@@ -156,8 +156,8 @@ public record HopperPlan(
    * Registers of the threads of each role; multiples of 8, their sum at most what the register file
    * has for a thread of each warpgroup.
    *
-   * @param auxiliary warps that sum keys; 0 where the scores do it and start copies; few where the
-   *     scores do it and one of the warps starts copies
+   * @param auxiliary warps that sum keys, and convert values where boxes stream; 0 where the scores
+   *     do it and start copies; few where the scores do it and one of the warps starts copies
    * @param score weights and normalizer of a chunk
    * @param state outputs, and the state
    * @param rows fp32 boxes to 16-bit ones, lengths of rows; 0 where there is none of either
