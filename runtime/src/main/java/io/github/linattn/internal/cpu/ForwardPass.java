@@ -82,6 +82,7 @@ final class ForwardPass {
     private final double[] alongKeys = new double[Tiles.CHUNK];
     private final RunningSum keySum;
     private final RunningSum valueSum;
+    private final Upcoming upcoming = new Upcoming();
 
     /** Takes S after the chunk from all but the last of the heads that share it. */
     private final @Nullable Panels discarded;
@@ -137,7 +138,9 @@ final class ForwardPass {
       if (causal) {
         Panels after = discarded == null || member == group - 1 ? growing.matrix() : discarded;
         output.clear();
-        kernel.recur(count, keyValue.k, keyValue.v, query, growing.matrix(), after, output);
+        announce(member, token, count);
+        kernel.recur(
+            count, keyValue.k, keyValue.v, query, growing.matrix(), after, output, upcoming);
       } else {
         kernel.multiply(Tiles.roundUp(count, MatrixKernel.ROW_STEP), query, state.matrix, output);
       }
@@ -152,6 +155,22 @@ final class ForwardPass {
           count, inverses, output, factors, valueSum.before, keyValue.v, valueSum.part, rows);
       o.store(lane.batch(), head, token, count, rows);
       g.store(lane.batch(), head, token, count, normalizer);
+    }
+
+    /** What is stored after the recurrence, and what is loaded then. */
+    private void announce(int member, int token, int count) {
+      int group = shape.headsPerKeyValueHead();
+      int firstHead = lane.keyValueHead() * group;
+      upcoming.clear();
+      o.announce(lane.batch(), firstHead + member, token, count, upcoming);
+      if (member < group - 1) {
+        q.announce(lane.batch(), firstHead + member + 1, token, count, upcoming);
+      } else {
+        int next = token + count;
+        int rows = Math.min(Tiles.CHUNK, segment.end() - next);
+        keyValue.announce(next, rows, upcoming);
+        q.announce(lane.batch(), firstHead, next, rows, upcoming);
+      }
     }
 
     private void load(int head, int token, int count) {

@@ -3,6 +3,7 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -27,6 +28,7 @@ final class KeyValueSweep {
 
   private final KeyValueTile keyValue;
   private final QueryTile query;
+  private final Upcoming upcoming = new Upcoming();
   private final double[] along = new double[Tiles.CHUNK];
   private final TensorRows dk;
   private final TensorRows dv;
@@ -71,21 +73,41 @@ final class KeyValueSweep {
     if (operator.causal()) {
       int group = shape.headsPerKeyValueHead();
       int head = lane.keyValueHead() * group;
-      sums.takeIn(head, token, rows);
+      query.loadWeighted(lane, head, token, rows);
+      announce(0, token, rows);
+      sums.takeIn(rows);
       sums.growing.addRows(rows, query.q, query.omega);
       if (further != null) {
         for (int member = 1; member < group; member++) {
-          further.clear();
-          further.takeIn(head + member, token, rows);
+          query.loadWeighted(lane, head + member, token, rows);
+          announce(member, token, rows);
+          further.all.clear();
+          further.takeIn(rows);
           sums.add(further);
           sums.growing.addRows(rows, query.q, query.omega);
         }
       }
-      sums.passed(rows);
+      sums.growing.passed(rows);
     } else {
       sums.giveWhole(rows);
     }
     store(token, rows);
+  }
+
+  /** What is stored after the last recurrence of a chunk, and what is loaded after each. */
+  private void announce(int member, int token, int rows) {
+    int group = shape.headsPerKeyValueHead();
+    int firstHead = lane.keyValueHead() * group;
+    upcoming.clear();
+    if (member < group - 1) {
+      query.announce(lane, firstHead + member + 1, token, rows, upcoming);
+    } else {
+      dk.announce(lane.batch(), lane.keyValueHead(), token, rows, upcoming);
+      dv.announce(lane.batch(), lane.keyValueHead(), token, rows, upcoming);
+      int count = Math.min(Tiles.CHUNK, token - segment.start());
+      keyValue.announce(token - count, count, upcoming);
+      query.announce(lane, firstHead, token - count, count, upcoming);
+    }
   }
 
   private void store(int token, int rows) {
@@ -116,8 +138,8 @@ final class KeyValueSweep {
     final OuterSum all;
     final GrowingState growing;
 
-    /** Rᵀ: dk and dv want rows of R of their own. */
-    final Panels transposed;
+    /** Rᵀ where R does not grow. */
+    private final @Nullable Panels transposed;
 
     private final RunningSum r;
     private final RunningSum y;
@@ -129,48 +151,38 @@ final class KeyValueSweep {
       this.growing = new GrowingState(all, tokens, scratch);
       this.dk = scratch.panels(Tiles.CHUNK, shape.keyDim());
       this.dv = scratch.panels(Tiles.CHUNK, shape.valueDim());
-      this.transposed = scratch.panels(shape.valueDim(), shape.keyDim());
-      transposed.setTransposed(all.matrix);
+      this.transposed = operator.causal() ? null : transposed(scratch);
       this.r = new RunningSum(kernel, all.left);
       this.y = new RunningSum(kernel, all.right);
     }
 
-    void clear() {
-      all.clear();
-      transposed.clear();
+    private Panels transposed(Scratch scratch) {
+      Panels result = scratch.panels(shape.valueDim(), shape.keyDim());
+      result.setTransposed(all.matrix);
+      return result;
     }
 
-    /** Gives dk and dv of the chunk while it takes in the chunk's queries of a head. */
-    void takeIn(int head, int token, int rows) {
-      query.loadWeighted(lane, head, token, rows);
+    /** Gives dk and dv of the chunk while it takes in the queries that are loaded. */
+    void takeIn(int rows) {
       r.accumulate(rows, query.delta, query.q, -1, dk);
       y.accumulate(rows, query.a, query.omega, 1, dv);
-      Panels matrix = growing.matrix();
-      kernel.recur(rows, query.omega, query.q, keyValue.v, transposed, transposed, dk);
-      kernel.recur(rows, query.q, query.omega, keyValue.k, matrix, matrix, dv);
+      kernel.recurBoth(
+          rows, query.q, query.omega, keyValue.k, keyValue.v, growing.matrix(), dv, dk, upcoming);
     }
 
     /** Gives dk and dv of a chunk that all queries see. */
     void giveWhole(int rows) {
       int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-      kernel.multiply(paddedRows, keyValue.v, transposed, dk);
+      kernel.multiply(paddedRows, keyValue.v, Objects.requireNonNull(transposed), dk);
       kernel.addRow(rows, -1, Tiles.toFloats(all.left), dk);
       kernel.multiply(paddedRows, keyValue.k, all.matrix, dv);
       kernel.addRow(rows, 1, Tiles.toFloats(all.right), dv);
-    }
-
-    /** After the chunk's queries of all heads. */
-    void passed(int tokens) {
-      if (growing.passed(tokens)) {
-        transposed.setTransposed(all.matrix);
-      }
     }
 
     /** Adds sums over other queries and what they gave. */
     void add(Sums other) {
       all.addSides(other.all);
       growing.matrix().add(other.growing.matrix());
-      transposed.add(other.transposed);
       dk.add(other.dk);
       dv.add(other.dv);
     }

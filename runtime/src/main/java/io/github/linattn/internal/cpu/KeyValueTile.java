@@ -120,6 +120,12 @@ final class KeyValueTile {
     v.clear();
   }
 
+  /** Before the rows from {@code token} on are loaded, as many as are left of a chunk. */
+  void announce(int token, int count, Upcoming upcoming) {
+    keyRows.announce(lane.batch(), lane.keyValueHead(), token, count, upcoming);
+    valueRows.announce(lane.batch(), lane.keyValueHead(), token, count, upcoming);
+  }
+
   void load(int token, int count) {
     keyRows.load(lane.batch(), lane.keyValueHead(), token, count, rows);
     if (normalize) {

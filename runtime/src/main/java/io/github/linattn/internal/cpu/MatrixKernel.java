@@ -52,8 +52,39 @@ interface MatrixKernel {
    * @param rows tokens, any number
    * @param from S before the first token
    * @param into takes S after the last one; may be {@code from}
+   * @param upcoming rows that are asked for meanwhile
    */
-  void recur(int rows, Panels left, Panels right, Panels x, Panels from, Panels into, Panels y);
+  void recur(
+      int rows,
+      Panels left,
+      Panels right,
+      Panels x,
+      Panels from,
+      Panels into,
+      Panels y,
+      Upcoming upcoming);
+
+  /**
+   * The recurrence with products on both sides: token by token
+   *
+   * <pre>
+   *   S += left_t ⊗ right_t      y_t += x_t S      z_t += S w_t
+   * </pre>
+   *
+   * @param rows tokens, up to {@link Tiles#CHUNK}
+   * @param matrix S before the first token and then after the last one
+   * @param upcoming rows that are asked for meanwhile
+   */
+  void recurBoth(
+      int rows,
+      Panels left,
+      Panels right,
+      Panels x,
+      Panels w,
+      Panels matrix,
+      Panels y,
+      Panels z,
+      Upcoming upcoming);
 
   /**
    * sums[i] = Σ_j x[i][j]², as {@link #dots} has it, of rows in token order.

@@ -49,6 +49,7 @@ final class QuerySweep {
   private final Panels gradient;
   private final RunningSum keySum;
   private final RunningSum valueSum;
+  private final Upcoming upcoming = new Upcoming();
 
   /** Takes S after the chunk from all but the last of the heads that share it. */
   private final @Nullable Panels discarded;
@@ -138,13 +139,30 @@ final class QuerySweep {
     if (operator.causal()) {
       Panels after = discarded == null || member == da.length - 1 ? growing.matrix() : discarded;
       gradient.clear();
-      kernel.recur(rows, keyValue.v, keyValue.k, query.omega, growing.matrix(), after, gradient);
+      announce(member, token, rows);
+      kernel.recur(
+          rows, keyValue.v, keyValue.k, query.omega, growing.matrix(), after, gradient, upcoming);
     } else {
       int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
       kernel.multiply(paddedRows, query.omega, state.matrix, gradient);
     }
     finish(member, head, token, rows);
     dq.store(lane.batch(), head, token, rows, keyValue.rows);
+  }
+
+  /** What is stored after the recurrence, and what is loaded then. */
+  private void announce(int member, int token, int rows) {
+    int firstHead = lane.keyValueHead() * da.length;
+    upcoming.clear();
+    dq.announce(lane.batch(), firstHead + member, token, rows, upcoming);
+    if (member < da.length - 1) {
+      query.announce(lane, firstHead + member + 1, token, rows, upcoming);
+    } else {
+      int next = token + rows;
+      int count = Math.min(Tiles.CHUNK, segment.end() - next);
+      keyValue.announce(next, count, upcoming);
+      query.announce(lane, firstHead, next, count, upcoming);
+    }
   }
 
   /** Makes dq of y, and with it δ and the chunk's part of da and db. */

@@ -52,6 +52,12 @@ final class QueryTile {
     this.omegaSum = new float[shape.valueDim()];
   }
 
+  /** Before rows are loaded. */
+  void announce(Lane lane, int head, int token, int count, Upcoming upcoming) {
+    pass.outputGradient.announce(lane.batch(), head, token, count, upcoming);
+    pass.query.announce(lane.batch(), head, token, count, upcoming);
+  }
+
   /** Loads Ω, and q as it is. */
   void load(Lane lane, int head, int token, int count) {
     loadGradient(lane, head, token, count);

@@ -43,7 +43,14 @@ final class ScalarMatrixKernel implements MatrixKernel {
 
   @Override
   public void recur(
-      int rows, Panels left, Panels right, Panels x, Panels from, Panels into, Panels y) {
+      int rows,
+      Panels left,
+      Panels right,
+      Panels x,
+      Panels from,
+      Panels into,
+      Panels y,
+      Upcoming upcoming) {
     if (from != into) {
       into.set(from);
     }
@@ -58,6 +65,40 @@ final class ScalarMatrixKernel implements MatrixKernel {
         }
       }
     }
+  }
+
+  @Override
+  public void recurBoth(
+      int rows,
+      Panels left,
+      Panels right,
+      Panels x,
+      Panels w,
+      Panels matrix,
+      Panels y,
+      Panels z,
+      Upcoming upcoming) {
+    for (int t = 0; t < rows; t++) {
+      for (int j = 0; j < right.columns; j += WIDTH) {
+        int rightAt = right.at(t, j);
+        int yAt = y.at(t, j);
+        int wAt = w.at(t, j);
+        for (int i = 0; i < left.columns; i++) {
+          int at = matrix.at(i, j);
+          addLine(left.data[left.at(t, i)], right.data, rightAt, matrix.data, at);
+          addLine(x.data[x.at(t, i)], matrix.data, at, y.data, yAt);
+          z.data[z.at(t, i)] += dotLines(matrix.data, at, w.data, wAt);
+        }
+      }
+    }
+  }
+
+  private static float dotLines(float[] x, int xAt, float[] y, int yAt) {
+    float sum = 0;
+    for (int e = 0; e < WIDTH; e++) {
+      sum += x[xAt + e] * y[yAt + e];
+    }
+    return sum;
   }
 
   private static void addLine(float factor, float[] x, int xAt, float[] y, int yAt) {

@@ -49,6 +49,12 @@ final class TensorRows {
     }
   }
 
+  /** Rows that will be loaded or stored soon, if there are any. */
+  void announce(int batch, int head, int token, int rows, Upcoming upcoming) {
+    long offset = element(batch, head, token) * dtype.bytes();
+    upcoming.add(memory, offset, rows, tokenStride * dtype.bytes(), (long) width * dtype.bytes());
+  }
+
   /** Row i of {@code tile} becomes row {@code token + i}. */
   void store(int batch, int head, int token, int rows, Rows tile) {
     store(batch, head, token, rows, tile.data, tile.start);

@@ -3,21 +3,22 @@ package io.github.linattn.internal.cpu;
 import jdk.incubator.vector.FloatVector;
 
 /**
- * Recurrence and products with the Vector API, in blocks of sixteen vectors: four rows of four for
- * products, eight of two for the recurrence, which loads and stores the columns of every token.
+ * Products with the Vector API, in blocks of sixteen vectors, four rows of four.
  *
  * <p>Each method takes all indices before its vectors: behind them a call would not be inlined, and
  * save and load them all.
  */
 final class VectorMatrixKernel extends VectorRows {
   /** Whether there are registers for sixteen sums; vectors of 256 bits mostly come with sixteen. */
-  private static final boolean WIDE = LANES != 8;
+  static final boolean WIDE = LANES != 8;
 
   /** Columns that are taken through all rows at a time, so that their part of b stays near. */
   private static final int BAND = 64;
 
   /** Of one block of {@link #addProduct}. */
   private final Panels sums = new Panels(ROW_STEP, BAND);
+
+  private final VectorRecurrence recurrence = new VectorRecurrence();
 
   @Override
   public void multiply(int rows, Panels a, Panels b, Panels c) {
@@ -353,338 +354,28 @@ final class VectorMatrixKernel extends VectorRows {
 
   @Override
   public void recur(
-      int rows, Panels left, Panels right, Panels x, Panels from, Panels into, Panels y) {
-    int column = 0;
-    for (; column + 2 * LANES <= right.columns; column += 2 * LANES) {
-      for (int row = 0; row < left.columns; row += WIDE ? 8 : 4) {
-        if (WIDE) {
-          recurWide(rows, left, row, right, column, x, from, into, y);
-        } else {
-          recurPair(rows, left, row, right, column, x, from, into, y);
-        }
-      }
-    }
-    for (; column < right.columns; column += LANES) {
-      for (int row = 0; row < left.columns; row += 16) {
-        recurStrip(rows, left, row, right, column, x, from, into, y);
-      }
-    }
-  }
-
-  /** Sixteen elements of S for each lane in registers: eight rows of two vectors. */
-  private static void recurWide(
       int rows,
       Panels left,
-      int row,
       Panels right,
-      int column,
       Panels x,
       Panels from,
       Panels into,
-      Panels y) {
-    int from0At = from.at(row, column);
-    int from1At = from.at(row, column + LANES);
-    int into0At = into.at(row, column);
-    int into1At = into.at(row, column + LANES);
-    int leftAt = left.at(0, row);
-    int xAt = x.at(0, row);
-    int right0At = right.at(0, column);
-    int right1At = right.at(0, column + LANES);
-    int y0At = y.at(0, column);
-    int y1At = y.at(0, column + LANES);
-    FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
-    FloatVector s01 = FloatVector.fromArray(SPECIES, from.data, from1At);
-    FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
-    FloatVector s11 = FloatVector.fromArray(SPECIES, from.data, from1At + Panels.WIDTH);
-    FloatVector s20 = FloatVector.fromArray(SPECIES, from.data, from0At + 2 * Panels.WIDTH);
-    FloatVector s21 = FloatVector.fromArray(SPECIES, from.data, from1At + 2 * Panels.WIDTH);
-    FloatVector s30 = FloatVector.fromArray(SPECIES, from.data, from0At + 3 * Panels.WIDTH);
-    FloatVector s31 = FloatVector.fromArray(SPECIES, from.data, from1At + 3 * Panels.WIDTH);
-    FloatVector s40 = FloatVector.fromArray(SPECIES, from.data, from0At + 4 * Panels.WIDTH);
-    FloatVector s41 = FloatVector.fromArray(SPECIES, from.data, from1At + 4 * Panels.WIDTH);
-    FloatVector s50 = FloatVector.fromArray(SPECIES, from.data, from0At + 5 * Panels.WIDTH);
-    FloatVector s51 = FloatVector.fromArray(SPECIES, from.data, from1At + 5 * Panels.WIDTH);
-    FloatVector s60 = FloatVector.fromArray(SPECIES, from.data, from0At + 6 * Panels.WIDTH);
-    FloatVector s61 = FloatVector.fromArray(SPECIES, from.data, from1At + 6 * Panels.WIDTH);
-    FloatVector s70 = FloatVector.fromArray(SPECIES, from.data, from0At + 7 * Panels.WIDTH);
-    FloatVector s71 = FloatVector.fromArray(SPECIES, from.data, from1At + 7 * Panels.WIDTH);
-    float[] lefts = left.data;
-    float[] rights = right.data;
-    float[] xs = x.data;
-    float[] ys = y.data;
-    for (int t = 0; t < rows; t++) {
-      int at = t * Panels.WIDTH;
-      FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
-      FloatVector right1 = FloatVector.fromArray(SPECIES, rights, right1At + at);
-      FloatVector y0 = FloatVector.fromArray(SPECIES, ys, y0At + at);
-      FloatVector y1 = FloatVector.fromArray(SPECIES, ys, y1At + at);
-      FloatVector factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at]);
-      s00 = factor.fma(right0, s00);
-      s01 = factor.fma(right1, s01);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at]);
-      y0 = factor.fma(s00, y0);
-      y1 = factor.fma(s01, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 1]);
-      s10 = factor.fma(right0, s10);
-      s11 = factor.fma(right1, s11);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 1]);
-      y0 = factor.fma(s10, y0);
-      y1 = factor.fma(s11, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 2]);
-      s20 = factor.fma(right0, s20);
-      s21 = factor.fma(right1, s21);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 2]);
-      y0 = factor.fma(s20, y0);
-      y1 = factor.fma(s21, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 3]);
-      s30 = factor.fma(right0, s30);
-      s31 = factor.fma(right1, s31);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 3]);
-      y0 = factor.fma(s30, y0);
-      y1 = factor.fma(s31, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 4]);
-      s40 = factor.fma(right0, s40);
-      s41 = factor.fma(right1, s41);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 4]);
-      y0 = factor.fma(s40, y0);
-      y1 = factor.fma(s41, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 5]);
-      s50 = factor.fma(right0, s50);
-      s51 = factor.fma(right1, s51);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 5]);
-      y0 = factor.fma(s50, y0);
-      y1 = factor.fma(s51, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 6]);
-      s60 = factor.fma(right0, s60);
-      s61 = factor.fma(right1, s61);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 6]);
-      y0 = factor.fma(s60, y0);
-      y1 = factor.fma(s61, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 7]);
-      s70 = factor.fma(right0, s70);
-      s71 = factor.fma(right1, s71);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 7]);
-      y0 = factor.fma(s70, y0);
-      y1 = factor.fma(s71, y1);
-      y0.intoArray(ys, y0At + at);
-      y1.intoArray(ys, y1At + at);
-    }
-    s00.intoArray(into.data, into0At);
-    s01.intoArray(into.data, into1At);
-    s10.intoArray(into.data, into0At + Panels.WIDTH);
-    s11.intoArray(into.data, into1At + Panels.WIDTH);
-    s20.intoArray(into.data, into0At + 2 * Panels.WIDTH);
-    s21.intoArray(into.data, into1At + 2 * Panels.WIDTH);
-    s30.intoArray(into.data, into0At + 3 * Panels.WIDTH);
-    s31.intoArray(into.data, into1At + 3 * Panels.WIDTH);
-    s40.intoArray(into.data, into0At + 4 * Panels.WIDTH);
-    s41.intoArray(into.data, into1At + 4 * Panels.WIDTH);
-    s50.intoArray(into.data, into0At + 5 * Panels.WIDTH);
-    s51.intoArray(into.data, into1At + 5 * Panels.WIDTH);
-    s60.intoArray(into.data, into0At + 6 * Panels.WIDTH);
-    s61.intoArray(into.data, into1At + 6 * Panels.WIDTH);
-    s70.intoArray(into.data, into0At + 7 * Panels.WIDTH);
-    s71.intoArray(into.data, into1At + 7 * Panels.WIDTH);
+      Panels y,
+      Upcoming upcoming) {
+    recurrence.recur(rows, left, right, x, from, into, y, upcoming);
   }
 
-  /** Four rows of two vectors of S. */
-  private static void recurPair(
+  @Override
+  public void recurBoth(
       int rows,
       Panels left,
-      int row,
       Panels right,
-      int column,
       Panels x,
-      Panels from,
-      Panels into,
-      Panels y) {
-    int from0At = from.at(row, column);
-    int from1At = from.at(row, column + LANES);
-    int into0At = into.at(row, column);
-    int into1At = into.at(row, column + LANES);
-    int leftAt = left.at(0, row);
-    int xAt = x.at(0, row);
-    int right0At = right.at(0, column);
-    int right1At = right.at(0, column + LANES);
-    int y0At = y.at(0, column);
-    int y1At = y.at(0, column + LANES);
-    FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
-    FloatVector s01 = FloatVector.fromArray(SPECIES, from.data, from1At);
-    FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
-    FloatVector s11 = FloatVector.fromArray(SPECIES, from.data, from1At + Panels.WIDTH);
-    FloatVector s20 = FloatVector.fromArray(SPECIES, from.data, from0At + 2 * Panels.WIDTH);
-    FloatVector s21 = FloatVector.fromArray(SPECIES, from.data, from1At + 2 * Panels.WIDTH);
-    FloatVector s30 = FloatVector.fromArray(SPECIES, from.data, from0At + 3 * Panels.WIDTH);
-    FloatVector s31 = FloatVector.fromArray(SPECIES, from.data, from1At + 3 * Panels.WIDTH);
-    float[] lefts = left.data;
-    float[] rights = right.data;
-    float[] xs = x.data;
-    float[] ys = y.data;
-    for (int t = 0; t < rows; t++) {
-      int at = t * Panels.WIDTH;
-      FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
-      FloatVector right1 = FloatVector.fromArray(SPECIES, rights, right1At + at);
-      FloatVector y0 = FloatVector.fromArray(SPECIES, ys, y0At + at);
-      FloatVector y1 = FloatVector.fromArray(SPECIES, ys, y1At + at);
-      FloatVector factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at]);
-      s00 = factor.fma(right0, s00);
-      s01 = factor.fma(right1, s01);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at]);
-      y0 = factor.fma(s00, y0);
-      y1 = factor.fma(s01, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 1]);
-      s10 = factor.fma(right0, s10);
-      s11 = factor.fma(right1, s11);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 1]);
-      y0 = factor.fma(s10, y0);
-      y1 = factor.fma(s11, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 2]);
-      s20 = factor.fma(right0, s20);
-      s21 = factor.fma(right1, s21);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 2]);
-      y0 = factor.fma(s20, y0);
-      y1 = factor.fma(s21, y1);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 3]);
-      s30 = factor.fma(right0, s30);
-      s31 = factor.fma(right1, s31);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 3]);
-      y0 = factor.fma(s30, y0);
-      y1 = factor.fma(s31, y1);
-      y0.intoArray(ys, y0At + at);
-      y1.intoArray(ys, y1At + at);
-    }
-    s00.intoArray(into.data, into0At);
-    s01.intoArray(into.data, into1At);
-    s10.intoArray(into.data, into0At + Panels.WIDTH);
-    s11.intoArray(into.data, into1At + Panels.WIDTH);
-    s20.intoArray(into.data, into0At + 2 * Panels.WIDTH);
-    s21.intoArray(into.data, into1At + 2 * Panels.WIDTH);
-    s30.intoArray(into.data, into0At + 3 * Panels.WIDTH);
-    s31.intoArray(into.data, into1At + 3 * Panels.WIDTH);
-  }
-
-  /** Sixteen rows of one vector of S. */
-  private static void recurStrip(
-      int rows,
-      Panels left,
-      int row,
-      Panels right,
-      int column,
-      Panels x,
-      Panels from,
-      Panels into,
-      Panels y) {
-    int from0At = from.at(row, column);
-    int into0At = into.at(row, column);
-    int leftAt = left.at(0, row);
-    int xAt = x.at(0, row);
-    int right0At = right.at(0, column);
-    int y0At = y.at(0, column);
-    FloatVector s00 = FloatVector.fromArray(SPECIES, from.data, from0At);
-    FloatVector s10 = FloatVector.fromArray(SPECIES, from.data, from0At + Panels.WIDTH);
-    FloatVector s20 = FloatVector.fromArray(SPECIES, from.data, from0At + 2 * Panels.WIDTH);
-    FloatVector s30 = FloatVector.fromArray(SPECIES, from.data, from0At + 3 * Panels.WIDTH);
-    FloatVector s40 = FloatVector.fromArray(SPECIES, from.data, from0At + 4 * Panels.WIDTH);
-    FloatVector s50 = FloatVector.fromArray(SPECIES, from.data, from0At + 5 * Panels.WIDTH);
-    FloatVector s60 = FloatVector.fromArray(SPECIES, from.data, from0At + 6 * Panels.WIDTH);
-    FloatVector s70 = FloatVector.fromArray(SPECIES, from.data, from0At + 7 * Panels.WIDTH);
-    FloatVector s80 = FloatVector.fromArray(SPECIES, from.data, from0At + 8 * Panels.WIDTH);
-    FloatVector s90 = FloatVector.fromArray(SPECIES, from.data, from0At + 9 * Panels.WIDTH);
-    FloatVector s100 = FloatVector.fromArray(SPECIES, from.data, from0At + 10 * Panels.WIDTH);
-    FloatVector s110 = FloatVector.fromArray(SPECIES, from.data, from0At + 11 * Panels.WIDTH);
-    FloatVector s120 = FloatVector.fromArray(SPECIES, from.data, from0At + 12 * Panels.WIDTH);
-    FloatVector s130 = FloatVector.fromArray(SPECIES, from.data, from0At + 13 * Panels.WIDTH);
-    FloatVector s140 = FloatVector.fromArray(SPECIES, from.data, from0At + 14 * Panels.WIDTH);
-    FloatVector s150 = FloatVector.fromArray(SPECIES, from.data, from0At + 15 * Panels.WIDTH);
-    float[] lefts = left.data;
-    float[] rights = right.data;
-    float[] xs = x.data;
-    float[] ys = y.data;
-    for (int t = 0; t < rows; t++) {
-      int at = t * Panels.WIDTH;
-      FloatVector right0 = FloatVector.fromArray(SPECIES, rights, right0At + at);
-      FloatVector y0 = FloatVector.fromArray(SPECIES, ys, y0At + at);
-      FloatVector factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at]);
-      s00 = factor.fma(right0, s00);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at]);
-      y0 = factor.fma(s00, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 1]);
-      s10 = factor.fma(right0, s10);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 1]);
-      y0 = factor.fma(s10, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 2]);
-      s20 = factor.fma(right0, s20);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 2]);
-      y0 = factor.fma(s20, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 3]);
-      s30 = factor.fma(right0, s30);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 3]);
-      y0 = factor.fma(s30, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 4]);
-      s40 = factor.fma(right0, s40);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 4]);
-      y0 = factor.fma(s40, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 5]);
-      s50 = factor.fma(right0, s50);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 5]);
-      y0 = factor.fma(s50, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 6]);
-      s60 = factor.fma(right0, s60);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 6]);
-      y0 = factor.fma(s60, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 7]);
-      s70 = factor.fma(right0, s70);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 7]);
-      y0 = factor.fma(s70, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 8]);
-      s80 = factor.fma(right0, s80);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 8]);
-      y0 = factor.fma(s80, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 9]);
-      s90 = factor.fma(right0, s90);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 9]);
-      y0 = factor.fma(s90, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 10]);
-      s100 = factor.fma(right0, s100);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 10]);
-      y0 = factor.fma(s100, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 11]);
-      s110 = factor.fma(right0, s110);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 11]);
-      y0 = factor.fma(s110, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 12]);
-      s120 = factor.fma(right0, s120);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 12]);
-      y0 = factor.fma(s120, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 13]);
-      s130 = factor.fma(right0, s130);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 13]);
-      y0 = factor.fma(s130, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 14]);
-      s140 = factor.fma(right0, s140);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 14]);
-      y0 = factor.fma(s140, y0);
-      factor = FloatVector.broadcast(SPECIES, lefts[leftAt + at + 15]);
-      s150 = factor.fma(right0, s150);
-      factor = FloatVector.broadcast(SPECIES, xs[xAt + at + 15]);
-      y0 = factor.fma(s150, y0);
-      y0.intoArray(ys, y0At + at);
-    }
-    s00.intoArray(into.data, into0At);
-    s10.intoArray(into.data, into0At + Panels.WIDTH);
-    s20.intoArray(into.data, into0At + 2 * Panels.WIDTH);
-    s30.intoArray(into.data, into0At + 3 * Panels.WIDTH);
-    s40.intoArray(into.data, into0At + 4 * Panels.WIDTH);
-    s50.intoArray(into.data, into0At + 5 * Panels.WIDTH);
-    s60.intoArray(into.data, into0At + 6 * Panels.WIDTH);
-    s70.intoArray(into.data, into0At + 7 * Panels.WIDTH);
-    s80.intoArray(into.data, into0At + 8 * Panels.WIDTH);
-    s90.intoArray(into.data, into0At + 9 * Panels.WIDTH);
-    s100.intoArray(into.data, into0At + 10 * Panels.WIDTH);
-    s110.intoArray(into.data, into0At + 11 * Panels.WIDTH);
-    s120.intoArray(into.data, into0At + 12 * Panels.WIDTH);
-    s130.intoArray(into.data, into0At + 13 * Panels.WIDTH);
-    s140.intoArray(into.data, into0At + 14 * Panels.WIDTH);
-    s150.intoArray(into.data, into0At + 15 * Panels.WIDTH);
+      Panels w,
+      Panels matrix,
+      Panels y,
+      Panels z,
+      Upcoming upcoming) {
+    recurrence.recurBoth(rows, left, right, x, w, matrix, y, z, upcoming);
   }
 }

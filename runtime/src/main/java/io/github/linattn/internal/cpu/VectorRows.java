@@ -32,14 +32,14 @@ abstract class VectorRows implements MatrixKernel {
   private static final double MOST_FACTOR = 0x1p100;
 
   /** Lanes of the second half, and of the second and last quarter. */
-  private static final VectorMask<Float> SECOND_HALF = everySecond(LANES / 2);
+  static final VectorMask<Float> SECOND_HALF = everySecond(LANES / 2);
 
-  private static final VectorMask<Float> SECOND_QUARTERS = everySecond(LANES / 4);
+  static final VectorMask<Float> SECOND_QUARTERS = everySecond(LANES / 4);
 
   /** Exchange halves, and the quarters of each half. */
-  private static final VectorShuffle<Float> SWAP_HALVES = swap(LANES / 2);
+  static final VectorShuffle<Float> SWAP_HALVES = swap(LANES / 2);
 
-  private static final VectorShuffle<Float> SWAP_QUARTERS = swap(LANES / 4);
+  static final VectorShuffle<Float> SWAP_QUARTERS = swap(LANES / 4);
 
   private static final VectorShuffle<Double> ROTATE_2_OF_DOUBLES =
       VectorShuffle.iota(DOUBLES, 2 % STEP, 1, true);
@@ -52,7 +52,7 @@ abstract class VectorRows implements MatrixKernel {
   /** Of up to four dots, which {@link #sumLanes} sums. */
   private final float[] lanes = new float[4 * DOT + Panels.WIDTH - 1];
 
-  private static VectorMask<Float> everySecond(int group) {
+  static VectorMask<Float> everySecond(int group) {
     boolean[] bits = new boolean[LANES];
     for (int i = 0; i < LANES; i++) {
       bits[i] = i / group % 2 != 0;
@@ -60,7 +60,7 @@ abstract class VectorRows implements MatrixKernel {
     return VectorMask.fromArray(SPECIES, bits, 0);
   }
 
-  private static VectorShuffle<Float> swap(int group) {
+  static VectorShuffle<Float> swap(int group) {
     return VectorShuffle.fromOp(SPECIES, i -> i / group % 2 == 0 ? i + group : i - group);
   }
 

@@ -146,10 +146,31 @@ final class MatrixKernelsTest {
     Panels expectedState = new Panels(c.width, c.other);
     Panels expected = c.tile(c.other);
     Panels actual = copy(expected);
-    plain.recur(c.rows, left, right, x, from, expectedState, expected);
-    vectors.recur(c.rows, left, right, x, from, from, actual);
+    plain.recur(c.rows, left, right, x, from, expectedState, expected, new Upcoming());
+    vectors.recur(c.rows, left, right, x, from, from, actual, new Upcoming());
     assertClose(c.rows, actual, expected);
     assertClose(c.width, from, expectedState);
+  }
+
+  @ParameterizedTest
+  @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
+  void recurBoth(long seed) {
+    Case c = new Case(seed);
+    Panels left = c.tile(c.width);
+    Panels right = c.tile(c.other);
+    Panels x = c.tile(c.width);
+    Panels w = c.tile(c.other);
+    Panels expectedState = c.panels(c.width, c.other);
+    Panels actualState = copy(expectedState);
+    Panels expectedY = c.tile(c.other);
+    Panels actualY = copy(expectedY);
+    Panels expectedZ = c.tile(c.width);
+    Panels actualZ = copy(expectedZ);
+    plain.recurBoth(c.rows, left, right, x, w, expectedState, expectedY, expectedZ, new Upcoming());
+    vectors.recurBoth(c.rows, left, right, x, w, actualState, actualY, actualZ, new Upcoming());
+    assertClose(c.width, actualState, expectedState);
+    assertClose(c.rows, actualY, expectedY);
+    assertClose(c.rows, actualZ, expectedZ);
   }
 
   @ParameterizedTest

@@ -1,0 +1,38 @@
+package io.github.linattn.bindings.host;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.condition.EnabledOnOs;
+import org.junit.jupiter.api.condition.OS;
+
+/** Needs native access, which the tests have. */
+final class PrefetchTest {
+  @Test
+  @EnabledOnOs(value = OS.LINUX, architectures = "amd64")
+  void isThereOnLinux() {
+    assertThat(Prefetch.isAvailable()).isTrue();
+  }
+
+  /** Neither rows that no process may read nor rows beyond the end of the address space. */
+  @Test
+  void memoryThatIsNotThereDoesNoHarm() {
+    Prefetch.rows(0, 1000, 4096, 256);
+    Prefetch.rows(-4096, 1000, 4096, 256);
+    Prefetch.rows(64, 0, 4096, 256);
+    Prefetch.rows(64, 3, -4096, 1);
+  }
+
+  @Test
+  void changesNothing() {
+    try (Arena arena = Arena.ofConfined()) {
+      MemorySegment memory = arena.allocate(1 << 16);
+      memory.fill((byte) 7);
+      Prefetch.rows(memory.address() + 5, 100, 300, 290);
+      MemorySegment expected = arena.allocate(1 << 16).fill((byte) 7);
+      assertThat(memory.mismatch(expected)).isEqualTo(-1);
+    }
+  }
+}
