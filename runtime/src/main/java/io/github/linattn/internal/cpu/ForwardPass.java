@@ -72,8 +72,7 @@ final class ForwardPass {
 
     private final Panels output;
 
-    /** Rows of q and then of o as their tensors have them. */
-    private final Rows rows;
+    private final RowBuffer buffer;
 
     private final float[] zeros = new float[shape.keyDim()];
     private final double[] factors = new double[Tiles.CHUNK];
@@ -96,7 +95,7 @@ final class ForwardPass {
       this.keyValue = KeyValueTile.of(operator, input, lane, scratch);
       this.query = scratch.panels(Tiles.CHUNK, shape.keyDim());
       this.output = scratch.panels(Tiles.CHUNK, shape.valueDim());
-      this.rows = keyValue.rows;
+      this.buffer = keyValue.buffer;
       this.keySum = new RunningSum(kernel, state.left);
       this.valueSum = new RunningSum(kernel, state.right);
       int heads = shape.headsPerKeyValueHead();
@@ -152,8 +151,15 @@ final class ForwardPass {
       }
       Arrays.fill(factors, operator.a(head));
       kernel.combine(
-          count, inverses, output, factors, valueSum.before, keyValue.v, valueSum.part, rows);
-      o.store(lane.batch(), head, token, count, rows);
+          count,
+          inverses,
+          output,
+          factors,
+          valueSum.before,
+          keyValue.v,
+          valueSum.part,
+          o.target(lane.batch(), head, token, buffer));
+      o.store(lane.batch(), head, token, count, buffer);
       g.store(lane.batch(), head, token, count, normalizer);
     }
 
@@ -175,7 +181,7 @@ final class ForwardPass {
 
     private void load(int head, int token, int count) {
       float b = operator.b(head);
-      q.load(lane.batch(), head, token, count, rows);
+      Rows rows = q.load(lane.batch(), head, token, count, buffer);
       if (operator.normalize()) {
         Tiles.findInverseNorms(kernel, count, shape.keyDim(), rows, factors);
         for (int i = 0; i < count; i++) {

@@ -111,26 +111,29 @@ final class KeyValueSweep {
   }
 
   private void store(int token, int rows) {
+    int batch = lane.batch();
+    int head = lane.keyValueHead();
+    RowBuffer buffer = keyValue.buffer;
+    Rows target = dk.target(batch, head, token, buffer);
     if (operator.normalize()) {
-      unpackRaw(rows);
+      unpackRaw(rows, target);
     } else {
-      kernel.unpack(rows, Order.BACKWARD, sums.dk, keyValue.rows);
+      kernel.unpack(rows, Order.BACKWARD, sums.dk, target);
     }
-    dk.store(lane.batch(), lane.keyValueHead(), token, rows, keyValue.rows);
-    kernel.unpack(rows, Order.BACKWARD, sums.dv, keyValue.rows);
-    dv.store(lane.batch(), lane.keyValueHead(), token, rows, keyValue.rows);
+    dk.store(batch, head, token, rows, buffer);
+    kernel.unpack(rows, Order.BACKWARD, sums.dv, dv.target(batch, head, token, buffer));
+    dv.store(batch, head, token, rows, buffer);
   }
 
   /**
    * Unpacks dk, made into gradients of raw rows: dk = (dk̂ − k̂(k̂·dk̂))/|k|, and 0 where |k| = 0.
    */
-  private void unpackRaw(int rows) {
+  private void unpackRaw(int rows, Rows target) {
     kernel.dots(rows, keyValue.k, sums.dk, along);
     for (int i = 0; i < rows; i++) {
       along[i] = -along[i];
     }
-    kernel.combine(
-        rows, Order.BACKWARD, keyValue.inverseNorms, sums.dk, along, keyValue.k, keyValue.rows);
+    kernel.combine(rows, Order.BACKWARD, keyValue.inverseNorms, sums.dk, along, keyValue.k, target);
   }
 
   /** R, r and y over queries, and what they give the rows of a chunk. */

@@ -36,8 +36,8 @@ final class KeyValueTile {
   final Panels k;
   final Panels v;
 
-  /** Rows as tensors have them, of k and then of v; free for the tile's owner between loads. */
-  final Rows rows;
+  /** Free for the tile's owner between loads. */
+  final RowBuffer buffer;
 
   private final float[] keySum;
   private final float[] valueSum;
@@ -59,7 +59,7 @@ final class KeyValueTile {
     this.valueRows = new TensorRows(input.v());
     this.k = scratch.panels(Tiles.CHUNK, keyRows.width());
     this.v = scratch.panels(Tiles.CHUNK, valueRows.width());
-    this.rows = scratch.rows(Math.max(keyRows.width(), valueRows.width()));
+    this.buffer = scratch.rowBuffer(Math.max(keyRows.width(), valueRows.width()));
     this.keySum = new float[keyRows.width()];
     this.valueSum = new float[valueRows.width()];
     this.laneNorms = laneNorms;
@@ -127,19 +127,19 @@ final class KeyValueTile {
   }
 
   void load(int token, int count) {
-    keyRows.load(lane.batch(), lane.keyValueHead(), token, count, rows);
+    Rows rows = keyRows.load(lane.batch(), lane.keyValueHead(), token, count, buffer);
     if (normalize) {
-      findInverseNorms(token - lane.start(), count);
+      findInverseNorms(token - lane.start(), count, rows);
       kernel.pack(count, order, inverseNorms, rows, center.k(), k);
     } else {
       kernel.pack(count, order, rows, center.k(), k);
     }
-    valueRows.load(lane.batch(), lane.keyValueHead(), token, count, rows);
+    rows = valueRows.load(lane.batch(), lane.keyValueHead(), token, count, buffer);
     kernel.pack(count, order, rows, center.v(), v);
   }
 
   /** Finds the norms of rows in token order and keeps them; rows against it have been found. */
-  private void findInverseNorms(int token, int count) {
+  private void findInverseNorms(int token, int count, Rows rows) {
     if (order == Order.FORWARD) {
       Tiles.findInverseNorms(kernel, count, keyRows.width(), rows, inverseNorms);
       if (laneNorms != null) {

@@ -1,11 +1,14 @@
 package io.github.linattn.internal.cpu;
 
+import io.github.linattn.DType;
+import java.lang.foreign.MemorySegment;
+
 /**
  * The recurrence, products and sums over rows that all of the CPU engine is made of. Equal operands
  * give equal bits. One thread's at a time.
  *
  * <p>Matrices are {@link Panels}; a tile has a row for each token of a chunk, in the order in which
- * a sweep takes them. {@link Rows} follow one another in token order.
+ * a sweep takes them. {@link Rows} are in token order.
  */
 interface MatrixKernel {
   /** Rows that products take at a time. */
@@ -181,6 +184,17 @@ interface MatrixKernel {
   /** y_t = factor ({@code before} + Σ_s weights_s x_s), a running sum of weighted rows. */
   void accumulateRows(
       int rows, float[] weights, Panels x, float[] before, float factor, Panels y, float[] sum);
+
+  /**
+   * Makes fp32 of bf16.
+   *
+   * @param count of elements, a multiple of {@link Panels#WIDTH}
+   * @param from offset of the first in bytes, as {@code to}
+   */
+  void widen(int count, MemorySegment source, long from, MemorySegment target, long to);
+
+  /** Makes bf16 of fp32, as {@link DType#encode} rounds. */
+  void narrow(int count, MemorySegment source, long from, MemorySegment target, long to);
 
   /** Short name for messages. */
   String name();

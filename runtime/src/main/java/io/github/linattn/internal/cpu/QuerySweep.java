@@ -147,7 +147,7 @@ final class QuerySweep {
       kernel.multiply(paddedRows, query.omega, state.matrix, gradient);
     }
     finish(member, head, token, rows);
-    dq.store(lane.batch(), head, token, rows, keyValue.rows);
+    dq.store(lane.batch(), head, token, rows, keyValue.buffer);
   }
 
   /** What is stored after the recurrence, and what is loaded then. */
@@ -222,7 +222,7 @@ final class QuerySweep {
         center,
         alongKeys,
         query.q,
-        keyValue.rows);
+        dq.target(lane.batch(), head, token, keyValue.buffer));
   }
 
   /** Finds 1/|q| and what the dots lack of those with q/|q|. */

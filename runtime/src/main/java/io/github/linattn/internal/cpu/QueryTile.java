@@ -14,8 +14,7 @@ final class QueryTile {
   private final MatrixKernel kernel;
   private final Order order;
 
-  /** Rows as tensors have them. */
-  private final Rows rows;
+  private final RowBuffer buffer;
 
   private final float[] zeros;
   private final double[] factors = new double[Tiles.CHUNK];
@@ -44,7 +43,7 @@ final class QueryTile {
     this.shape = pass.shape;
     this.kernel = scratch.kernel;
     this.order = order;
-    this.rows = scratch.rows(Math.max(shape.keyDim(), shape.valueDim()));
+    this.buffer = scratch.rowBuffer(Math.max(shape.keyDim(), shape.valueDim()));
     this.zeros = new float[Math.max(shape.keyDim(), shape.valueDim())];
     this.q = scratch.panels(Tiles.CHUNK, shape.keyDim());
     this.omega = scratch.panels(Tiles.CHUNK, shape.valueDim());
@@ -61,13 +60,13 @@ final class QueryTile {
   /** Loads Ω, and q as it is. */
   void load(Lane lane, int head, int token, int count) {
     loadGradient(lane, head, token, count);
-    pass.query.load(lane.batch(), head, token, count, rows);
+    Rows rows = pass.query.load(lane.batch(), head, token, count, buffer);
     kernel.pack(count, order, rows, zeros, q);
   }
 
   private void loadGradient(Lane lane, int head, int token, int count) {
     pass.normalizer.load(lane.batch(), head, token, count, g);
-    pass.outputGradient.load(lane.batch(), head, token, count, rows);
+    Rows rows = pass.outputGradient.load(lane.batch(), head, token, count, buffer);
     for (int i = 0; i < count; i++) {
       factors[i] = 1.0 / g[order.row(i, count)];
     }
@@ -80,7 +79,7 @@ final class QueryTile {
    */
   void loadWeighted(Lane lane, int head, int token, int count) {
     loadGradient(lane, head, token, count);
-    pass.query.load(lane.batch(), head, token, count, rows);
+    Rows rows = pass.query.load(lane.batch(), head, token, count, buffer);
     double b = pass.operator.b(head);
     int first = token - lane.start();
     double[] deltas = backward.deltas(head);

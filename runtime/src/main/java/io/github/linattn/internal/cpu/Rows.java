@@ -1,25 +1,38 @@
 package io.github.linattn.internal.cpu;
 
-import io.github.linattn.bindings.host.HeapAddress;
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT_UNALIGNED;
+
+import java.lang.foreign.MemorySegment;
 
 /**
- * Rows of a tile as a tensor has them, one behind the other in token order, from where a line of
- * the cache begins, unless the array was moved since. One worker's own.
+ * Rows of floats in token order: where an fp32 tensor has them, or in a {@link RowBuffer} that
+ * those of other types pass through.
  */
 final class Rows {
-  final float[] data;
+  final MemorySegment memory;
 
-  /** Of the first element. */
-  final int start;
+  /** Of the first element, in bytes. */
+  final long start;
 
-  /** In an array of {@link #length} elements at least. */
-  Rows(float[] data) {
-    this.data = data;
-    this.start = HeapAddress.elementsToBoundary(data, Panels.WIDTH);
+  /** From a row to the next, in bytes. */
+  final long distance;
+
+  Rows(MemorySegment memory, long start, long distance) {
+    this.memory = memory;
+    this.start = start;
+    this.distance = distance;
   }
 
-  /** Elements of an array for as many, wherever it lies. */
-  static int length(int elements) {
-    return elements + Panels.WIDTH - 1;
+  /** Of an element, in bytes. */
+  long at(int row, int column) {
+    return start + row * distance + (long) column * Float.BYTES;
+  }
+
+  float get(int row, int column) {
+    return memory.get(JAVA_FLOAT_UNALIGNED, at(row, column));
+  }
+
+  void set(int row, int column, float value) {
+    memory.set(JAVA_FLOAT_UNALIGNED, at(row, column), value);
   }
 }

@@ -1,5 +1,7 @@
 package io.github.linattn.internal.cpu;
 
+import io.github.linattn.DType;
+import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 
 /** Plain loops, for a JVM without the Vector API. */
@@ -110,8 +112,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
   @Override
   public void squares(int rows, int width, Rows x, double[] sums) {
     for (int i = 0; i < rows; i++) {
-      int at = x.start + i * width;
-      sums[i] = dot(x.data, at, x.data, at, width);
+      sums[i] = Tiles.square(x, i, width);
     }
   }
 
@@ -193,16 +194,17 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   static void packRow(int i, double factor, Rows x, int xRow, float[] less, Panels y) {
-    int xAt = x.start + xRow * y.columns;
     for (int j = 0; j < y.columns; j++) {
-      y.data[y.at(i, j)] = (float) (factor * x.data[xAt + j] - less[j]);
+      y.data[y.at(i, j)] = (float) (factor * x.get(xRow, j) - less[j]);
     }
   }
 
   @Override
   public void unpack(int rows, Order order, Panels x, Rows y) {
     for (int i = 0; i < rows; i++) {
-      x.getRow(i, y.data, y.start + order.row(i, rows) * x.columns);
+      for (int j = 0; j < x.columns; j++) {
+        y.set(order.row(i, rows), j, x.data[x.at(i, j)]);
+      }
     }
   }
 
@@ -218,7 +220,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
       int i, double scale, Panels y, double factor, Panels x, int row, Rows target) {
     for (int j = 0; j < y.columns; j++) {
       double sum = y.data[y.at(i, j)] + factor * x.data[x.at(i, j)];
-      target.data[target.start + row * y.columns + j] = (float) (scale * sum);
+      target.set(row, j, (float) (scale * sum));
     }
   }
 
@@ -249,8 +251,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
       int i, double scale, Panels y, double factor, float[] before, float[] sum, Rows target) {
     for (int j = 0; j < y.columns; j++) {
       double x = before[j] + sum[j];
-      target.data[target.start + i * y.columns + j] =
-          (float) (scale * (y.data[y.at(i, j)] + factor * x));
+      target.set(i, j, (float) (scale * (y.data[y.at(i, j)] + factor * x)));
     }
   }
 
@@ -318,7 +319,7 @@ final class ScalarMatrixKernel implements MatrixKernel {
               + zFactors[i] * (before[j] + sum[j])
               + cFactors[i] * c[j]
               + xFactors[i] * x.data[x.at(i, j)];
-      target.data[target.start + i * y.columns + j] = (float) (scales[i] * all);
+      target.set(i, j, (float) (scales[i] * all));
     }
   }
 
@@ -355,6 +356,20 @@ final class ScalarMatrixKernel implements MatrixKernel {
         y.data[y.at(t, j)] = factor * (before[j] + sum[j]);
       }
     }
+  }
+
+  @Override
+  public void widen(int count, MemorySegment source, long from, MemorySegment target, long to) {
+    float[] values = new float[count];
+    DType.BF16.decode(source.asSlice(from), 0, values, 0, count);
+    DType.F32.encode(values, 0, target.asSlice(to), 0, count);
+  }
+
+  @Override
+  public void narrow(int count, MemorySegment source, long from, MemorySegment target, long to) {
+    float[] values = new float[count];
+    DType.F32.decode(source.asSlice(from), 0, values, 0, count);
+    DType.BF16.encode(values, 0, target.asSlice(to), 0, count);
   }
 
   @Override

@@ -10,7 +10,7 @@ import io.github.linattn.bindings.host.HeapAddress;
 final class Scratch {
   final MatrixKernel kernel = MatrixKernels.create();
   private float[] block = new float[0];
-  private float[] rows = new float[0];
+  private RowBuffer buffer = new RowBuffer(kernel, 0);
   private int start;
   private int used;
   private int wanted;
@@ -27,13 +27,13 @@ final class Scratch {
     return panels;
   }
 
-  /** The one array of rows, of {@link Tiles#CHUNK} rows at least. */
-  Rows rows(int width) {
-    int length = Rows.length(Tiles.CHUNK * width);
-    if (length > rows.length) {
-      rows = new float[length];
+  /** The one buffer, of {@link Tiles#CHUNK} rows at least. */
+  RowBuffer rowBuffer(int width) {
+    int elements = Tiles.CHUNK * width;
+    if (elements > buffer.elements()) {
+      buffer = new RowBuffer(kernel, elements);
     }
-    return new Rows(rows);
+    return buffer;
   }
 
   /** Takes all matrices back, and looks where the collector has moved them to. */

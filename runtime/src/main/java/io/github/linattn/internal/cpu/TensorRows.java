@@ -28,24 +28,63 @@ final class TensorRows {
     return width;
   }
 
-  /** Row {@code token + i} becomes row i of {@code tile}. */
-  void load(int batch, int head, int token, int rows, Rows tile) {
-    load(batch, head, token, rows, tile.data, tile.start);
-  }
-
-  /** The same of rows of one element. */
-  void load(int batch, int head, int token, int rows, float[] tile) {
-    load(batch, head, token, rows, tile, 0);
-  }
-
-  private void load(int batch, int head, int token, int rows, float[] tile, int start) {
+  /**
+   * Rows from {@code token} on, where the tensor has them if they are fp32.
+   *
+   * @param buffer takes them as fp32 if they are not
+   */
+  Rows load(int batch, int head, int token, int rows, RowBuffer buffer) {
+    if (dtype == DType.F32) {
+      return inPlace(batch, head, token);
+    }
     long element = element(batch, head, token);
-    if (tokenStride == width) {
-      dtype.decode(memory, element, tile, start, rows * width);
+    int run = tokenStride == width ? rows : 1;
+    for (int i = 0; i < rows; i += run) {
+      buffer.read(dtype, memory, element + i * tokenStride, i * width, run * width);
+    }
+    return buffer.rows(width);
+  }
+
+  /**
+   * Where to write the rows from {@code token} on before {@link #store}: where the tensor has them
+   * if they are fp32, or else {@code buffer}.
+   */
+  Rows target(int batch, int head, int token, RowBuffer buffer) {
+    return dtype == DType.F32 ? inPlace(batch, head, token) : buffer.rows(width);
+  }
+
+  /** Completes rows that were written to {@link #target}. */
+  void store(int batch, int head, int token, int rows, RowBuffer buffer) {
+    if (dtype == DType.F32) {
       return;
     }
-    for (int i = 0; i < rows; i++) {
-      dtype.decode(memory, element + i * tokenStride, tile, start + i * width, width);
+    long element = element(batch, head, token);
+    int run = tokenStride == width ? rows : 1;
+    for (int i = 0; i < rows; i += run) {
+      buffer.write(dtype, i * width, memory, element + i * tokenStride, run * width);
+    }
+  }
+
+  private Rows inPlace(int batch, int head, int token) {
+    long start = element(batch, head, token) * Float.BYTES;
+    return new Rows(memory, start, tokenStride * Float.BYTES);
+  }
+
+  /** Values of rows of one element. */
+  void load(int batch, int head, int token, int rows, float[] values) {
+    long element = element(batch, head, token);
+    int run = tokenStride == 1 ? rows : 1;
+    for (int i = 0; i < rows; i += run) {
+      dtype.decode(memory, element + i * tokenStride, values, i, run);
+    }
+  }
+
+  /** The same. */
+  void store(int batch, int head, int token, int rows, float[] values) {
+    long element = element(batch, head, token);
+    int run = tokenStride == 1 ? rows : 1;
+    for (int i = 0; i < rows; i += run) {
+      dtype.encode(values, i, memory, element + i * tokenStride, run);
     }
   }
 
@@ -53,27 +92,6 @@ final class TensorRows {
   void announce(int batch, int head, int token, int rows, Upcoming upcoming) {
     long offset = element(batch, head, token) * dtype.bytes();
     upcoming.add(memory, offset, rows, tokenStride * dtype.bytes(), (long) width * dtype.bytes());
-  }
-
-  /** Row i of {@code tile} becomes row {@code token + i}. */
-  void store(int batch, int head, int token, int rows, Rows tile) {
-    store(batch, head, token, rows, tile.data, tile.start);
-  }
-
-  /** The same of rows of one element. */
-  void store(int batch, int head, int token, int rows, float[] tile) {
-    store(batch, head, token, rows, tile, 0);
-  }
-
-  private void store(int batch, int head, int token, int rows, float[] tile, int start) {
-    long element = element(batch, head, token);
-    if (tokenStride == width) {
-      dtype.encode(tile, start, memory, element, rows * width);
-      return;
-    }
-    for (int i = 0; i < rows; i++) {
-      dtype.encode(tile, start + i * width, memory, element + i * tokenStride, width);
-    }
   }
 
   private long element(int batch, int head, int token) {

@@ -42,9 +42,14 @@ final class Tiles {
     }
   }
 
-  private static double square(Rows rows, int row, int width) {
-    int at = rows.start + row * width;
-    return ScalarMatrixKernel.dot(rows.data, at, rows.data, at, width);
+  /** In double, where it neither overflows nor vanishes. */
+  static double square(Rows rows, int row, int width) {
+    double sum = 0;
+    for (int j = 0; j < width; j++) {
+      double x = rows.get(row, j);
+      sum += x * x;
+    }
+    return sum;
   }
 
   /** Whether a row's square that was formed in fp32 is as good as one in double. */

@@ -1,11 +1,16 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.bindings.host.HeapAddress;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteOrder;
 import java.util.Arrays;
 import jdk.incubator.vector.DoubleVector;
 import jdk.incubator.vector.FloatVector;
+import jdk.incubator.vector.IntVector;
+import jdk.incubator.vector.ShortVector;
 import jdk.incubator.vector.VectorMask;
 import jdk.incubator.vector.VectorOperators;
+import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
@@ -22,6 +27,21 @@ abstract class VectorRows implements MatrixKernel {
           ? FloatVector.SPECIES_512
           : FloatVector.SPECIES_PREFERRED;
   static final int LANES = SPECIES.length();
+
+  /** Of a vector. */
+  private static final long BYTES = SPECIES.vectorByteSize();
+
+  private static final VectorSpecies<Integer> INTS = SPECIES.withLanes(int.class);
+  private static final VectorSpecies<Short> SHORTS =
+      VectorSpecies.of(short.class, VectorShape.forBitSize(SPECIES.vectorBitSize() / 2));
+
+  /** Bits of fp32. */
+  private static final int INFINITY = 0x7f80_0000;
+
+  /** Of a NaN; rounding could turn another into an infinity. */
+  private static final int QUIET = 0x40_0000;
+
+  private static final ByteOrder NATIVE = ByteOrder.nativeOrder();
 
   private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
   private static final int STEP = DOUBLES.length();
@@ -112,11 +132,11 @@ abstract class VectorRows implements MatrixKernel {
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
       for (int i = 0; i < rows; i++) {
-        int at = x.start + i * width + j;
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, at);
-        FloatVector x1 = FloatVector.fromArray(SPECIES, x.data, at + LANES);
-        FloatVector x2 = FloatVector.fromArray(SPECIES, x.data, at + 2 * LANES);
-        FloatVector x3 = FloatVector.fromArray(SPECIES, x.data, at + 3 * LANES);
+        long at = x.start + i * x.distance + j * (long) Float.BYTES;
+        FloatVector x0 = FloatVector.fromMemorySegment(SPECIES, x.memory, at, NATIVE);
+        FloatVector x1 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + BYTES, NATIVE);
+        FloatVector x2 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + 2 * BYTES, NATIVE);
+        FloatVector x3 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + 3 * BYTES, NATIVE);
         FloatVector dot = x0.fma(x0, FloatVector.fromArray(SPECIES, lanes, lanesAt + i * LANES));
         dot = x1.fma(x1, dot);
         dot = x2.fma(x2, dot);
@@ -126,7 +146,8 @@ abstract class VectorRows implements MatrixKernel {
     }
     for (; j < width; j += LANES) {
       for (int i = 0; i < rows; i++) {
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, x.start + i * width + j);
+        long at = x.start + i * x.distance + j * (long) Float.BYTES;
+        FloatVector x0 = FloatVector.fromMemorySegment(SPECIES, x.memory, at, NATIVE);
         FloatVector dot = x0.fma(x0, FloatVector.fromArray(SPECIES, lanes, lanesAt + i * LANES));
         dot.intoArray(lanes, lanesAt + i * LANES);
       }
@@ -406,8 +427,8 @@ abstract class VectorRows implements MatrixKernel {
   @Override
   public void pack(int rows, Order order, Rows x, float[] less, Panels y) {
     int width = y.columns;
-    int first = x.start + order.row(0, rows) * width;
-    int step = order == Order.FORWARD ? width : -width;
+    long first = x.at(order.row(0, rows), 0);
+    long step = order == Order.FORWARD ? x.distance : -x.distance;
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
       int y0 = y.at(0, j);
@@ -419,12 +440,12 @@ abstract class VectorRows implements MatrixKernel {
       FloatVector less2 = FloatVector.fromArray(SPECIES, less, j + 2 * LANES);
       FloatVector less3 = FloatVector.fromArray(SPECIES, less, j + 3 * LANES);
       for (int i = 0; i < rows; i++) {
-        int at = first + i * step + j;
+        long at = first + i * step + j * (long) Float.BYTES;
         int line = i * Panels.WIDTH;
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, at);
-        FloatVector x1 = FloatVector.fromArray(SPECIES, x.data, at + LANES);
-        FloatVector x2 = FloatVector.fromArray(SPECIES, x.data, at + 2 * LANES);
-        FloatVector x3 = FloatVector.fromArray(SPECIES, x.data, at + 3 * LANES);
+        FloatVector x0 = FloatVector.fromMemorySegment(SPECIES, x.memory, at, NATIVE);
+        FloatVector x1 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + BYTES, NATIVE);
+        FloatVector x2 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + 2 * BYTES, NATIVE);
+        FloatVector x3 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + 3 * BYTES, NATIVE);
         x0.sub(less0).intoArray(y.data, y0 + line);
         x1.sub(less1).intoArray(y.data, y1 + line);
         x2.sub(less2).intoArray(y.data, y2 + line);
@@ -435,7 +456,8 @@ abstract class VectorRows implements MatrixKernel {
       int yAt = y.at(0, j);
       FloatVector lesses = FloatVector.fromArray(SPECIES, less, j);
       for (int i = 0; i < rows; i++) {
-        FloatVector xs = FloatVector.fromArray(SPECIES, x.data, first + i * step + j);
+        long at = first + i * step + j * (long) Float.BYTES;
+        FloatVector xs = FloatVector.fromMemorySegment(SPECIES, x.memory, at, NATIVE);
         xs.sub(lesses).intoArray(y.data, yAt + i * Panels.WIDTH);
       }
     }
@@ -444,8 +466,8 @@ abstract class VectorRows implements MatrixKernel {
   @Override
   public void pack(int rows, Order order, double[] factors, Rows x, float[] less, Panels y) {
     int width = y.columns;
-    int first = x.start + order.row(0, rows) * width;
-    int step = order == Order.FORWARD ? width : -width;
+    long first = x.at(order.row(0, rows), 0);
+    long step = order == Order.FORWARD ? x.distance : -x.distance;
     boolean allFit = allFit(rows, factors);
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
@@ -458,15 +480,15 @@ abstract class VectorRows implements MatrixKernel {
       FloatVector less2 = FloatVector.fromArray(SPECIES, less, j + 2 * LANES);
       FloatVector less3 = FloatVector.fromArray(SPECIES, less, j + 3 * LANES);
       for (int i = 0; i < rows; i++) {
-        int at = first + i * step + j;
+        long at = first + i * step + j * (long) Float.BYTES;
         int line = i * Panels.WIDTH;
         float rounded = (float) factors[i];
         FloatVector high = FloatVector.broadcast(SPECIES, rounded);
         FloatVector low = FloatVector.broadcast(SPECIES, (float) (factors[i] - rounded));
-        FloatVector x0 = FloatVector.fromArray(SPECIES, x.data, at);
-        FloatVector x1 = FloatVector.fromArray(SPECIES, x.data, at + LANES);
-        FloatVector x2 = FloatVector.fromArray(SPECIES, x.data, at + 2 * LANES);
-        FloatVector x3 = FloatVector.fromArray(SPECIES, x.data, at + 3 * LANES);
+        FloatVector x0 = FloatVector.fromMemorySegment(SPECIES, x.memory, at, NATIVE);
+        FloatVector x1 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + BYTES, NATIVE);
+        FloatVector x2 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + 2 * BYTES, NATIVE);
+        FloatVector x3 = FloatVector.fromMemorySegment(SPECIES, x.memory, at + 3 * BYTES, NATIVE);
         x0.fma(high, x0.mul(low).sub(less0)).intoArray(y.data, y0 + line);
         x1.fma(high, x1.mul(low).sub(less1)).intoArray(y.data, y1 + line);
         x2.fma(high, x2.mul(low).sub(less2)).intoArray(y.data, y2 + line);
@@ -477,7 +499,8 @@ abstract class VectorRows implements MatrixKernel {
       int yAt = y.at(0, j);
       FloatVector lesses = FloatVector.fromArray(SPECIES, less, j);
       for (int i = 0; i < rows; i++) {
-        FloatVector xs = FloatVector.fromArray(SPECIES, x.data, first + i * step + j);
+        long at = first + i * step + j * (long) Float.BYTES;
+        FloatVector xs = FloatVector.fromMemorySegment(SPECIES, x.memory, at, NATIVE);
         float rounded = (float) factors[i];
         FloatVector low = FloatVector.broadcast(SPECIES, (float) (factors[i] - rounded));
         low = xs.mul(low).sub(lesses);
@@ -517,8 +540,8 @@ abstract class VectorRows implements MatrixKernel {
   @Override
   public void unpack(int rows, Order order, Panels x, Rows y) {
     int width = x.columns;
-    int first = y.start + order.row(0, rows) * width;
-    int step = order == Order.FORWARD ? width : -width;
+    long first = y.at(order.row(0, rows), 0);
+    long step = order == Order.FORWARD ? y.distance : -y.distance;
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
       int x0 = x.at(0, j);
@@ -526,23 +549,23 @@ abstract class VectorRows implements MatrixKernel {
       int x2 = x.at(0, j + 2 * LANES);
       int x3 = x.at(0, j + 3 * LANES);
       for (int i = 0; i < rows; i++) {
-        int at = first + i * step + j;
+        long at = first + i * step + j * (long) Float.BYTES;
         int line = i * Panels.WIDTH;
         FloatVector x0s = FloatVector.fromArray(SPECIES, x.data, x0 + line);
         FloatVector x1s = FloatVector.fromArray(SPECIES, x.data, x1 + line);
         FloatVector x2s = FloatVector.fromArray(SPECIES, x.data, x2 + line);
         FloatVector x3s = FloatVector.fromArray(SPECIES, x.data, x3 + line);
-        x0s.intoArray(y.data, at);
-        x1s.intoArray(y.data, at + LANES);
-        x2s.intoArray(y.data, at + 2 * LANES);
-        x3s.intoArray(y.data, at + 3 * LANES);
+        x0s.intoMemorySegment(y.memory, at, NATIVE);
+        x1s.intoMemorySegment(y.memory, at + BYTES, NATIVE);
+        x2s.intoMemorySegment(y.memory, at + 2 * BYTES, NATIVE);
+        x3s.intoMemorySegment(y.memory, at + 3 * BYTES, NATIVE);
       }
     }
     for (; j < width; j += LANES) {
       int xAt = x.at(0, j);
       for (int i = 0; i < rows; i++) {
         FloatVector xs = FloatVector.fromArray(SPECIES, x.data, xAt + i * Panels.WIDTH);
-        xs.intoArray(y.data, first + i * step + j);
+        xs.intoMemorySegment(y.memory, first + i * step + j * (long) Float.BYTES, NATIVE);
       }
     }
   }
@@ -551,8 +574,8 @@ abstract class VectorRows implements MatrixKernel {
   public void combine(
       int rows, Order order, double[] scales, Panels y, double[] factors, Panels x, Rows target) {
     int width = y.columns;
-    int first = target.start + order.row(0, rows) * width;
-    int step = order == Order.FORWARD ? width : -width;
+    long first = target.at(order.row(0, rows), 0);
+    long step = order == Order.FORWARD ? target.distance : -target.distance;
     boolean allFit = allFit(rows, scales) && allFit(rows, factors);
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
@@ -565,22 +588,22 @@ abstract class VectorRows implements MatrixKernel {
       int x2 = x.at(0, j + 2 * LANES);
       int x3 = x.at(0, j + 3 * LANES);
       for (int i = 0; i < rows; i++) {
-        int at = first + i * step + j;
+        long at = first + i * step + j * (long) Float.BYTES;
         int line = i * Panels.WIDTH;
         FloatVector factor = FloatVector.broadcast(SPECIES, (float) factors[i]);
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector sum0 = FloatVector.fromArray(SPECIES, y.data, y0 + line);
         sum0 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x0 + line), sum0);
-        sum0.mul(scale).intoArray(target.data, at);
+        sum0.mul(scale).intoMemorySegment(target.memory, at, NATIVE);
         FloatVector sum1 = FloatVector.fromArray(SPECIES, y.data, y1 + line);
         sum1 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x1 + line), sum1);
-        sum1.mul(scale).intoArray(target.data, at + LANES);
+        sum1.mul(scale).intoMemorySegment(target.memory, at + BYTES, NATIVE);
         FloatVector sum2 = FloatVector.fromArray(SPECIES, y.data, y2 + line);
         sum2 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x2 + line), sum2);
-        sum2.mul(scale).intoArray(target.data, at + 2 * LANES);
+        sum2.mul(scale).intoMemorySegment(target.memory, at + 2 * BYTES, NATIVE);
         FloatVector sum3 = FloatVector.fromArray(SPECIES, y.data, y3 + line);
         sum3 = factor.fma(FloatVector.fromArray(SPECIES, x.data, x3 + line), sum3);
-        sum3.mul(scale).intoArray(target.data, at + 3 * LANES);
+        sum3.mul(scale).intoMemorySegment(target.memory, at + 3 * BYTES, NATIVE);
       }
     }
     for (; j < width; j += LANES) {
@@ -592,7 +615,8 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector sum = FloatVector.fromArray(SPECIES, y.data, yAt + line);
         sum = factor.fma(FloatVector.fromArray(SPECIES, x.data, xAt + line), sum);
-        sum.mul(scale).intoArray(target.data, first + i * step + j);
+        long at = first + i * step + j * (long) Float.BYTES;
+        sum.mul(scale).intoMemorySegment(target.memory, at, NATIVE);
       }
     }
     for (int i = 0; !allFit && i < rows; i++) {
@@ -635,25 +659,25 @@ abstract class VectorRows implements MatrixKernel {
       FloatVector all3 = all0;
       for (int i = 0; i < rows; i++) {
         int line = i * Panels.WIDTH;
-        int at = target.start + i * width + j;
+        long at = target.start + i * target.distance + j * (long) Float.BYTES;
         FloatVector factor = FloatVector.broadcast(SPECIES, (float) factors[i]);
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         all0 = all0.add(FloatVector.fromArray(SPECIES, added.data, added0 + line));
         FloatVector y0s = FloatVector.fromArray(SPECIES, y.data, y0 + line);
         y0s = factor.fma(start0.add(all0), y0s);
-        y0s.mul(scale).intoArray(target.data, at);
+        y0s.mul(scale).intoMemorySegment(target.memory, at, NATIVE);
         all1 = all1.add(FloatVector.fromArray(SPECIES, added.data, added1 + line));
         FloatVector y1s = FloatVector.fromArray(SPECIES, y.data, y1 + line);
         y1s = factor.fma(start1.add(all1), y1s);
-        y1s.mul(scale).intoArray(target.data, at + LANES);
+        y1s.mul(scale).intoMemorySegment(target.memory, at + BYTES, NATIVE);
         all2 = all2.add(FloatVector.fromArray(SPECIES, added.data, added2 + line));
         FloatVector y2s = FloatVector.fromArray(SPECIES, y.data, y2 + line);
         y2s = factor.fma(start2.add(all2), y2s);
-        y2s.mul(scale).intoArray(target.data, at + 2 * LANES);
+        y2s.mul(scale).intoMemorySegment(target.memory, at + 2 * BYTES, NATIVE);
         all3 = all3.add(FloatVector.fromArray(SPECIES, added.data, added3 + line));
         FloatVector y3s = FloatVector.fromArray(SPECIES, y.data, y3 + line);
         y3s = factor.fma(start3.add(all3), y3s);
-        y3s.mul(scale).intoArray(target.data, at + 3 * LANES);
+        y3s.mul(scale).intoMemorySegment(target.memory, at + 3 * BYTES, NATIVE);
       }
       all0.intoArray(sum, j);
       all1.intoArray(sum, j + LANES);
@@ -671,10 +695,8 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector factor = FloatVector.broadcast(SPECIES, (float) factors[i]);
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector ys = FloatVector.fromArray(SPECIES, y.data, yAt + line);
-        factor
-            .fma(start.add(all), ys)
-            .mul(scale)
-            .intoArray(target.data, target.start + i * width + j);
+        long at = target.start + i * target.distance + j * (long) Float.BYTES;
+        factor.fma(start.add(all), ys).mul(scale).intoMemorySegment(target.memory, at, NATIVE);
       }
       all.intoArray(sum, j);
     }
@@ -732,7 +754,7 @@ abstract class VectorRows implements MatrixKernel {
       FloatVector c3 = FloatVector.fromArray(SPECIES, c, j + 3 * LANES);
       for (int i = 0; i < rows; i++) {
         int line = i * Panels.WIDTH;
-        int at = target.start + i * width + j;
+        long at = target.start + i * target.distance + j * (long) Float.BYTES;
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
         FloatVector ofZ = FloatVector.broadcast(SPECIES, (float) zFactors[i]);
         FloatVector ofC = FloatVector.broadcast(SPECIES, (float) cFactors[i]);
@@ -742,25 +764,25 @@ abstract class VectorRows implements MatrixKernel {
         sum0 = ofZ.fma(start0.add(all0), sum0);
         sum0 = ofC.fma(c0, sum0);
         sum0 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x0 + line), sum0);
-        sum0.mul(scale).intoArray(target.data, at);
+        sum0.mul(scale).intoMemorySegment(target.memory, at, NATIVE);
         all1 = all1.add(FloatVector.fromArray(SPECIES, added.data, added1 + line));
         FloatVector sum1 = FloatVector.fromArray(SPECIES, y.data, y1 + line);
         sum1 = ofZ.fma(start1.add(all1), sum1);
         sum1 = ofC.fma(c1, sum1);
         sum1 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x1 + line), sum1);
-        sum1.mul(scale).intoArray(target.data, at + LANES);
+        sum1.mul(scale).intoMemorySegment(target.memory, at + BYTES, NATIVE);
         all2 = all2.add(FloatVector.fromArray(SPECIES, added.data, added2 + line));
         FloatVector sum2 = FloatVector.fromArray(SPECIES, y.data, y2 + line);
         sum2 = ofZ.fma(start2.add(all2), sum2);
         sum2 = ofC.fma(c2, sum2);
         sum2 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x2 + line), sum2);
-        sum2.mul(scale).intoArray(target.data, at + 2 * LANES);
+        sum2.mul(scale).intoMemorySegment(target.memory, at + 2 * BYTES, NATIVE);
         all3 = all3.add(FloatVector.fromArray(SPECIES, added.data, added3 + line));
         FloatVector sum3 = FloatVector.fromArray(SPECIES, y.data, y3 + line);
         sum3 = ofZ.fma(start3.add(all3), sum3);
         sum3 = ofC.fma(c3, sum3);
         sum3 = ofX.fma(FloatVector.fromArray(SPECIES, x.data, x3 + line), sum3);
-        sum3.mul(scale).intoArray(target.data, at + 3 * LANES);
+        sum3.mul(scale).intoMemorySegment(target.memory, at + 3 * BYTES, NATIVE);
       }
     }
     for (; j < width; j += LANES) {
@@ -780,7 +802,8 @@ abstract class VectorRows implements MatrixKernel {
         FloatVector ofX = FloatVector.broadcast(SPECIES, (float) xFactors[i]);
         sum = ofX.fma(FloatVector.fromArray(SPECIES, x.data, xAt + line), sum);
         FloatVector scale = FloatVector.broadcast(SPECIES, (float) scales[i]);
-        sum.mul(scale).intoArray(target.data, target.start + i * width + j);
+        long at = target.start + i * target.distance + j * (long) Float.BYTES;
+        sum.mul(scale).intoMemorySegment(target.memory, at, NATIVE);
       }
     }
     for (int i = 0; !allFit && i < rows; i++) {
@@ -876,6 +899,33 @@ abstract class VectorRows implements MatrixKernel {
         start.add(all).mul(factor).intoArray(y.data, yAt + line);
       }
       all.intoArray(sum, j);
+    }
+  }
+
+  @Override
+  public void widen(int count, MemorySegment source, long from, MemorySegment target, long to) {
+    for (int i = 0; i < count; i += LANES) {
+      long at = from + (long) i * Short.BYTES;
+      ShortVector halves = ShortVector.fromMemorySegment(SHORTS, source, at, NATIVE);
+      IntVector bits = (IntVector) halves.convertShape(VectorOperators.ZERO_EXTEND_S2I, INTS, 0);
+      bits.lanewise(VectorOperators.LSHL, Short.SIZE)
+          .reinterpretAsFloats()
+          .intoMemorySegment(target, to + (long) i * Float.BYTES, NATIVE);
+    }
+  }
+
+  @Override
+  public void narrow(int count, MemorySegment source, long from, MemorySegment target, long to) {
+    for (int i = 0; i < count; i += LANES) {
+      long at = from + (long) i * Float.BYTES;
+      IntVector bits =
+          FloatVector.fromMemorySegment(SPECIES, source, at, NATIVE).reinterpretAsInts();
+      IntVector odd = bits.lanewise(VectorOperators.LSHR, Short.SIZE).and(1);
+      IntVector rounded = bits.add(odd).add(0x7fff);
+      VectorMask<Integer> nan = bits.and(Integer.MAX_VALUE).compare(VectorOperators.GT, INFINITY);
+      rounded = rounded.blend(bits.or(QUIET), nan).lanewise(VectorOperators.LSHR, Short.SIZE);
+      ShortVector halves = (ShortVector) rounded.convertShape(VectorOperators.I2S, SHORTS, 0);
+      halves.intoMemorySegment(target, to + (long) i * Short.BYTES, NATIVE);
     }
   }
 

@@ -1,11 +1,17 @@
 package io.github.linattn.internal.cpu;
 
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_SHORT_UNALIGNED;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
+import io.github.linattn.DType;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
-import java.util.Arrays;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.util.Random;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -52,9 +58,23 @@ final class MatrixKernelsTest {
       return row;
     }
 
-    Rows rows(int count, int columns) {
-      Rows rows = emptyRows(count * columns);
-      System.arraycopy(row(count * columns), 0, rows.data, rows.start, count * columns);
+    /** As tensors have them, with a gap between rows for some, or in a buffer. */
+    Rows emptyRows(int columns) {
+      if (random.nextBoolean()) {
+        return new RowBuffer(MatrixKernels.create(), CHUNK * columns).rows(columns);
+      }
+      int distance = columns + 4 * random.nextInt(3);
+      MemorySegment memory = Arena.ofAuto().allocate(4L * (CHUNK * distance + 1));
+      return new Rows(memory, 4, 4L * distance);
+    }
+
+    Rows rows(int columns) {
+      Rows rows = emptyRows(columns);
+      for (int i = 0; i < CHUNK; i++) {
+        for (int j = 0; j < columns; j++) {
+          rows.set(i, j, (float) random.nextGaussian());
+        }
+      }
       return rows;
     }
 
@@ -76,12 +96,12 @@ final class MatrixKernelsTest {
     return copy;
   }
 
-  private static Rows emptyRows(int elements) {
-    return new Rows(new float[Rows.length(elements)]);
-  }
-
-  private static float[] values(Rows rows, int count) {
-    return Arrays.copyOfRange(rows.data, rows.start, rows.start + count);
+  private static float[] values(Rows rows, int count, int columns) {
+    float[] values = new float[count * columns];
+    for (int i = 0; i < values.length; i++) {
+      values[i] = rows.get(i / columns, i % columns);
+    }
+    return values;
   }
 
   private static void assertClose(int rows, Panels actual, Panels expected) {
@@ -182,7 +202,7 @@ final class MatrixKernelsTest {
     Panels added = c.tile(c.width);
     float[] before = c.row(c.width);
     float[] one = c.row(c.width);
-    Rows rows = c.rows(CHUNK, c.width);
+    Rows rows = c.rows(c.width);
     double[][] expected = new double[8][CHUNK];
     double[][] actual = new double[8][CHUNK];
     float[][] sums = new float[4][c.width];
@@ -206,8 +226,7 @@ final class MatrixKernelsTest {
   @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
   void packAndUnpack(long seed) {
     Case c = new Case(seed);
-    int elements = c.rows * c.width;
-    Rows rows = c.rows(c.rows, c.width);
+    Rows rows = c.rows(c.width);
     float[] less = c.row(c.width);
     double[] factors = c.factors();
     Panels expected = c.tile(c.width);
@@ -217,9 +236,9 @@ final class MatrixKernelsTest {
     assertClose(c.rows, actual, expected);
     vectors.pack(c.rows, c.order, rows, new float[c.width], actual);
     for (MatrixKernel kernel : new MatrixKernel[] {plain, vectors}) {
-      Rows again = emptyRows(elements);
+      Rows again = c.emptyRows(c.width);
       kernel.unpack(c.rows, c.order, actual, again);
-      assertThat(values(again, elements)).isEqualTo(values(rows, elements));
+      assertThat(values(again, c.rows, c.width)).isEqualTo(values(rows, c.rows, c.width));
     }
   }
 
@@ -235,20 +254,19 @@ final class MatrixKernelsTest {
     double[] scales = c.factors();
     double[] ofX = c.factors();
     double[] ofZ = c.factors();
-    int elements = c.rows * c.width;
     float[][] expected = new float[3][];
     float[][] actual = new float[3][];
     float[][] sums = new float[2][c.width];
     for (MatrixKernel kernel : new MatrixKernel[] {plain, vectors}) {
       float[][] to = kernel == plain ? expected : actual;
       float[] sum = sums[kernel == plain ? 0 : 1];
-      Rows target = emptyRows(elements);
+      Rows target = c.emptyRows(c.width);
       kernel.combine(c.rows, c.order, scales, y, ofX, x, target);
-      to[0] = values(target, elements);
+      to[0] = values(target, c.rows, c.width);
       kernel.combine(c.rows, scales, y, ofZ, before, added, sum, target);
-      to[1] = values(target, elements);
+      to[1] = values(target, c.rows, c.width);
       kernel.combine(c.rows, scales, y, ofZ, before, added, ofX, one, ofX, x, target);
-      to[2] = values(target, elements);
+      to[2] = values(target, c.rows, c.width);
     }
     for (int i = 0; i < expected.length; i++) {
       assertClose(actual[i], expected[i]);
@@ -276,5 +294,38 @@ final class MatrixKernelsTest {
     plain.addRow(c.rows, -1, before, expected);
     vectors.addRow(c.rows, -1, before, actual);
     assertClose(c.rows, actual, expected);
+  }
+
+  /** Every bf16 there is; and what lies between, halfway too, rounds as elsewhere. */
+  @Test
+  void widenAndNarrow() {
+    int count = 1 << 16;
+    try (Arena arena = Arena.ofConfined()) {
+      MemorySegment halves = arena.allocate(2L * count + 2);
+      MemorySegment floats = arena.allocate(4L * count + 4);
+      for (int i = 0; i < count; i++) {
+        halves.set(JAVA_SHORT_UNALIGNED, 2 + 2L * i, (short) i);
+      }
+      vectors.widen(count, halves, 2, floats, 4);
+      float[] expected = new float[count];
+      DType.BF16.decode(halves, 1, expected, 0, count);
+      assertBits(floats.asSlice(4).toArray(JAVA_INT), expected);
+      MemorySegment actual = arena.allocate(2L * count);
+      MemorySegment rounded = arena.allocate(2L * count);
+      for (int low : new int[] {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff}) {
+        for (int i = 0; i < count; i++) {
+          floats.set(JAVA_INT, 4 + 4L * i, i << 16 | low);
+        }
+        vectors.narrow(count, floats, 4, actual, 0);
+        DType.BF16.encode(floats.asSlice(4).toArray(JAVA_FLOAT), 0, rounded, 0, count);
+        assertThat(actual.mismatch(rounded)).as("low bits %x", low).isEqualTo(-1);
+      }
+    }
+  }
+
+  private static void assertBits(int[] actual, float[] expected) {
+    for (int i = 0; i < expected.length; i++) {
+      assertThat(actual[i]).isEqualTo(Float.floatToRawIntBits(expected[i]));
+    }
   }
 }

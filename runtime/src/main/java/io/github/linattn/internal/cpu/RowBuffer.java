@@ -1,0 +1,63 @@
+package io.github.linattn.internal.cpu;
+
+import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
+
+import io.github.linattn.DType;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Room for rows on their way between a tensor that is not fp32 and panels. Native memory, as
+ * tensors are: loops that met arrays of the heap too would be compiled for both and lose a sixth.
+ * One worker's own, freed when nothing reaches it any more.
+ */
+final class RowBuffer {
+  private final MatrixKernel kernel;
+
+  /** From where a line of the cache begins. */
+  private final MemorySegment memory;
+
+  /** What the conversions of fp16 work on, which the compiler makes vectors of in arrays alone. */
+  private final float[] values;
+
+  RowBuffer(MatrixKernel kernel, int elements) {
+    this.kernel = kernel;
+    this.memory =
+        Arena.ofAuto().allocate((long) elements * Float.BYTES, Panels.WIDTH * Float.BYTES);
+    this.values = new float[elements];
+  }
+
+  int elements() {
+    return values.length;
+  }
+
+  /** Rows of so many elements, one behind the other. */
+  Rows rows(int width) {
+    return new Rows(memory, 0, (long) width * Float.BYTES);
+  }
+
+  /**
+   * Converts elements from {@code element} on of a tensor's memory.
+   *
+   * @param at the first element here
+   * @param count a multiple of {@link Panels#WIDTH}
+   */
+  void read(DType dtype, MemorySegment source, long element, int at, int count) {
+    if (dtype == DType.BF16) {
+      kernel.widen(count, source, element * Short.BYTES, memory, (long) at * Float.BYTES);
+    } else {
+      dtype.decode(source, element, values, at, count);
+      MemorySegment.copy(values, at, memory, JAVA_FLOAT, (long) at * Float.BYTES, count);
+    }
+  }
+
+  /** The way back of {@link #read}. */
+  void write(DType dtype, int at, MemorySegment target, long element, int count) {
+    if (dtype == DType.BF16) {
+      kernel.narrow(count, memory, (long) at * Float.BYTES, target, element * Short.BYTES);
+    } else {
+      MemorySegment.copy(memory, JAVA_FLOAT, (long) at * Float.BYTES, values, at, count);
+      dtype.encode(values, at, target, element, count);
+    }
+  }
+}
