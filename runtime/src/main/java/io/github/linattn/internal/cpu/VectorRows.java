@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.bindings.host.HeapAddress;
+import io.github.linattn.bindings.host.Prefetch;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteOrder;
 import java.util.Arrays;
@@ -931,6 +932,7 @@ abstract class VectorRows implements MatrixKernel {
 
   @Override
   public String name() {
-    return "Vector API, " + SPECIES.vectorBitSize() + " bits";
+    String prefetch = Prefetch.isAvailable() ? ", prefetch" : "";
+    return "Vector API, " + SPECIES.vectorBitSize() + " bits" + prefetch;
   }
 }
