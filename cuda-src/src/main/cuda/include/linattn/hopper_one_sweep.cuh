@@ -159,6 +159,7 @@ __device__ __forceinline__ void add_partials(const HopperOneSweepArguments& args
   if (!Plan::kIsKey && threadIdx.x == 0) {
     *of_values_gmem = tiles.told();
   }
+  __syncwarp();
   cluster_sync();
   if (Plan::kIsKey && threadIdx.x == 0) {
     const double sum = tiles.told() + *of_values_gmem;

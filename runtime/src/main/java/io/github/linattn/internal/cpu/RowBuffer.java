@@ -17,7 +17,7 @@ final class RowBuffer {
   /** From where a line of the cache begins. */
   private final MemorySegment memory;
 
-  /** What the conversions of fp16 work on, which the compiler makes vectors of in arrays alone. */
+  /** What is rounded to fp16, which the compiler makes vectors of in arrays alone. */
   private final float[] values;
 
   RowBuffer(MatrixKernel kernel, int elements) {
@@ -37,18 +37,13 @@ final class RowBuffer {
   }
 
   /**
-   * Converts elements from {@code element} on of a tensor's memory.
+   * Converts 16-bit elements from {@code element} on of a tensor's memory.
    *
    * @param at the first element here
    * @param count a multiple of {@link Panels#WIDTH}
    */
   void read(DType dtype, MemorySegment source, long element, int at, int count) {
-    if (dtype == DType.BF16) {
-      kernel.widen(count, source, element * Short.BYTES, memory, (long) at * Float.BYTES);
-    } else {
-      dtype.decode(source, element, values, at, count);
-      MemorySegment.copy(values, at, memory, JAVA_FLOAT, (long) at * Float.BYTES, count);
-    }
+    kernel.widen(dtype, count, source, element * Short.BYTES, memory, (long) at * Float.BYTES);
   }
 
   /** The way back of {@link #read}. */

@@ -8,6 +8,7 @@ import static io.github.linattn.internal.cpu.VectorRows.SPECIES;
 import static io.github.linattn.internal.cpu.VectorRows.SWAP_HALVES;
 import static io.github.linattn.internal.cpu.VectorRows.SWAP_QUARTERS;
 
+import io.github.linattn.bindings.host.HeapAddress;
 import jdk.incubator.vector.FloatVector;
 import jdk.incubator.vector.VectorMask;
 import jdk.incubator.vector.VectorShuffle;
@@ -35,10 +36,12 @@ final class VectorRecurrence {
   private static final VectorShuffle<Float> IN_ORDER =
       VectorShuffle.fromOp(SPECIES, VectorRecurrence::laneOf);
 
-  /** Of sixteen rows of S and all tokens, {@link #GROUP} rows in a panel, some lanes each. */
-  private final Panels parts = new Panels(Tiles.CHUNK, Panels.WIDTH / GROUP * Panels.WIDTH);
+  /** Columns of {@link #parts}: a panel for each group of sixteen rows of S. */
+  private static final int PARTS = Panels.WIDTH / GROUP * Panels.WIDTH;
 
-  /** Halving a group of rows or of groups puts the first of each half first. */
+  private final float[] block = new float[Panels.length(Tiles.CHUNK, PARTS) + Panels.WIDTH - 1];
+
+  /** Each sum of two vectors puts lanes of its second one into the second half of a part. */
   private static int laneOf(int row) {
     int groups = LANES / GROUP;
     return row % 2 * (LANES / 2) + row / 2 % 2 * (LANES / 4) + laneOfGroup(row / GROUP, groups);
@@ -88,6 +91,7 @@ final class VectorRecurrence {
       Panels y,
       Panels z,
       Upcoming upcoming) {
+    Panels parts = parts();
     upcoming.divide(left.columns / GROUP * Math.ceilDiv(right.columns, 4 * LANES));
     for (int row = 0; row < left.columns; row += Panels.WIDTH) {
       for (int column = 0; column < right.columns; ) {
@@ -103,14 +107,20 @@ final class VectorRecurrence {
             recurBothStrip(rows, left, row + part, right, column, x, w, matrix, y, parts, at);
           }
         }
-        addParts(rows, z, row);
+        addParts(rows, parts, z, row);
         column += (vectors == 3 ? 2 : vectors) * LANES;
       }
     }
   }
 
-  /** Adds what the rows of S gave to sixteen columns of z. */
-  private void addParts(int rows, Panels z, int column) {
+  /** What sixteen rows of S give z, for every token some lanes of each row. */
+  private Panels parts() {
+    int start = HeapAddress.elementsToBoundary(block, Panels.WIDTH);
+    return new Panels(Tiles.CHUNK, PARTS, block, start);
+  }
+
+  /** Adds parts to sixteen columns of z. */
+  private static void addParts(int rows, Panels parts, Panels z, int column) {
     for (int lane = 0; lane < Panels.WIDTH; lane += LANES) {
       int part = lane / GROUP * Panels.WIDTH;
       switch (LANES / GROUP) {

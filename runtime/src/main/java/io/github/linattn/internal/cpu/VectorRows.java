@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cpu;
 
+import io.github.linattn.DType;
 import io.github.linattn.bindings.host.HeapAddress;
 import io.github.linattn.bindings.host.Prefetch;
 import java.lang.foreign.MemorySegment;
@@ -38,6 +39,9 @@ abstract class VectorRows implements MatrixKernel {
 
   /** Bits of fp32. */
   private static final int INFINITY = 0x7f80_0000;
+
+  /** Of fp16, in the places of fp32. */
+  private static final int LEAST_INFINITE = 0x7c00 << 13;
 
   /** Of a NaN; rounding could turn another into an infinity. */
   private static final int QUIET = 0x40_0000;
@@ -904,12 +908,42 @@ abstract class VectorRows implements MatrixKernel {
   }
 
   @Override
-  public void widen(int count, MemorySegment source, long from, MemorySegment target, long to) {
+  public void widen(
+      DType dtype, int count, MemorySegment source, long from, MemorySegment target, long to) {
+    if (dtype == DType.BF16) {
+      widenBfloat16(count, source, from, target, to);
+    } else {
+      widenFloat16(count, source, from, target, to);
+    }
+  }
+
+  private static void widenBfloat16(
+      int count, MemorySegment source, long from, MemorySegment target, long to) {
     for (int i = 0; i < count; i += LANES) {
       long at = from + (long) i * Short.BYTES;
       ShortVector halves = ShortVector.fromMemorySegment(SHORTS, source, at, NATIVE);
       IntVector bits = (IntVector) halves.convertShape(VectorOperators.ZERO_EXTEND_S2I, INTS, 0);
       bits.lanewise(VectorOperators.LSHL, Short.SIZE)
+          .reinterpretAsFloats()
+          .intoMemorySegment(target, to + (long) i * Float.BYTES, NATIVE);
+    }
+  }
+
+  /** Of a size in the places of fp32 the exponent lacks 112; what is not finite has another. */
+  private static void widenFloat16(
+      int count, MemorySegment source, long from, MemorySegment target, long to) {
+    for (int i = 0; i < count; i += LANES) {
+      long at = from + (long) i * Short.BYTES;
+      ShortVector halves = ShortVector.fromMemorySegment(SHORTS, source, at, NATIVE);
+      IntVector bits = (IntVector) halves.convertShape(VectorOperators.ZERO_EXTEND_S2I, INTS, 0);
+      IntVector sign = bits.and(0x8000).lanewise(VectorOperators.LSHL, 16);
+      IntVector size = bits.and(0x7fff).lanewise(VectorOperators.LSHL, 13);
+      IntVector finite = size.reinterpretAsFloats().mul(0x1p112f).reinterpretAsInts();
+      VectorMask<Integer> notFinite = size.compare(VectorOperators.GE, LEAST_INFINITE);
+      VectorMask<Integer> nan = size.compare(VectorOperators.GT, LEAST_INFINITE);
+      IntVector all = finite.blend(size.or(INFINITY), notFinite);
+      all.blend(all.or(QUIET), nan)
+          .or(sign)
           .reinterpretAsFloats()
           .intoMemorySegment(target, to + (long) i * Float.BYTES, NATIVE);
     }
