@@ -8,11 +8,8 @@ import java.nio.ByteOrder;
 import java.util.Arrays;
 import jdk.incubator.vector.DoubleVector;
 import jdk.incubator.vector.FloatVector;
-import jdk.incubator.vector.IntVector;
-import jdk.incubator.vector.ShortVector;
 import jdk.incubator.vector.VectorMask;
 import jdk.incubator.vector.VectorOperators;
-import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorShuffle;
 import jdk.incubator.vector.VectorSpecies;
 
@@ -33,20 +30,7 @@ abstract class VectorRows implements MatrixKernel {
   /** Of a vector. */
   private static final long BYTES = SPECIES.vectorByteSize();
 
-  private static final VectorSpecies<Integer> INTS = SPECIES.withLanes(int.class);
-  private static final VectorSpecies<Short> SHORTS =
-      VectorSpecies.of(short.class, VectorShape.forBitSize(SPECIES.vectorBitSize() / 2));
-
-  /** Bits of fp32. */
-  private static final int INFINITY = 0x7f80_0000;
-
-  /** Of fp16, in the places of fp32. */
-  private static final int LEAST_INFINITE = 0x7c00 << 13;
-
-  /** Of a NaN; rounding could turn another into an infinity. */
-  private static final int QUIET = 0x40_0000;
-
-  private static final ByteOrder NATIVE = ByteOrder.nativeOrder();
+  static final ByteOrder NATIVE = ByteOrder.nativeOrder();
 
   private static final VectorSpecies<Double> DOUBLES = SPECIES.withLanes(double.class);
   private static final int STEP = DOUBLES.length();
@@ -911,57 +895,15 @@ abstract class VectorRows implements MatrixKernel {
   public void widen(
       DType dtype, int count, MemorySegment source, long from, MemorySegment target, long to) {
     if (dtype == DType.BF16) {
-      widenBfloat16(count, source, from, target, to);
+      VectorConversions.widenBfloat16(count, source, from, target, to);
     } else {
-      widenFloat16(count, source, from, target, to);
-    }
-  }
-
-  private static void widenBfloat16(
-      int count, MemorySegment source, long from, MemorySegment target, long to) {
-    for (int i = 0; i < count; i += LANES) {
-      long at = from + (long) i * Short.BYTES;
-      ShortVector halves = ShortVector.fromMemorySegment(SHORTS, source, at, NATIVE);
-      IntVector bits = (IntVector) halves.convertShape(VectorOperators.ZERO_EXTEND_S2I, INTS, 0);
-      bits.lanewise(VectorOperators.LSHL, Short.SIZE)
-          .reinterpretAsFloats()
-          .intoMemorySegment(target, to + (long) i * Float.BYTES, NATIVE);
-    }
-  }
-
-  /** Of a size in the places of fp32 the exponent lacks 112; what is not finite has another. */
-  private static void widenFloat16(
-      int count, MemorySegment source, long from, MemorySegment target, long to) {
-    for (int i = 0; i < count; i += LANES) {
-      long at = from + (long) i * Short.BYTES;
-      ShortVector halves = ShortVector.fromMemorySegment(SHORTS, source, at, NATIVE);
-      IntVector bits = (IntVector) halves.convertShape(VectorOperators.ZERO_EXTEND_S2I, INTS, 0);
-      IntVector sign = bits.and(0x8000).lanewise(VectorOperators.LSHL, 16);
-      IntVector size = bits.and(0x7fff).lanewise(VectorOperators.LSHL, 13);
-      IntVector finite = size.reinterpretAsFloats().mul(0x1p112f).reinterpretAsInts();
-      VectorMask<Integer> notFinite = size.compare(VectorOperators.GE, LEAST_INFINITE);
-      VectorMask<Integer> nan = size.compare(VectorOperators.GT, LEAST_INFINITE);
-      IntVector all = finite.blend(size.or(INFINITY), notFinite);
-      all.blend(all.or(QUIET), nan)
-          .or(sign)
-          .reinterpretAsFloats()
-          .intoMemorySegment(target, to + (long) i * Float.BYTES, NATIVE);
+      VectorConversions.widenFloat16(count, source, from, target, to);
     }
   }
 
   @Override
   public void narrow(int count, MemorySegment source, long from, MemorySegment target, long to) {
-    for (int i = 0; i < count; i += LANES) {
-      long at = from + (long) i * Float.BYTES;
-      IntVector bits =
-          FloatVector.fromMemorySegment(SPECIES, source, at, NATIVE).reinterpretAsInts();
-      IntVector odd = bits.lanewise(VectorOperators.LSHR, Short.SIZE).and(1);
-      IntVector rounded = bits.add(odd).add(0x7fff);
-      VectorMask<Integer> nan = bits.and(Integer.MAX_VALUE).compare(VectorOperators.GT, INFINITY);
-      rounded = rounded.blend(bits.or(QUIET), nan).lanewise(VectorOperators.LSHR, Short.SIZE);
-      ShortVector halves = (ShortVector) rounded.convertShape(VectorOperators.I2S, SHORTS, 0);
-      halves.intoMemorySegment(target, to + (long) i * Short.BYTES, NATIVE);
-    }
+    VectorConversions.narrowToBfloat16(count, source, from, target, to);
   }
 
   @Override
