@@ -1,4 +1,4 @@
-/** What native code tells of the memory of the JVM itself. */
+/** What native code tells of the memory of the JVM, and what it asks of memory for its speed. */
 @NullMarked
 package io.github.linattn.bindings.host;
 

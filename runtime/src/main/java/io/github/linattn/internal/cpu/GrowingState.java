@@ -44,19 +44,13 @@ final class GrowingState {
     }
   }
 
-  /**
-   * After so many tokens.
-   *
-   * @return whether the matrix is that of the sums from now on
-   */
-  boolean passed(int tokens) {
+  /** After so many tokens. */
+  void passed(int tokens) {
     since += tokens;
     left -= tokens;
-    if (since < settleAfter || matrix == sums.matrix) {
-      return false;
+    if (since >= settleAfter && matrix != sums.matrix) {
+      settle();
     }
-    settle();
-    return true;
   }
 
   /** Makes the matrix that of the sums: a copy if it will be so again within the segment. */

@@ -45,9 +45,9 @@ final class KeyValueSweep {
     this.kernel = scratch.kernel;
     this.sums = new Sums(sums, segment.length(), scratch);
     this.further =
-        shape.headsPerKeyValueHead() == 1
-            ? null
-            : new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0, scratch);
+        operator.causal() && shape.headsPerKeyValueHead() > 1
+            ? new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0, scratch)
+            : null;
     this.keyValue = backward.withCenteredValues(scratch);
     this.query = new QueryTile(backward, Order.BACKWARD, scratch);
     this.dk = new TensorRows(pass.gradients.dk());

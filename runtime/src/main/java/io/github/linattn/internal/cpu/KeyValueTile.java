@@ -120,7 +120,7 @@ final class KeyValueTile {
     v.clear();
   }
 
-  /** Before the rows from {@code token} on are loaded, as many as are left of a chunk. */
+  /** Before {@code count} rows from {@code token} on are loaded; none if it is not positive. */
   void announce(int token, int count, Upcoming upcoming) {
     keyRows.announce(lane.batch(), lane.keyValueHead(), token, count, upcoming);
     valueRows.announce(lane.batch(), lane.keyValueHead(), token, count, upcoming);

@@ -188,13 +188,14 @@ interface MatrixKernel {
   /**
    * Makes fp32 of 16 bits.
    *
+   * @param dtype bf16 or fp16
    * @param count of elements, a multiple of {@link Panels#WIDTH}
    * @param from offset of the first in bytes, as {@code to}
    */
   void widen(
       DType dtype, int count, MemorySegment source, long from, MemorySegment target, long to);
 
-  /** Makes bf16 of fp32, as {@link DType#encode} rounds. */
+  /** Makes bf16 of as many fp32, as {@link DType#encode} rounds. */
   void narrow(int count, MemorySegment source, long from, MemorySegment target, long to);
 
   /** Short name for messages. */

@@ -13,27 +13,34 @@ import java.lang.foreign.MemorySegment;
  */
 final class RowBuffer {
   private final MatrixKernel kernel;
+  private int elements;
 
   /** From where a line of the cache begins. */
-  private final MemorySegment memory;
+  private MemorySegment memory = MemorySegment.NULL;
 
   /** What is rounded to fp16, which the compiler makes vectors of in arrays alone. */
-  private final float[] values;
+  private float[] values = new float[0];
 
-  RowBuffer(MatrixKernel kernel, int elements) {
+  RowBuffer(MatrixKernel kernel) {
     this.kernel = kernel;
-    this.memory =
-        Arena.ofAuto().allocate((long) elements * Float.BYTES, Panels.WIDTH * Float.BYTES);
-    this.values = new float[elements];
   }
 
-  int elements() {
-    return values.length;
+  /** Makes room for so many elements, once rows want it. */
+  void reserve(int wanted) {
+    elements = Math.max(elements, wanted);
+  }
+
+  private MemorySegment memory() {
+    long bytes = (long) elements * Float.BYTES;
+    if (memory.byteSize() < bytes) {
+      memory = Arena.ofAuto().allocate(bytes, Panels.WIDTH * Float.BYTES);
+    }
+    return memory;
   }
 
   /** Rows of so many elements, one behind the other. */
   Rows rows(int width) {
-    return new Rows(memory, 0, (long) width * Float.BYTES);
+    return new Rows(memory(), 0, (long) width * Float.BYTES);
   }
 
   /**
@@ -43,7 +50,7 @@ final class RowBuffer {
    * @param count a multiple of {@link Panels#WIDTH}
    */
   void read(DType dtype, MemorySegment source, long element, int at, int count) {
-    kernel.widen(dtype, count, source, element * Short.BYTES, memory, (long) at * Float.BYTES);
+    kernel.widen(dtype, count, source, element * Short.BYTES, memory(), (long) at * Float.BYTES);
   }
 
   /** The way back of {@link #read}. */
@@ -51,6 +58,7 @@ final class RowBuffer {
     if (dtype == DType.BF16) {
       kernel.narrow(count, memory, (long) at * Float.BYTES, target, element * Short.BYTES);
     } else {
+      values = values.length < elements ? new float[elements] : values;
       MemorySegment.copy(memory, JAVA_FLOAT, (long) at * Float.BYTES, values, at, count);
       dtype.encode(values, at, target, element, count);
     }

@@ -10,7 +10,7 @@ import io.github.linattn.bindings.host.HeapAddress;
 final class Scratch {
   final MatrixKernel kernel = MatrixKernels.create();
   private float[] block = new float[0];
-  private RowBuffer buffer = new RowBuffer(kernel, 0);
+  private final RowBuffer buffer = new RowBuffer(kernel);
   private int start;
   private int used;
   private int wanted;
@@ -29,10 +29,7 @@ final class Scratch {
 
   /** The one buffer, of {@link Tiles#CHUNK} rows at least. */
   RowBuffer rowBuffer(int width) {
-    int elements = Tiles.CHUNK * width;
-    if (elements > buffer.elements()) {
-      buffer = new RowBuffer(kernel, elements);
-    }
+    buffer.reserve(Tiles.CHUNK * width);
     return buffer;
   }
 

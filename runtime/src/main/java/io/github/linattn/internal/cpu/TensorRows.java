@@ -31,7 +31,7 @@ final class TensorRows {
   /**
    * Rows from {@code token} on, where the tensor has them if they are fp32.
    *
-   * @param buffer takes them as fp32 if they are not
+   * @param buffer takes rows of other types, as fp32
    */
   Rows load(int batch, int head, int token, int rows, RowBuffer buffer) {
     if (dtype == DType.F32) {
@@ -70,7 +70,7 @@ final class TensorRows {
     return new Rows(memory, start, tokenStride * Float.BYTES);
   }
 
-  /** Values of rows of one element. */
+  /** Loads the values of rows of one element. */
   void load(int batch, int head, int token, int rows, float[] values) {
     long element = element(batch, head, token);
     int run = tokenStride == 1 ? rows : 1;
@@ -79,7 +79,7 @@ final class TensorRows {
     }
   }
 
-  /** The same. */
+  /** Stores values as rows of one element. */
   void store(int batch, int head, int token, int rows, float[] values) {
     long element = element(batch, head, token);
     int run = tokenStride == 1 ? rows : 1;

@@ -53,14 +53,17 @@ final class Upcoming {
    * @param bytes of a row
    */
   void add(MemorySegment tensor, long offset, int count, long distance, long bytes) {
-    if (!tensor.isNative() || count <= 0) {
+    if (count <= 0) {
       return;
     }
     boolean dense = distance == bytes;
-    addresses[tiles] = tensor.address() + offset;
+    long address = tensor.address() + offset;
+    long start = dense ? address & -Prefetch.LINE : address;
+    long end = address + count * bytes;
+    addresses[tiles] = start;
     distances[tiles] = dense ? Prefetch.LINE : distance;
     rowBytes[tiles] = dense ? Prefetch.LINE : bytes;
-    rows[tiles] = dense ? (int) Math.ceilDiv(count * bytes, Prefetch.LINE) : count;
+    rows[tiles] = dense ? (int) Math.ceilDiv(end - start, Prefetch.LINE) : count;
     lines += rows[tiles] * linesOfRow(tiles);
     tiles++;
   }

@@ -22,8 +22,14 @@ final class VectorConversions {
   /** Bits of fp32. */
   private static final int INFINITY = 0x7f80_0000;
 
-  /** Of fp16, in the places of fp32. */
+  /** Infinity of fp16, in the places of fp32. */
   private static final int LEAST_INFINITE = 0x7c00 << 13;
+
+  /** What the exponent of fp16 lacks, in the places of fp32. */
+  private static final int EXPONENT = 112 << 23;
+
+  /** 2⁻¹⁴, the least normal number of fp16. */
+  private static final int LEAST_NORMAL = 113 << 23;
 
   /** Of a NaN; rounding could turn another into an infinity. */
   private static final int QUIET = 0x40_0000;
@@ -42,7 +48,10 @@ final class VectorConversions {
     }
   }
 
-  /** Of a size in the places of fp32 the exponent lacks 112; what is not finite has another. */
+  /**
+   * In the places of fp32 the exponent lacks 112. What is not finite has another, and of what is
+   * below the normal numbers the bits stand behind the point of 2⁻¹⁴.
+   */
   static void widenFloat16(
       int count, MemorySegment source, long from, MemorySegment target, long to) {
     for (int i = 0; i < count; i += LANES) {
@@ -51,10 +60,13 @@ final class VectorConversions {
       IntVector bits = (IntVector) halves.convertShape(VectorOperators.ZERO_EXTEND_S2I, INTS, 0);
       IntVector sign = bits.and(0x8000).lanewise(VectorOperators.LSHL, 16);
       IntVector size = bits.and(0x7fff).lanewise(VectorOperators.LSHL, 13);
-      IntVector finite = size.reinterpretAsFloats().mul(0x1p112f).reinterpretAsInts();
+      IntVector normal = size.add(EXPONENT);
+      IntVector small =
+          size.or(LEAST_NORMAL).reinterpretAsFloats().sub(0x1p-14f).reinterpretAsInts();
+      VectorMask<Integer> isSmall = size.compare(VectorOperators.LT, 1 << 23);
       VectorMask<Integer> notFinite = size.compare(VectorOperators.GE, LEAST_INFINITE);
       VectorMask<Integer> nan = size.compare(VectorOperators.GT, LEAST_INFINITE);
-      IntVector all = finite.blend(size.or(INFINITY), notFinite);
+      IntVector all = normal.blend(small, isSmall).blend(size.or(INFINITY), notFinite);
       all.blend(all.or(QUIET), nan)
           .or(sign)
           .reinterpretAsFloats()

@@ -3,7 +3,8 @@ package io.github.linattn.internal.cpu;
 import jdk.incubator.vector.FloatVector;
 
 /**
- * Products with the Vector API, in blocks of sixteen vectors, four rows of four.
+ * Products with the Vector API, in blocks of sixteen vectors, four rows of four; of eight where a
+ * vector has eight lanes.
  *
  * <p>Each method takes all indices before its vectors: behind them a call would not be inlined, and
  * save and load them all.

@@ -14,9 +14,10 @@ import jdk.incubator.vector.VectorMask;
 import jdk.incubator.vector.VectorShuffle;
 
 /**
- * The recurrence with the Vector API: sixteen vectors of S in registers for all tokens of a tile,
- * eight rows of two where rows of S go out alone, as these load and store the columns of every
- * token, and four rows of four where its columns do too, whose lanes have to be summed.
+ * The recurrence with the Vector API: sixteen vectors of S in registers for all tokens of a tile
+ * (half as many where a vector has eight lanes), eight rows of two where rows of S go out alone, as
+ * these load and store the columns of every token, and four rows of four where its columns do too,
+ * whose lanes have to be summed.
  *
  * <p>Each method takes all indices before its vectors: behind them a call would not be inlined, and
  * save and load them all. Between blocks the rows that the sweep wants next are asked for.
@@ -62,7 +63,8 @@ final class VectorRecurrence {
       Upcoming upcoming) {
     int rowStep = WIDE ? 8 : 4;
     int column = 0;
-    upcoming.divide(Math.ceilDiv(left.columns, rowStep) * Math.ceilDiv(right.columns, 2 * LANES));
+    int vectors = right.columns / LANES;
+    upcoming.divide(left.columns / rowStep * (vectors / 2) + left.columns / 16 * (vectors % 2));
     for (; column + 2 * LANES <= right.columns; column += 2 * LANES) {
       for (int row = 0; row < left.columns; row += rowStep) {
         upcoming.ask();
@@ -92,14 +94,17 @@ final class VectorRecurrence {
       Panels z,
       Upcoming upcoming) {
     Panels parts = parts();
-    upcoming.divide(left.columns / GROUP * Math.ceilDiv(right.columns, 4 * LANES));
+    int most = WIDE ? 4 : 2;
+    int all = right.columns / LANES;
+    int blocks = all / most + all % most / 2 + all % 2;
+    upcoming.divide(left.columns / GROUP * blocks);
     for (int row = 0; row < left.columns; row += Panels.WIDTH) {
       for (int column = 0; column < right.columns; ) {
-        int vectors = Math.min((right.columns - column) / LANES, WIDE ? 4 : 2);
+        int vectors = Math.min((right.columns - column) / LANES, most);
         for (int part = 0; part < Panels.WIDTH; part += GROUP) {
           upcoming.ask();
           int at = part / GROUP * Panels.WIDTH;
-          if (WIDE && vectors == 4) {
+          if (vectors == 4) {
             recurBothWide(rows, left, row + part, right, column, x, w, matrix, y, parts, at);
           } else if (vectors >= 2) {
             recurBothPair(rows, left, row + part, right, column, x, w, matrix, y, parts, at);

@@ -61,7 +61,9 @@ final class MatrixKernelsTest {
     /** As tensors have them, with a gap between rows for some, or in a buffer. */
     Rows emptyRows(int columns) {
       if (random.nextBoolean()) {
-        return new RowBuffer(MatrixKernels.create(), CHUNK * columns).rows(columns);
+        RowBuffer buffer = new RowBuffer(MatrixKernels.create());
+        buffer.reserve(CHUNK * columns);
+        return buffer.rows(columns);
       }
       int distance = columns + 4 * random.nextInt(3);
       MemorySegment memory = Arena.ofAuto().allocate(4L * (CHUNK * distance + 1));

@@ -30,6 +30,7 @@ final class UpcomingTest {
     try (Arena arena = Arena.ofConfined()) {
       MemorySegment dense = arena.allocate(1 << 16, LINE);
       MemorySegment strided = arena.allocate(1 << 16, LINE);
+      MemorySegment unaligned = arena.allocate(1024, LINE);
       Upcoming upcoming = new Upcoming(this::ask);
       Map<Long, Integer> expected = new TreeMap<>();
       for (int pass = 1; pass <= 2; pass++) {
@@ -37,9 +38,12 @@ final class UpcomingTest {
         upcoming.add(dense, 1024, 33, 320, 320);
         upcoming.add(strided, 256, 19, 1280, 192);
         upcoming.add(strided, 0, 0, 1280, 192);
-        upcoming.add(MemorySegment.ofArray(new float[1000]), 0, 10, 64, 64);
+        upcoming.add(unaligned, 4, 3, 128, 128);
         for (long at = 1024; at < 1024 + 33 * 320; at += LINE) {
           expected.put(dense.address() + at, pass);
+        }
+        for (long at = 0; at < 4 + 3 * 128; at += LINE) {
+          expected.put(unaligned.address() + at, pass);
         }
         for (long row = 0; row < 19; row++) {
           for (long at = 0; at < 192; at += LINE) {
