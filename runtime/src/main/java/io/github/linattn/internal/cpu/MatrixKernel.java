@@ -186,14 +186,12 @@ interface MatrixKernel {
       int rows, float[] weights, Panels x, float[] before, float factor, Panels y, float[] sum);
 
   /**
-   * Makes fp32 of 16 bits.
+   * Makes fp32 of bf16.
    *
-   * @param dtype bf16 or fp16
    * @param count of elements, a multiple of {@link Panels#WIDTH}
    * @param from offset of the first in bytes, as {@code to}
    */
-  void widen(
-      DType dtype, int count, MemorySegment source, long from, MemorySegment target, long to);
+  void widen(int count, MemorySegment source, long from, MemorySegment target, long to);
 
   /** Makes bf16 of as many fp32, as {@link DType#encode} rounds. */
   void narrow(int count, MemorySegment source, long from, MemorySegment target, long to);

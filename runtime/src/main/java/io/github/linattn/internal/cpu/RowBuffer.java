@@ -18,7 +18,7 @@ final class RowBuffer {
   /** From where a line of the cache begins. */
   private MemorySegment memory = MemorySegment.NULL;
 
-  /** What is rounded to fp16, which the compiler makes vectors of in arrays alone. */
+  /** What the conversions of fp16 work on, which the compiler makes vectors of in arrays alone. */
   private float[] values = new float[0];
 
   RowBuffer(MatrixKernel kernel) {
@@ -38,6 +38,11 @@ final class RowBuffer {
     return memory;
   }
 
+  private float[] values() {
+    values = values.length < elements ? new float[elements] : values;
+    return values;
+  }
+
   /** Rows of so many elements, one behind the other. */
   Rows rows(int width) {
     return new Rows(memory(), 0, (long) width * Float.BYTES);
@@ -50,7 +55,12 @@ final class RowBuffer {
    * @param count a multiple of {@link Panels#WIDTH}
    */
   void read(DType dtype, MemorySegment source, long element, int at, int count) {
-    kernel.widen(dtype, count, source, element * Short.BYTES, memory(), (long) at * Float.BYTES);
+    if (dtype == DType.BF16) {
+      kernel.widen(count, source, element * Short.BYTES, memory(), (long) at * Float.BYTES);
+    } else {
+      dtype.decode(source, element, values(), at, count);
+      MemorySegment.copy(values, at, memory(), JAVA_FLOAT, (long) at * Float.BYTES, count);
+    }
   }
 
   /** The way back of {@link #read}. */
@@ -58,8 +68,7 @@ final class RowBuffer {
     if (dtype == DType.BF16) {
       kernel.narrow(count, memory, (long) at * Float.BYTES, target, element * Short.BYTES);
     } else {
-      values = values.length < elements ? new float[elements] : values;
-      MemorySegment.copy(memory, JAVA_FLOAT, (long) at * Float.BYTES, values, at, count);
+      MemorySegment.copy(memory, JAVA_FLOAT, (long) at * Float.BYTES, values(), at, count);
       dtype.encode(values, at, target, element, count);
     }
   }

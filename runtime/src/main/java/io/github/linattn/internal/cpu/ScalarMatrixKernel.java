@@ -359,10 +359,9 @@ final class ScalarMatrixKernel implements MatrixKernel {
   }
 
   @Override
-  public void widen(
-      DType dtype, int count, MemorySegment source, long from, MemorySegment target, long to) {
+  public void widen(int count, MemorySegment source, long from, MemorySegment target, long to) {
     float[] values = new float[count];
-    dtype.decode(source.asSlice(from), 0, values, 0, count);
+    DType.BF16.decode(source.asSlice(from), 0, values, 0, count);
     DType.F32.encode(values, 0, target.asSlice(to), 0, count);
   }
 

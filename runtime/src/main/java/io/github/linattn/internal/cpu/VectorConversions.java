@@ -13,7 +13,7 @@ import jdk.incubator.vector.VectorOperators;
 import jdk.incubator.vector.VectorShape;
 import jdk.incubator.vector.VectorSpecies;
 
-/** Between fp32 and 16 bits with the Vector API, a multiple of its lanes at a time. */
+/** Between fp32 and bf16 with the Vector API, a multiple of its lanes at a time. */
 final class VectorConversions {
   private static final VectorSpecies<Integer> INTS = SPECIES.withLanes(int.class);
   private static final VectorSpecies<Short> SHORTS =
@@ -22,22 +22,12 @@ final class VectorConversions {
   /** Bits of fp32. */
   private static final int INFINITY = 0x7f80_0000;
 
-  /** Infinity of fp16, in the places of fp32. */
-  private static final int LEAST_INFINITE = 0x7c00 << 13;
-
-  /** What the exponent of fp16 lacks, in the places of fp32. */
-  private static final int EXPONENT = 112 << 23;
-
-  /** 2⁻¹⁴, the least normal number of fp16. */
-  private static final int LEAST_NORMAL = 113 << 23;
-
   /** Of a NaN; rounding could turn another into an infinity. */
   private static final int QUIET = 0x40_0000;
 
   private VectorConversions() {}
 
-  static void widenBfloat16(
-      int count, MemorySegment source, long from, MemorySegment target, long to) {
+  static void widen(int count, MemorySegment source, long from, MemorySegment target, long to) {
     for (int i = 0; i < count; i += LANES) {
       long at = from + (long) i * Short.BYTES;
       ShortVector halves = ShortVector.fromMemorySegment(SHORTS, source, at, NATIVE);
@@ -48,35 +38,8 @@ final class VectorConversions {
     }
   }
 
-  /**
-   * In the places of fp32 the exponent lacks 112. What is not finite has another, and of what is
-   * below the normal numbers the bits stand behind the point of 2⁻¹⁴.
-   */
-  static void widenFloat16(
-      int count, MemorySegment source, long from, MemorySegment target, long to) {
-    for (int i = 0; i < count; i += LANES) {
-      long at = from + (long) i * Short.BYTES;
-      ShortVector halves = ShortVector.fromMemorySegment(SHORTS, source, at, NATIVE);
-      IntVector bits = (IntVector) halves.convertShape(VectorOperators.ZERO_EXTEND_S2I, INTS, 0);
-      IntVector sign = bits.and(0x8000).lanewise(VectorOperators.LSHL, 16);
-      IntVector size = bits.and(0x7fff).lanewise(VectorOperators.LSHL, 13);
-      IntVector normal = size.add(EXPONENT);
-      IntVector small =
-          size.or(LEAST_NORMAL).reinterpretAsFloats().sub(0x1p-14f).reinterpretAsInts();
-      VectorMask<Integer> isSmall = size.compare(VectorOperators.LT, 1 << 23);
-      VectorMask<Integer> notFinite = size.compare(VectorOperators.GE, LEAST_INFINITE);
-      VectorMask<Integer> nan = size.compare(VectorOperators.GT, LEAST_INFINITE);
-      IntVector all = normal.blend(small, isSmall).blend(size.or(INFINITY), notFinite);
-      all.blend(all.or(QUIET), nan)
-          .or(sign)
-          .reinterpretAsFloats()
-          .intoMemorySegment(target, to + (long) i * Float.BYTES, NATIVE);
-    }
-  }
-
   /** As {@link io.github.linattn.DType#encode} rounds. */
-  static void narrowToBfloat16(
-      int count, MemorySegment source, long from, MemorySegment target, long to) {
+  static void narrow(int count, MemorySegment source, long from, MemorySegment target, long to) {
     for (int i = 0; i < count; i += LANES) {
       long at = from + (long) i * Float.BYTES;
       IntVector bits =

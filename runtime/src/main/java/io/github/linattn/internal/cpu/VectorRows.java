@@ -1,6 +1,5 @@
 package io.github.linattn.internal.cpu;
 
-import io.github.linattn.DType;
 import io.github.linattn.bindings.host.HeapAddress;
 import io.github.linattn.bindings.host.Prefetch;
 import java.lang.foreign.MemorySegment;
@@ -892,18 +891,13 @@ abstract class VectorRows implements MatrixKernel {
   }
 
   @Override
-  public void widen(
-      DType dtype, int count, MemorySegment source, long from, MemorySegment target, long to) {
-    if (dtype == DType.BF16) {
-      VectorConversions.widenBfloat16(count, source, from, target, to);
-    } else {
-      VectorConversions.widenFloat16(count, source, from, target, to);
-    }
+  public void widen(int count, MemorySegment source, long from, MemorySegment target, long to) {
+    VectorConversions.widen(count, source, from, target, to);
   }
 
   @Override
   public void narrow(int count, MemorySegment source, long from, MemorySegment target, long to) {
-    VectorConversions.narrowToBfloat16(count, source, from, target, to);
+    VectorConversions.narrow(count, source, from, target, to);
   }
 
   @Override

@@ -298,9 +298,7 @@ final class MatrixKernelsTest {
     assertClose(c.rows, actual, expected);
   }
 
-  /**
-   * Every number there is; and what lies between those of bf16, halfway too, rounds as elsewhere.
-   */
+  /** Every bf16 there is; and what lies between, halfway too, rounds as elsewhere. */
   @Test
   void widenAndNarrow() {
     int count = 1 << 16;
@@ -311,11 +309,9 @@ final class MatrixKernelsTest {
         halves.set(JAVA_SHORT_UNALIGNED, 2 + 2L * i, (short) i);
       }
       float[] expected = new float[count];
-      for (DType dtype : new DType[] {DType.BF16, DType.F16}) {
-        vectors.widen(dtype, count, halves, 2, floats, 4);
-        dtype.decode(halves, 1, expected, 0, count);
-        assertBits(floats.asSlice(4).toArray(JAVA_INT), expected);
-      }
+      vectors.widen(count, halves, 2, floats, 4);
+      DType.BF16.decode(halves, 1, expected, 0, count);
+      assertBits(floats.asSlice(4).toArray(JAVA_INT), expected);
       MemorySegment actual = arena.allocate(2L * count);
       MemorySegment rounded = arena.allocate(2L * count);
       for (int low : new int[] {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff}) {
@@ -331,8 +327,7 @@ final class MatrixKernelsTest {
 
   private static void assertBits(int[] actual, float[] expected) {
     for (int i = 0; i < expected.length; i++) {
-      int bits = Float.floatToIntBits(Float.intBitsToFloat(actual[i])); // any NaN is one
-      assertThat(bits).isEqualTo(Float.floatToIntBits(expected[i]));
+      assertThat(actual[i]).isEqualTo(Float.floatToRawIntBits(expected[i]));
     }
   }
 }
