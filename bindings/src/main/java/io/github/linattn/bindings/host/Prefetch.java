@@ -17,7 +17,8 @@ import org.jspecify.annotations.Nullable;
  * machine code, in a page of its own that lives as long as the process.
  *
  * <p>Good for speed alone. There is one on Linux with x86-64, where native access is enabled and
- * the process may make a page executable; elsewhere nothing is asked for.
+ * the process may make a page executable; elsewhere, and with {@code -Dlinattn.prefetch=false},
+ * nothing is asked for.
  */
 public final class Prefetch {
   /** Bytes that come at a time. */
@@ -88,10 +89,11 @@ public final class Prefetch {
   }
 
   private static @Nullable MethodHandle load() {
+    boolean wanted = Boolean.parseBoolean(System.getProperty("linattn.prefetch", "true"));
     boolean fits =
         System.getProperty("os.name").equals("Linux")
             && System.getProperty("os.arch").equals("amd64");
-    if (!fits || !Prefetch.class.getModule().isNativeAccessEnabled()) {
+    if (!wanted || !fits || !Prefetch.class.getModule().isNativeAccessEnabled()) {
       return null; // without native access the JVM would print a warning
     }
     try {

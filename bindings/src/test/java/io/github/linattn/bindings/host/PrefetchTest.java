@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.charset.StandardCharsets;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.condition.EnabledOnOs;
 import org.junit.jupiter.api.condition.OS;
@@ -14,6 +15,34 @@ final class PrefetchTest {
   @EnabledOnOs(value = OS.LINUX, architectures = "amd64")
   void isThereOnLinux() {
     assertThat(Prefetch.isAvailable()).isTrue();
+  }
+
+  /** In a JVM of its own, as it is found once. */
+  @Test
+  void isNotThereWhereItIsNotWanted() throws Exception {
+    Process process =
+        new ProcessBuilder(
+                System.getProperty("java.home") + "/bin/java",
+                "--enable-native-access=ALL-UNNAMED",
+                "-Dlinattn.prefetch=false",
+                "-cp",
+                System.getProperty("java.class.path"),
+                Availability.class.getName())
+            .redirectError(ProcessBuilder.Redirect.INHERIT)
+            .start();
+    String printed = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    assertThat(printed.strip()).isEqualTo("available: false");
+    assertThat(process.waitFor()).isZero();
+  }
+
+  /** Prints whether there is one. */
+  static final class Availability {
+    private Availability() {}
+
+    public static void main(String[] args) {
+      Prefetch.rows(0, 1, 64, 64);
+      System.out.println("available: " + Prefetch.isAvailable());
+    }
   }
 
   /** Neither rows that no process may read nor rows beyond the end of the address space. */
