@@ -3,8 +3,10 @@ package io.github.linattn.internal.cpu;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedTransferQueue;
 import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.jspecify.annotations.Nullable;
 
@@ -22,7 +24,7 @@ final class Parallel implements AutoCloseable {
     void run(int index, Scratch scratch);
   }
 
-  /** A caller sleeps after so long, as waking it takes tens of microseconds. */
+  /** A thread that waits sleeps after so long, as waking it takes tens of microseconds. */
   private static final long SPIN_NANOS = 100_000;
 
   private final int threads;
@@ -37,7 +39,9 @@ final class Parallel implements AutoCloseable {
     }
     this.threads = threads;
     ThreadFactory factory = Thread.ofPlatform().name("linattn-cpu-", 0).daemon().factory();
-    this.helpers = Executors.newFixedThreadPool(Math.max(1, threads - 1), factory);
+    int count = Math.max(1, threads - 1);
+    this.helpers =
+        new ThreadPoolExecutor(count, count, 0, TimeUnit.SECONDS, new WatchedQueue(), factory);
   }
 
   int threads() {
@@ -56,6 +60,24 @@ final class Parallel implements AutoCloseable {
   @Override
   public void close() {
     helpers.shutdown();
+  }
+
+  /** Helpers watch it for a while before they sleep, so that calls in a row find them awake. */
+  private static final class WatchedQueue extends LinkedTransferQueue<Runnable> {
+    private static final long serialVersionUID = 1;
+
+    @Override
+    public Runnable take() throws InterruptedException {
+      long end = System.nanoTime() + SPIN_NANOS;
+      while (System.nanoTime() < end) {
+        @Nullable Runnable next = poll();
+        if (next != null) {
+          return next;
+        }
+        Thread.onSpinWait();
+      }
+      return super.take();
+    }
   }
 
   /** The tasks of one call. */

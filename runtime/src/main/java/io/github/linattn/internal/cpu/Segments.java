@@ -14,7 +14,7 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lane cut into segments, so that few heads still keep all threads busy. A sweep over a segment
+ * A lane, cut into segments where whole lanes would leave threads idle. A sweep over a segment
  * starts from the sums over the segments before it, which a pass of their own finds first.
  */
 final class Segments {
@@ -63,11 +63,14 @@ final class Segments {
    */
   static void forEachLane(AttentionInput input, Parallel parallel, LanePass pass) {
     List<Lane> lanes = lanes(input);
+    int threads = parallel.threads();
+    int cutLanes = cutLanes(lanes.size(), threads);
     parallel.forEach(
         lanes.size(),
         (i, scratch) -> {
           Lane lane = lanes.get(i);
-          int parts = perLane(lanes.size(), lane.length(), parallel.threads());
+          boolean whole = i < lanes.size() - cutLanes;
+          int parts = whole ? 1 : perCutLane(cutLanes, lane.length(), threads);
           pass.run(i, new Segments(parallel, cut(lane, parts)), scratch);
         });
   }
@@ -98,10 +101,19 @@ final class Segments {
     return lanes;
   }
 
-  /** Segments of a lane of {@code tokens} tokens. */
-  static int perLane(int lanes, int tokens, int threads) {
-    int wanted = lanes >= threads ? 1 : (2 * threads + lanes - 1) / lanes;
-    return Math.clamp(tokens / MIN_TOKENS, 1, wanted);
+  /**
+   * Of so many lanes, the last ones that are cut: those left when every thread has had as many
+   * whole ones as any other. None if those keep most threads busy, since a lane in segments takes
+   * up to half as much time again.
+   */
+  static int cutLanes(int lanes, int threads) {
+    int left = lanes % threads;
+    return 3 * left <= 2 * threads ? left : 0;
+  }
+
+  /** Segments of each of so many lanes that are cut, at least one, of {@code tokens} tokens. */
+  static int perCutLane(int cutLanes, int tokens, int threads) {
+    return Math.clamp(tokens / MIN_TOKENS, 1, Math.ceilDiv(2 * threads, cutLanes));
   }
 
   private static List<Segment> cut(Lane lane, int parts) {
