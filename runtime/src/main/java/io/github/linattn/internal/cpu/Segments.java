@@ -55,7 +55,8 @@ final class Segments {
   }
 
   /**
-   * Runs {@code pass} once for each lane of a call, several at a time. A thread takes one lane
+   * Runs {@code pass} once for each lane of a call, several at a time, those that are cut after the
+   * others: then all threads are free for their segments, the caller's too. A thread takes one lane
    * through all sweeps, so that the second finds in its caches what the first has read, and sums
    * take memory by the thread and not by the head or sequence.
    *
@@ -63,15 +64,17 @@ final class Segments {
    */
   static void forEachLane(AttentionInput input, Parallel parallel, LanePass pass) {
     List<Lane> lanes = lanes(input);
-    int threads = parallel.threads();
-    int cutLanes = cutLanes(lanes.size(), threads);
+    int cutLanes = cutLanes(lanes.size(), parallel.threads());
+    int wholeLanes = lanes.size() - cutLanes;
     parallel.forEach(
-        lanes.size(),
+        wholeLanes,
+        (i, scratch) -> pass.run(i, new Segments(parallel, cut(lanes.get(i), 1)), scratch));
+    parallel.forEach(
+        cutLanes,
         (i, scratch) -> {
-          Lane lane = lanes.get(i);
-          boolean whole = i < lanes.size() - cutLanes;
-          int parts = whole ? 1 : perCutLane(cutLanes, lane.length(), threads);
-          pass.run(i, new Segments(parallel, cut(lane, parts)), scratch);
+          Lane lane = lanes.get(wholeLanes + i);
+          int parts = perCutLane(cutLanes, lane.length(), parallel.threads());
+          pass.run(wholeLanes + i, new Segments(parallel, cut(lane, parts)), scratch);
         });
   }
 
