@@ -121,36 +121,22 @@ public final class CpuEngine implements Engine {
   }
 
   private String step(String what, AttentionShape shape) {
-    int segments = segmentsPerCutLane(shape);
-    int lanes = lanes(shape);
-    int cut = segments == 1 ? 0 : cutLanes(shape);
-    String share =
-        cut == 0
-            ? lanes + " lanes"
-            : cut == lanes
-                ? "%d lanes x %d segments".formatted(lanes, segments)
-                : "%d lanes, %d of them x %d segments".formatted(lanes, cut, segments);
-    return "%s: %s, %s".formatted(what, share, MatrixKernels.describe());
+    return "%s: %d lanes x %d segments, %s"
+        .formatted(what, lanes(shape), segments(shape), MatrixKernels.describe());
   }
 
   private static int lanes(AttentionShape shape) {
     return shape.batch() * shape.keyValueHeads();
   }
 
-  private int cutLanes(AttentionShape shape) {
-    return Segments.cutLanes(lanes(shape), parallel.threads());
-  }
-
-  private int segmentsPerCutLane(AttentionShape shape) {
-    int cut = cutLanes(shape);
-    return cut == 0 ? 1 : Segments.perCutLane(cut, shape.tokens(), parallel.threads());
+  private int segments(AttentionShape shape) {
+    return Segments.perLane(lanes(shape), shape.tokens(), parallel.threads());
   }
 
   /** Bytes of the sums of the lanes that are under way and of the tiles of every worker. */
   private long scratchBytes(AttentionShape shape) {
     int threads = parallel.threads();
-    int cut = cutLanes(shape);
-    long held = Math.min(lanes(shape) - cut, threads) + (long) cut * segmentsPerCutLane(shape);
+    long held = (long) Math.min(lanes(shape), threads) * segments(shape);
     long sums = 2 * held * OuterSum.bytes(shape.keyDim(), shape.valueDim());
     long tiles = 4L * Tiles.CHUNK * (shape.keyDim() + shape.valueDim()) * Float.BYTES;
     long matrices = 4 * OuterSum.bytes(shape.keyDim(), shape.valueDim());

@@ -14,7 +14,7 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lane, cut into segments where whole lanes would leave threads idle. A sweep over a segment
+ * A lane cut into segments, so that few heads still keep all threads busy. A sweep over a segment
  * starts from the sums over the segments before it, which a pass of their own finds first.
  */
 final class Segments {
@@ -55,8 +55,7 @@ final class Segments {
   }
 
   /**
-   * Runs {@code pass} once for each lane of a call, several at a time, those that are cut after the
-   * others: then all threads are free for their segments, the caller's too. A thread takes one lane
+   * Runs {@code pass} once for each lane of a call, several at a time. A thread takes one lane
    * through all sweeps, so that the second finds in its caches what the first has read, and sums
    * take memory by the thread and not by the head or sequence.
    *
@@ -64,17 +63,12 @@ final class Segments {
    */
   static void forEachLane(AttentionInput input, Parallel parallel, LanePass pass) {
     List<Lane> lanes = lanes(input);
-    int cutLanes = cutLanes(lanes.size(), parallel.threads());
-    int wholeLanes = lanes.size() - cutLanes;
     parallel.forEach(
-        wholeLanes,
-        (i, scratch) -> pass.run(i, new Segments(parallel, cut(lanes.get(i), 1)), scratch));
-    parallel.forEach(
-        cutLanes,
+        lanes.size(),
         (i, scratch) -> {
-          Lane lane = lanes.get(wholeLanes + i);
-          int parts = perCutLane(cutLanes, lane.length(), parallel.threads());
-          pass.run(wholeLanes + i, new Segments(parallel, cut(lane, parts)), scratch);
+          Lane lane = lanes.get(i);
+          int parts = perLane(lanes.size(), lane.length(), parallel.threads());
+          pass.run(i, new Segments(parallel, cut(lane, parts)), scratch);
         });
   }
 
@@ -104,19 +98,10 @@ final class Segments {
     return lanes;
   }
 
-  /**
-   * Of so many lanes, the last ones that are cut: those left when every thread has had as many
-   * whole ones as any other. None if those keep most threads busy, since a lane in segments takes
-   * up to half as much time again.
-   */
-  static int cutLanes(int lanes, int threads) {
-    int left = lanes % threads;
-    return 3 * left <= 2 * threads ? left : 0;
-  }
-
-  /** Segments of each of so many lanes that are cut, at least one, of {@code tokens} tokens. */
-  static int perCutLane(int cutLanes, int tokens, int threads) {
-    return Math.clamp(tokens / MIN_TOKENS, 1, Math.ceilDiv(2 * threads, cutLanes));
+  /** Segments of a lane of {@code tokens} tokens. */
+  static int perLane(int lanes, int tokens, int threads) {
+    int wanted = lanes >= threads ? 1 : (2 * threads + lanes - 1) / lanes;
+    return Math.clamp(tokens / MIN_TOKENS, 1, wanted);
   }
 
   private static List<Segment> cut(Lane lane, int parts) {

@@ -74,20 +74,6 @@ final class CpuPropertyTest extends PropertyContract {
     Tolerance.assertClose("o", doubles(plain.o()), scaled.o(), DType.F32, bound, 0);
   }
 
-  /** Whole ones and one in segments side by side, where there are two or three threads. */
-  @ParameterizedTest
-  @MethodSource("subjects")
-  void aLaneThatIsLeftOverIsCut(Subject subject) {
-    AttentionShape shape = AttentionShape.of(1, 7, 1100, D);
-    Case causal = Case.of("seven lanes", shape).normalized().throughStates().build();
-    Case whole = Case.of("seven lanes, non-causal", shape).nonCausal().build();
-    Run.of(causal, subject.backend()).assertRight(causal);
-    Run.of(whole, subject.backend()).assertRight(whole);
-    String plan = whole.operator().on(subject.backend()).plan(shape, DType.F32).describe();
-    boolean alone = subject.name().endsWith("x1");
-    assertThat(plan).contains(alone ? "7 lanes, " : "7 lanes, 1 of them x 2 segments, ");
-  }
-
   private static float scale(int token) {
     return switch (token % 7) {
       case 2 -> 0x1p-70f;
