@@ -49,11 +49,17 @@ struct Lane {
   void* waited = nullptr;
   const char* waits_for = "its start";
   uint32_t waited_number = 0;
+  unsigned waited_phase = 0;
   int words_under_way = 0;
   std::vector<std::shared_ptr<int>> store_groups;  // of each, tiles that were not read yet
   std::shared_ptr<int> open_group = std::make_shared<int>(0);
   std::vector<IssuedProduct> products;
   std::vector<size_t> product_groups;  // how many products there are at the end of each
+
+  // Of the same warp.
+  bool waits_like(const Lane& other) const {
+    return is_over == other.is_over && waited_number == other.waited_number && waited_phase == other.waited_phase;
+  }
 };
 
 // What a warp has read: without a fence since, and with one but without an arrival since. Then a copy may start there.
@@ -98,6 +104,7 @@ struct Warp {
   std::vector<std::pair<uint32_t, int>> unpublished;  // addresses and bytes
   Reads reads;
   int slowness = 1;
+  Lane* all_wait_like = nullptr;  // one of its lanes, where all that have not ended wait for the same
 };
 
 struct Meeting {
@@ -151,12 +158,14 @@ Block* in_window;
 
 int drawn(int below) { return static_cast<int>(random_engine() % below); }
 
-// The scheduler asks whether the wait is over, so that lanes are not woken in vain.
+// The scheduler asks whether the wait is over, so that lanes are not woken in vain; of lanes of a warp that wait for the
+// same phase of the same number it asks one.
 template <typename Done>
-void wait_until(const char* what, uint32_t number, Done done) {
+void wait_until(const char* what, uint32_t number, unsigned phase, Done done) {
   if (!done()) {
     running->waits_for = what;
     running->waited_number = number;
+    running->waited_phase = phase;
     running->waited = &done;
     running->is_over = [](void* waited) { return (*static_cast<Done*>(waited))(); };
     Fiber::suspend();
@@ -182,7 +191,7 @@ void print_who_waits() {
 void pause() {
   constexpr int kPauses = 8;  // one of so many
   bool resumed = running->thread % kWarp != 0 || drawn(kPauses) != 0;
-  wait_until("its turn", 0, [&] { return std::exchange(resumed, true); });
+  wait_until("its turn", 0, running->thread, [&] { return std::exchange(resumed, true); });
 }
 
 void draw_slowness(Warp& warp) {
@@ -235,14 +244,31 @@ void run_warp(Block& block, int warp) {
   }
   show_in_window(block);
   const int first = drawn(kWarp);
+  Lane*& all_wait_like = block.warps[warp].all_wait_like;
+  running = all_wait_like;
+  if (running != nullptr && !running->is_over(running->waited)) {
+    running = nullptr;
+    return;
+  }
+  all_wait_like = nullptr;
+  Lane* waiting = nullptr;  // the last one that was asked in vain
+  bool alike = true;
   for (int i = 0; i < kWarp; ++i) {
     Lane& lane = block.lanes[warp * kWarp + (first + i) % kWarp];
-    running = &lane;
-    if (!lane.fiber.ended() && (lane.is_over == nullptr || lane.is_over(lane.waited))) {
-      lane.is_over = nullptr;
-      lane.fiber.resume();
+    if (lane.fiber.ended() || (waiting != nullptr && lane.waits_like(*waiting))) {
+      continue;
     }
+    running = &lane;
+    if (lane.is_over != nullptr && !lane.is_over(lane.waited)) {
+      alike = alike && waiting == nullptr;
+      waiting = &lane;
+      continue;
+    }
+    alike = false;
+    lane.is_over = nullptr;
+    lane.fiber.resume();
   }
+  all_wait_like = alike ? waiting : nullptr;
   running = nullptr;
 }
 
@@ -399,23 +425,34 @@ void execute_product(Block& block, int warpgroup, size_t number) {
       b[k * first.columns + column] = operand_element(block, first.type, first.b, first.rows_of_b, column, k);
     }
   }
+  std::vector<float> sums(64 * first.columns, 0.0f);
+  const auto each_register = [&](int thread, auto visit) {
+    const int lane = thread % kWarp;
+    for (int i = 0; i < first.columns / 2; ++i) {
+      const int row = thread / kWarp * 16 + lane / 4 + 8 * (i % 4 / 2);
+      visit(lanes[thread].products[number].d[i], sums[row * first.columns + 8 * (i / 4) + 2 * (lane % 4) + i % 2]);
+    }
+  };
   for (int thread = 0; thread < kWarpgroup; ++thread) {
     const Product& mine = lanes[thread].products[number];
     if (mine.columns != first.columns || mine.a != first.a || mine.b != first.b ||
         mine.accumulates != first.accumulates) {
       fail("the lanes of a product do not agree on it");
     }
-    const int lane = thread % kWarp;
-    for (int i = 0; i < first.columns / 2; ++i) {
-      const int row = thread / kWarp * 16 + lane / 4 + 8 * (i % 4 / 2);
-      const int column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-      float sum = first.accumulates ? mine.d[i] : 0.0f;
-      for (int k = 0; k < 16; ++k) {
-        const float product = a[row * 16 + k] * b[k * first.columns + column];
-        sum += first.negates ? -product : product;
-      }
-      mine.d[i] = sum;
+    if (first.accumulates) {
+      each_register(thread, [](float d, float& sum) { sum = d; });
     }
+  }
+  for (int row = 0; row < 64; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      const float factor = first.negates ? -a[row * 16 + k] : a[row * 16 + k];
+      for (int column = 0; column < first.columns; ++column) {
+        sums[row * first.columns + column] += factor * b[k * first.columns + column];
+      }
+    }
+  }
+  for (int thread = 0; thread < kWarpgroup; ++thread) {
+    each_register(thread, [](float& d, float sum) { d = sum; });
   }
 }
 
@@ -451,7 +488,7 @@ bool Meeting::join(int count, bool says) {
     result = said;
     ++generation;
   } else {
-    wait_until("others, as many as", static_cast<uint32_t>(count), [&] { return generation != before; });
+    wait_until("others, as many as", static_cast<uint32_t>(count), before, [&] { return generation != before; });
   }
   return result;
 }
@@ -537,7 +574,7 @@ void in_warp(const char* instruction, void* argument, const std::function<void(v
     warp.arrived = 0;
     ++warp.generation;
   } else {
-    wait_until(instruction, 0, [&] { return warp.generation != before; });
+    wait_until(instruction, 0, before, [&] { return warp.generation != before; });
   }
 }
 
@@ -612,7 +649,7 @@ void barrier_expect(uint32_t barrier, int bytes) {
 
 void barrier_wait(uint32_t barrier, uint32_t parity) {
   const MemoryBarrier& waited = barrier_at(*running->block, barrier);
-  wait_until("barrier", barrier, [&] { return (waited.phase & 1) != parity; });
+  wait_until("barrier", barrier, parity, [&] { return (waited.phase & 1) != parity; });
 }
 
 void copy_word(uint32_t to, const void* from) {
@@ -695,7 +732,7 @@ void commit_stores() {
 void wait_for_stores(int pending) {
   const auto& groups = running->store_groups;
   const auto end = groups.end() - std::min<size_t>(pending, groups.size());
-  wait_until("its stores", static_cast<uint32_t>(pending),
+  wait_until("its stores", static_cast<uint32_t>(pending), running->thread,
              [&] { return std::all_of(groups.begin(), end, [](const auto& group) { return *group == 0; }); });
 }
 
@@ -749,7 +786,7 @@ void wait_for_products(int pending) {
     Block& block = *running->block;
     const int warpgroup = static_cast<int>(running->thread) / kWarpgroup;
     const size_t wanted = running->product_groups[groups - 1 - pending];
-    wait_until("products of its warpgroup", static_cast<uint32_t>(wanted), [&] { return execute_products(block, warpgroup, wanted); });
+    wait_until("products of its warpgroup", static_cast<uint32_t>(wanted), 0, [&] { return execute_products(block, warpgroup, wanted); });
   }
 }
 
