@@ -36,6 +36,7 @@ class BenchmarkBodiesTest {
   @Test
   void cpuBodiesComputeTheOperator() {
     CpuBenchmark benchmark = new CpuBenchmark();
+    benchmark.heads = 4;
     benchmark.headDim = 64;
     benchmark.tokens = 1000;
     benchmark.setUp();

@@ -9,6 +9,7 @@ import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.SymbolLookup;
 import java.lang.invoke.MethodHandle;
+import java.util.HexFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -28,32 +29,18 @@ public final class Prefetch {
    * {@code void rows(rdi address, rsi rows, rdx distance, rcx bytes)}: {@code prefetcht1} of every
    * line of every row, into the second cache, as the first is full of what is worked on.
    */
-  private static final byte[] CODE = {
-    0x31,
-    (byte) 0xC0, // row: xor eax, eax
-    0x0F,
-    0x18,
-    0x14,
-    0x07, // line: prefetcht1 [rdi + rax]
-    0x48,
-    (byte) 0x83,
-    (byte) 0xC0,
-    LINE, // add rax, LINE
-    0x48,
-    0x39,
-    (byte) 0xC8, // cmp rax, rcx
-    0x7C,
-    (byte) 0xF3, // jl line
-    0x48,
-    0x01,
-    (byte) 0xD7, // add rdi, rdx
-    0x48,
-    (byte) 0xFF,
-    (byte) 0xCE, // dec rsi
-    0x75,
-    (byte) 0xE9, // jnz row
-    (byte) 0xC3, // ret
-  };
+  private static final byte[] CODE =
+      HexFormat.of()
+          .parseHex(
+              "31C0" // row: xor eax, eax
+                  + "0F181407" // line: prefetcht1 [rdi + rax]
+                  + "4883C040" // add rax, LINE
+                  + "4839C8" // cmp rax, rcx
+                  + "7CF3" // jl line
+                  + "4801D7" // add rdi, rdx
+                  + "48FFCE" // dec rsi
+                  + "75E9" // jnz row
+                  + "C3"); // ret
 
   private static final long PAGE = 4096;
   private static final int READ_WRITE = 0x1 | 0x2;
