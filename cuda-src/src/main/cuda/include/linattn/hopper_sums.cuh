@@ -24,6 +24,18 @@ struct RowSum {
   }
 };
 
+// Whether the block needs z of a box. Where sums are all that is wanted the tiles of an item share its boxes.
+template <class Plan>
+__device__ __forceinline__ bool needs_key_sum(const Block<Plan>& block, int box) {
+  return !Plan::kSums || block.sums_keys(box);
+}
+
+// Whether the block writes it.
+template <class Plan>
+__device__ __forceinline__ bool writes_key_sum(const Block<Plan>& block, int box) {
+  return Plan::kSums ? block.sums_keys(box) : block.work.tile == 0;
+}
+
 // z of the items, and where sums are wanted u: each warp has columns, each lane two of them of some rows.
 template <class Plan>
 struct RowSums {
@@ -87,7 +99,7 @@ struct RowSums {
       const RowSum<kLanes> total = sums[i].of_all_rows();
       const int end = is_value(sum) ? block.chunked().value_dim - block.work.first_column : Plan::kHeadDim;
       const int first = column(sum);
-      if (writes() && sum < kSums && first < end && (is_value(sum) || block.work.tile == 0)) {
+      if (writes() && sum < kSums && first < end && (is_value(sum) || writes_key_sum(block, box(sum)))) {
         float* sum_gmem = (is_value(sum) ? state.value_sum_out : state.key_sum_out) + first;
         const float scale = 1.0f / (is_value(sum) ? block.scale(kValueScale) : initial_scale());
         sum_gmem[0] = total.low * scale;
@@ -123,7 +135,7 @@ struct RowSums {
 #pragma unroll
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
-      if (sum < kSums) {
+      if (sum < kSums && (is_value(sum) || needs_key_sum(block, box(sum)))) {
         const uint32_t tile = is_value(sum) ? block.value(stage_idx, box(sum)) : block.key(stage_idx, box(sum));
         add_rows_of(tile, sum, is_value(sum) ? Plan::kLower : Plan::kLowerKey, sums[i]);
       }
@@ -286,7 +298,7 @@ struct WeighedSums {
     for (int sum = warp; sum < kSums && lane < kColumns; sum += kWarps) {
       const int end = is_value(sum) ? block.chunked().value_dim - block.work.first_column : Plan::kHeadDim;
       const int of_lane = column(sum) + lane;
-      if (of_lane < end && (is_value(sum) || block.work.tile == 0)) {
+      if (of_lane < end && (is_value(sum) || writes_key_sum(block, column(sum) / Plan::kBoxColumns))) {
         const float total = load_float(sum_address(sum) + lane * 4);
         (is_value(sum) ? state.value_sum_out : state.key_sum_out)[of_lane] =
             is_value(sum) ? total : total * block.inverse_length_scale();
@@ -329,6 +341,9 @@ struct WeighedSums {
 #pragma unroll 2
     for (int sum = warp; sum < kSums; sum += kWarps) {
       const int box = column(sum) / Plan::kBoxColumns;
+      if (!is_value(sum) && !needs_key_sum(block, box)) {
+        continue;
+      }
       const uint32_t tile = is_value(sum) ? block.value(stage_idx, box) : block.key(stage_idx, box);
       const uint32_t rows = tile + swizzled(row, column(sum) % Plan::kBoxColumns / 8 + (lane >> 3 & 1));
       uint32_t columns_frag[kSteps][4];  // 16 columns of 16 tokens

@@ -150,7 +150,7 @@ public record HopperPlan(
   private static final List<Buffers> SUMS_CONVERTED =
       List.of(new Buffers(2, 8, 0, 0), new Buffers(2, 6, 0, 0));
   private static final List<Buffers> SUMS_SPLIT =
-      List.of(new Buffers(4, 0, 0, 0), new Buffers(2, 0, 0, 0));
+      List.of(new Buffers(4, 0, 0, 0), new Buffers(3, 0, 0, 0), new Buffers(2, 0, 0, 0));
 
   /**
    * Registers of the threads of each role; multiples of 8, their sum at most what the register file
