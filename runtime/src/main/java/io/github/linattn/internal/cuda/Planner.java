@@ -27,6 +27,12 @@ final class Planner {
 
   private static final int LEAST_OUTPUT_SEGMENT = 256;
 
+  /** A part of a segment that is summed alone has so many tokens for each column of q and k. */
+  private static final int LEAST_PART_PER_COLUMN = 16;
+
+  /** More parts take at most so much of the time of fewer. */
+  private static final double WORTH_PARTS = 0.9;
+
   /** With more, a chunk more is nothing. */
   private static final int LONG_SEGMENT = 4096;
 
@@ -238,59 +244,92 @@ final class Planner {
   private Optional<ForwardPlan> segmented(
       Question question, KernelEntry forward, int segment, int turns) {
     Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
-    int parts = partsOfSums(question, cut);
-    Cut sumsCut = new Cut(question.shape().tokens(), question.packing(), segment / parts);
-    boolean all = question.finalState() || question.packing() != null;
-    int summed = all ? sumsCut.items() : Math.max(1, (cut.items() - 1) * parts);
-    Optional<Step> sums = model.sums(question, summed);
-    Optional<Step> scan = model.scan(question, cut);
+    Optional<Sums> found = sums(question, cut);
     Optional<Step> step = model.step(forward, question, question.heads() * cut.items() * turns);
     Optional<Step> recurrence = recurrence(question, cut);
-    if (sums.isEmpty() || scan.isEmpty() || step.isEmpty() || recurrence.isEmpty()) {
+    if (found.isEmpty() || step.isEmpty() || recurrence.isEmpty()) {
       return Optional.empty();
     }
-    long stateBytes =
-        question.stateBytes() * question.keyValueHeads() * Math.min(summed + 1, sumsCut.items());
-    double kept = question.keyValueBytes() + stateBytes;
-    double first =
-        pass(question, sums.get(), sumsCut, summed, 1, kept * summed / sumsCut.items(), true);
-    double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
-    double third =
-        pass(question, step.get(), cut, cut.items(), turns, kept + question.queryBytes(), true);
+    Sums sums = found.get();
+    double bytes = question.keyValueBytes() + question.queryBytes() + sums.stateBytes;
+    double micros = pass(question, step.get(), cut, cut.items(), turns, bytes, true);
     return Optional.of(
         new ForwardPlan(
             Kind.SEGMENTED,
-            List.of(
-                sums.get().lasting(first), scan.get(), step.get().lasting(third), recurrence.get()),
-            sumsCut,
-            parts == 1 ? null : cut,
-            summed,
+            List.of(sums.step, sums.scan, step.get().lasting(micros), recurrence.get()),
+            sums.cut,
+            sums.parts == 1 ? null : cut,
+            sums.summed,
             turns,
-            stateBytes,
+            sums.stateBytes,
             markBytes(question, cut, turns),
             0,
             List.of(),
-            first + second + third + 4 * Rates.LAUNCH_MICROS,
+            sums.micros + micros + 4 * Rates.LAUNCH_MICROS,
             ""));
   }
 
   /**
-   * Items of the sums for each of the forward, a power of two: as many as give every multiprocessor
-   * a block, because the blocks of sums are fewer than those of the forward.
+   * Sums over items of k and v, and the scan that makes states of them.
+   *
+   * @param parts items of {@code cut} for each of the forward
+   * @param summed items whose sums are wanted
    */
-  private int partsOfSums(Question question, Cut cut) {
-    int parts = 1;
-    int segment = cut.itemTokens();
-    while (cut.isRegular()
-        && model
-            .sums(question, Math.max(1, cut.items() - 1) * parts)
-            .filter(step -> step.blocks() * 10L < multiprocessors * 7L)
-            .isPresent()
-        && segment % (2 * parts * CHUNK) == 0
-        && segment / (2 * parts) >= LEAST_SEGMENT) {
-      parts *= 2;
+  private record Sums(
+      int parts, Cut cut, int summed, Step step, Step scan, long stateBytes, double micros) {}
+
+  /**
+   * A power of two of parts: as many as give every multiprocessor a block, because the blocks of
+   * sums are fewer than those of the forward; more where the last round of blocks is then fuller,
+   * while the states stay small beside what is summed.
+   */
+  private Optional<Sums> sums(Question question, Cut cut) {
+    Optional<Sums> found = sums(question, cut, 1);
+    if (found.isEmpty() || !cut.isRegular()) {
+      return found;
     }
-    return parts;
+    int segment = cut.itemTokens();
+    Sums best = found.get();
+    long blocks = best.step.blocks();
+    for (int parts = 2;
+        segment % (parts * CHUNK) == 0 && segment / parts >= LEAST_SEGMENT;
+        parts *= 2) {
+      boolean idle = blocks * 10 < multiprocessors * 7L;
+      if (!idle && segment / parts < LEAST_PART_PER_COLUMN * question.shape().keyDim()) {
+        break;
+      }
+      Sums next = sums(question, cut, parts).orElseThrow();
+      if (idle || next.micros < WORTH_PARTS * best.micros) {
+        best = next;
+      }
+      blocks = next.step.blocks();
+    }
+    return Optional.of(best);
+  }
+
+  private Optional<Sums> sums(Question question, Cut forwards, int parts) {
+    Cut cut = new Cut(question.shape().tokens(), question.packing(), forwards.itemTokens() / parts);
+    boolean all = question.finalState() || question.packing() != null;
+    int summed = all ? cut.items() : Math.max(1, (forwards.items() - 1) * parts);
+    Optional<Step> sums = model.sums(question, summed);
+    Optional<Step> scan = model.scan(question, forwards);
+    if (sums.isEmpty() || scan.isEmpty()) {
+      return Optional.empty();
+    }
+    long stateBytes =
+        question.stateBytes() * question.keyValueHeads() * Math.min(summed + 1, cut.items());
+    double bytes = (double) (question.keyValueBytes() + stateBytes) * summed / cut.items();
+    double first = pass(question, sums.get(), cut, summed, 1, bytes, true);
+    double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
+    return Optional.of(
+        new Sums(
+            parts,
+            cut,
+            summed,
+            sums.get().lasting(first),
+            scan.get(),
+            stateBytes,
+            first + second));
   }
 
   private Optional<ForwardPlan> decode(Question question) {

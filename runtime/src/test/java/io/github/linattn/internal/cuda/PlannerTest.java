@@ -342,6 +342,22 @@ class PlannerTest {
     assertThat(plan.stateBytes()).isEqualTo(15 * stateBytes);
   }
 
+  /** 96 blocks are a round for 132 multiprocessors, 384 a quarter as long are three. */
+  @Test
+  void sumsHaveShorterItemsWhereTheirLastRoundIsFullerThen() {
+    AttentionShape shape = AttentionShape.of(1, 8, 131_072, KEY_DIM);
+    Question question = causal(shape, DType.F32, Mode.DEFAULT);
+    ForwardPlan plan = planner(true).plan(question, PlanChoice.parse("wgmma:32768")).orElseThrow();
+    assertThat(plan.forwardCut().items()).isEqualTo(4);
+    assertThat(plan.slotStep()).isEqualTo(8);
+    assertThat(plan.steps().getFirst().blocks()).isEqualTo(8 * 3 * 8 * 2);
+    AttentionShape shorter = AttentionShape.of(1, 8, 32_768, KEY_DIM);
+    Question shortOne = causal(shorter, DType.F32, Mode.DEFAULT);
+    assertThat(planner(true).plan(shortOne, PlanChoice.parse("wgmma:8192")).orElseThrow().slotStep())
+        .as("a state is that of 2048 tokens at least")
+        .isEqualTo(2);
+  }
+
   @Test
   void aPlanCanBeAskedFor() {
     Question question = causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
