@@ -292,7 +292,9 @@ final class Planner {
     Sums best = found.get();
     long blocks = best.step.blocks();
     for (int parts = 2;
-        segment % (parts * CHUNK) == 0 && segment / parts >= LEAST_SEGMENT;
+        blocks <= 8L * multiprocessors // more parts only add states
+            && segment % (parts * CHUNK) == 0
+            && segment / parts >= LEAST_SEGMENT;
         parts *= 2) {
       boolean idle = blocks * 10 < multiprocessors * 7L;
       if (!idle && segment / parts < LEAST_PART_PER_COLUMN * question.shape().keyDim()) {

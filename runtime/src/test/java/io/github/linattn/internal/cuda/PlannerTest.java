@@ -356,6 +356,8 @@ class PlannerTest {
     assertThat(planner(true).plan(shortOne, PlanChoice.parse("wgmma:8192")).orElseThrow().slotStep())
         .as("a state is that of 2048 tokens at least")
         .isEqualTo(2);
+    AttentionShape absurd = AttentionShape.of(1 << 12, 1 << 12, 1 << 20, KEY_DIM);
+    assertThat(planner(true).plan(causal(absurd, DType.F32, Mode.ACCURATE))).isPresent();
   }
 
   @Test
