@@ -325,13 +325,7 @@ final class Planner {
     double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
     return Optional.of(
         new Sums(
-            parts,
-            cut,
-            summed,
-            sums.get().lasting(first),
-            scan.get(),
-            stateBytes,
-            first + second));
+            parts, cut, summed, sums.get().lasting(first), scan.get(), stateBytes, first + second));
   }
 
   private Optional<ForwardPlan> decode(Question question) {

@@ -353,7 +353,8 @@ class PlannerTest {
     assertThat(plan.steps().getFirst().blocks()).isEqualTo(8 * 3 * 8 * 2);
     AttentionShape shorter = AttentionShape.of(1, 8, 32_768, KEY_DIM);
     Question shortOne = causal(shorter, DType.F32, Mode.DEFAULT);
-    assertThat(planner(true).plan(shortOne, PlanChoice.parse("wgmma:8192")).orElseThrow().slotStep())
+    assertThat(
+            planner(true).plan(shortOne, PlanChoice.parse("wgmma:8192")).orElseThrow().slotStep())
         .as("a state is that of 2048 tokens at least")
         .isEqualTo(2);
     AttentionShape absurd = AttentionShape.of(1 << 12, 1 << 12, 1 << 20, KEY_DIM);
