@@ -19,8 +19,7 @@ import org.openjdk.jmh.annotations.Warmup;
 
 /**
  * Forward and backward, in calls and in GFLOP per second; the rate of {@link GemmBenchmark} is what
- * the machine can do. A call of fewer heads than some for each thread is not as fast as the machine
- * allows.
+ * the machine can do. With few heads for each thread some of the threads wait for others.
  */
 @State(Scope.Benchmark)
 @Fork(1)

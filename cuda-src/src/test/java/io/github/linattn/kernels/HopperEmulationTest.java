@@ -59,9 +59,8 @@ class HopperEmulationTest {
     assumeTrue(HostPrograms.canEmulate(), "no g++ for x86-64: kernels are not emulated");
     emulator = folder.resolve("emulator.o");
     List<String> command = compiler("-c", SOURCES.resolve("emulator.cpp").toString(), emulator);
-    command.addAll(
-        List.of(
-            "-O3", "-march=native", "-ffp-contract=off")); // once, where each kernel is a program
+    // built once, while each kernel is a program of its own
+    command.addAll(List.of("-O3", "-march=native", "-ffp-contract=off"));
     HostPrograms.expectSuccess(command);
   }
 

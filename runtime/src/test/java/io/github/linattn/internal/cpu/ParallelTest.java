@@ -35,19 +35,10 @@ final class ParallelTest {
   }
 
   @Test
-  void runsTasksAsideEachOther() {
+  void runsTasksSideBySide() {
     try (Parallel parallel = new Parallel(3)) {
       for (int call = 0; call < 20; call++) {
-        CountDownLatch all = new CountDownLatch(3);
-        Set<Thread> threads = ConcurrentHashMap.newKeySet();
-        parallel.forEach(
-            3,
-            (i, scratch) -> {
-              threads.add(Thread.currentThread());
-              all.countDown();
-              await(all); // for ever, were there fewer threads
-            });
-        assertThat(threads).hasSize(3).contains(Thread.currentThread());
+        assertThat(threadsOf(parallel)).hasSize(3).contains(Thread.currentThread());
       }
     }
   }
@@ -88,16 +79,9 @@ final class ParallelTest {
 
   @Test
   void closeEndsTheHelpers() throws InterruptedException {
-    Set<Thread> threads = ConcurrentHashMap.newKeySet();
+    Set<Thread> threads;
     try (Parallel parallel = new Parallel(3)) {
-      CountDownLatch all = new CountDownLatch(3);
-      parallel.forEach(
-          3,
-          (i, scratch) -> {
-            threads.add(Thread.currentThread());
-            all.countDown();
-            await(all);
-          });
+      threads = threadsOf(parallel);
     }
     threads.remove(Thread.currentThread());
     assertThat(threads).hasSize(2);
@@ -105,6 +89,20 @@ final class ParallelTest {
       assertThat(thread.isDaemon()).isTrue();
       thread.join();
     }
+  }
+
+  /** Those of its tasks, each of which waits for all others: for ever, were there fewer threads. */
+  private static Set<Thread> threadsOf(Parallel parallel) {
+    CountDownLatch all = new CountDownLatch(parallel.threads());
+    Set<Thread> threads = ConcurrentHashMap.newKeySet();
+    parallel.forEach(
+        parallel.threads(),
+        (i, scratch) -> {
+          threads.add(Thread.currentThread());
+          all.countDown();
+          await(all);
+        });
+    return threads;
   }
 
   private static void await(CountDownLatch latch) {

@@ -357,6 +357,11 @@ class PlannerTest {
             planner(true).plan(shortOne, PlanChoice.parse("wgmma:8192")).orElseThrow().slotStep())
         .as("a state is that of 2048 tokens at least")
         .isEqualTo(2);
+  }
+
+  /** Breaks when sums are cut into more blocks than a launch can have. */
+  @Test
+  void moreHeadsThanAnyMemoryHoldsHaveAPlan() {
     AttentionShape absurd = AttentionShape.of(1 << 12, 1 << 12, 1 << 20, KEY_DIM);
     assertThat(planner(true).plan(causal(absurd, DType.F32, Mode.ACCURATE))).isPresent();
   }
