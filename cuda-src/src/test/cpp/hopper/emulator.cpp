@@ -242,7 +242,6 @@ void run_warp(Block& block, int warp) {
   if (drawn(block.warps[warp].slowness) != 0) {
     return;
   }
-  show_in_window(block);
   const int first = drawn(kWarp);
   Lane*& all_wait_like = block.warps[warp].all_wait_like;
   running = all_wait_like;
@@ -266,6 +265,7 @@ void run_warp(Block& block, int warp) {
     }
     alike = false;
     lane.is_over = nullptr;
+    show_in_window(block);
     lane.fiber.resume();
   }
   all_wait_like = alike ? waiting : nullptr;
