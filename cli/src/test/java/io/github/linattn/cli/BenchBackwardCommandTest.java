@@ -152,9 +152,11 @@ class BenchBackwardCommandTest {
     }
   }
 
+  /** With memory for a few sets of tensors, since every sample is a call with each. */
   private static BenchResult onCpu(BenchCase problem) {
+    long few = 3 * BenchTensors.bytes(problem);
     try (Backend cpu = Backend.cpu(2)) {
-      return new BenchRun(cpu, () -> 8L << 30, false).run(problem);
+      return new BenchRun(cpu, () -> (1L << 30) + (8L << 20) + few, false).run(problem);
     }
   }
 
