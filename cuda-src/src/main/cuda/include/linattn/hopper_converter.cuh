@@ -150,13 +150,29 @@ struct Converter {
   }
 };
 
-// Of gradient sums: dz and du, of rows of y and z on their way. A thread has 16 columns of each box, of two rows of
-// each chunk.
+// Of sums: z and u of rows of k and v on their way, or dz and du of those of y and z. A thread has 16 columns of each box,
+// of two rows of each chunk.
 template <class Plan>
 struct ConvertedSums {
-  static constexpr int kPlaces = Plan::kBoxes + 1;  // boxes of y, then that of z
+  static constexpr int kPlaces = Plan::kBoxes + 1;  // boxes of k, then that of v
   static constexpr int kBarrier = 1 + Plan::kBeside;
   float sums[kPlaces][16] = {};
+
+  // Of rows 8 apart.
+  __device__ __forceinline__ void add(int place, const uint4 (&raw_frag)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (((i >> 1) & 1) == 0) {
+        const uint4& x = raw_frag[i];
+        const uint4& y = raw_frag[i + 2];
+        float* const four = sums[place] + (i >> 2) * 8 + (i & 1) * 4;
+        four[0] += __uint_as_float(x.x) + __uint_as_float(y.x);
+        four[1] += __uint_as_float(x.y) + __uint_as_float(y.y);
+        four[2] += __uint_as_float(x.z) + __uint_as_float(y.z);
+        four[3] += __uint_as_float(x.w) + __uint_as_float(y.w);
+      }
+    }
+  }
 
   // Of rows 8 apart, times their factors.
   __device__ __forceinline__ void add(int place, const uint4 (&raw_frag)[8], float first_factor, float second_factor) {
@@ -534,6 +550,79 @@ __device__ __forceinline__ void convert_slots(const Block<Plan>& block, int warp
   }
 }
 
+// The same where sums are all that is wanted, of split rows: a slot is read before the one before it is stored.
+template <class Plan>
+__device__ __forceinline__ void convert_for_sums(const Block<Plan>& block, int warp_in_group, int lane) {
+  const Converter<Plan> converter(warp_in_group, lane);
+  const int row = warp_in_group * 16 + (lane & 7);
+  const float key_scale = block.scale(kKeyScale);
+  const float value_scale = block.scale(kValueScale);
+  constexpr int kSlots = Plan::kSlotsPerChunk;
+  uint32_t summed = 1u << Plan::kBoxes;  // a bit for each box whose rows are summed, v behind k
+  for (int box = 0; box < Plan::kBoxes; ++box) {
+    summed |= block.sums_keys(box) ? 1u << box : 0u;
+  }
+  uint4 raw_frag[2][8];
+  ConvertedSums<Plan> sums;
+  RingPosition<Plan::kStages> at;
+  const auto tile_of_slot = [&](int slot) {
+    return slot < Plan::kBoxes ? block.key(at.index(), slot) : block.value(at.index());
+  };
+  const auto lower_of_slot = [&](int slot) {
+    return tile_of_slot(slot) + (slot < Plan::kBoxes ? Plan::kLowerKey : Plan::kLower);
+  };
+  const auto load = [&](int place) {  // v comes first
+    const int slot = place == 0 ? Plan::kBoxes : place - 1;
+    barrier_wait(block.barrier(Plan::kSlotFull, at.index() * kSlots + slot), at.parity());
+    converter.load(tile_of_slot(slot), lower_of_slot(slot), raw_frag[place % 2]);
+  };
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    const int num_rows = block.rows(chunk);
+    load(0);
+#pragma unroll
+    for (int place = 0; place < kSlots; ++place) {
+      uint4(&slot_frag)[8] = raw_frag[place % 2];
+      const bool is_value = place == 0;
+      const int slot = is_value ? Plan::kBoxes : place - 1;
+      if (place + 1 < kSlots) {
+        load(place + 1);
+      }
+      __syncwarp();  // all lanes have read the slot
+      if (num_rows < Plan::kChunk) {
+        clear_past(slot_frag, row, num_rows);
+      }
+      const float scale = is_value ? value_scale : key_scale;
+      typename Converter<Plan>::RowFactors factors = {scale, scale};
+      if ((summed >> slot & 1) != 0) {
+        if constexpr (Plan::kGradientSums) {
+          barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
+          const uint32_t of_rows = block.factors(at.index()) + (is_value ? Plan::kChunk * 4 : 0) + row * 4;
+          sums.add(slot, slot_frag, load_float(of_rows), load_float(of_rows + 32));
+        } else {
+          sums.add(slot, slot_frag);
+        }
+      }
+      if (Plan::kGradientSums && is_value) {
+        factors.first *= load_float(block.lengths(at.index()) + row * 4);
+        factors.second *= load_float(block.lengths(at.index()) + row * 4 + 32);
+      }
+      if ((Plan::kGradientSums && is_value) || (Plan::kScaled && scale != 1.0f)) {
+        converter.template store_scaled<true>(slot_frag, factors, tile_of_slot(slot), lower_of_slot(slot));
+      } else {
+        converter.template store_scaled<false>(slot_frag, factors, tile_of_slot(slot), lower_of_slot(slot));
+      }
+      if (is_value || Plan::kBoxesApart || slot == Plan::kBoxes - 1) {
+        publish_to_async_proxy();
+        barrier_arrive(is_value             ? block.value_full(at.index())
+                       : Plan::kBoxesApart ? block.box_full(at.index(), slot)
+                                           : block.key_full(at.index()));
+      }
+    }
+    at.advance();
+  }
+  sums.finish(block, warp_in_group, lane);
+}
+
 // The same of pairs of boxes that stream. Rows of k past the end become zero.
 template <class Plan, bool kUnscaled>
 __device__ __forceinline__ void convert_stream(const Block<Plan>& block, int warp_in_group, int lane) {
@@ -583,6 +672,8 @@ template <class Plan, bool kUnscaled>
 __device__ __forceinline__ void convert_rows(const Block<Plan>& block, int warp_in_group, int lane) {
   if constexpr (Plan::kStreams) {
     convert_stream<Plan, kUnscaled>(block, warp_in_group, lane);
+  } else if constexpr (Plan::kConvertsForSums) {
+    convert_for_sums(block, warp_in_group, lane);
   } else {
     convert_slots<Plan, kUnscaled>(block, warp_in_group, lane);
   }

@@ -2,7 +2,7 @@
 // state in the accumulators of a warpgroup. Its warps have roles, in this order:
 //
 //   producer   1 warp            starts the copies of q, k, v into the ring
-//   auxiliary  3 or 7 warps      z, rows past the end; V where boxes stream
+//   auxiliary  3 or 7 warps      z, rows past the end; V where boxes stream; nothing where rows make z on their way
 //   score      4 warps           W = T o (a + b Q K^T), g, 1/g
 //   state      4 warps           O^T = S^T Q^T + V^T W^T, S^T += V^T K, o = O / g
 //   rows       4 warps or none   fp32 tensors: makes 16-bit tiles of what has landed, of normalised k divided by
@@ -95,6 +95,10 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
       barrier_init(block.barrier(Plan::kLengthsFull, i), kWarpgroup);
     }
   }
+  for (int i = 0; Plan::kBoxesApart && i < Plan::kStages * Plan::kBoxes; ++i) {
+    barrier_init(block.barrier(Plan::kBoxFull, i), kFillers);
+    barrier_init(block.barrier(Plan::kBoxEmpty, i), kStateReaders);
+  }
   for (int i = 0; i < Plan::kPairs; ++i) {
     constexpr int kSummers = Plan::kReverse ? 0 : kWarp;  // of a box of keys, after they have put z behind it
     barrier_init(block.pair_full(i), kFillers + kSummers);
@@ -175,7 +179,9 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
     if constexpr (!Plan::kMerged) {
       Plan::Spec::Registers::auxiliary();
       if (warp > 0) {
-        Auxiliary<Plan>(block, warp - 1, lane).run();
+        if constexpr (!Plan::kSumsOnTheWay) {
+          Auxiliary<Plan>(block, warp - 1, lane).run();
+        }
       } else if (lane == 0) {
         produce(block, lane);
       }

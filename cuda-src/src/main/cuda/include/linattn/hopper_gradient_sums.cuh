@@ -105,14 +105,16 @@ struct SumWeigher : Weigher<Plan> {
       publish_to_async_proxy();
     }
     __syncwarp();
-    if (lane == 0 || (Plan::kConverted && warp == 0)) {
+    if (Plan::kBoxesApart || lane == 0 || (Plan::kConverted && warp == 0)) {
       barrier_arrive(block.barrier(Plan::kReady, at.index()));
     }
     if constexpr (!Plan::kConverted) {
       sum_keys(at.index(), key_factors);
       finish_reads();
     }
-    barrier_arrive(block.key_empty(at.index()));  // every lane has read g and d
+    if constexpr (!Plan::kBoxesApart) {
+      barrier_arrive(block.key_empty(at.index()));  // every lane has read g and d
+    }
   }
 
   __device__ __forceinline__ int row(int i) const { return lane + kWarp * i; }

@@ -95,6 +95,11 @@ struct HopperPlan {
   // Split rows that leave few registers: the halves of S are made of a part of its columns at a time, and the products
   // of a chunk likewise.
   static constexpr bool kInParts = kOutputsInQueries || (kSplit && kHeadDim > 128);
+  // Whether z and u, or dz and du, are sums of rows on their way to operands; else of what stands in the stage.
+  static constexpr bool kSumsOnTheWay = kSums && kConverted && (kGradientSums || (kSplit && !kNormalize));
+  static constexpr bool kConvertsForSums = kSumsOnTheWay && kSplit;
+  // Whether boxes of k come and are given back one by one, each for the products of a part of S.
+  static constexpr bool kBoxesApart = kConvertsForSums && kInParts;
   // Whether the item is read again from shared memory where it is used.
   static constexpr bool kReadsItemAgain = kBeside > 1 || kInParts;
   // Whether blocks may take turns, and whether they do.
@@ -178,11 +183,11 @@ struct HopperPlan {
   static constexpr int kRowValuesOffset = kFactorsOffset + kStages * kFactorBytes;
   // Of da and db, two doubles of each warp.
   static constexpr int kPartialsOffset = kRowValuesOffset + (kGradient ? kRowPlaces * kRowBytesOfChunk : 0);
-  // dz and du of the rows of each of the four warps that convert.
+  // z and u, or dz and du, of the rows of each of the four warps that convert.
   static constexpr int kRowSumsOffset = kPartialsOffset + (kQueryGradient ? kPartialsBytes : 0);
   static constexpr int kRowSumsBytes = 4 * (kBoxes + 1) * kBoxColumns * 4;
   // z, and of sums u, where keys are weighed.
-  static constexpr int kSumsOffset = kRowSumsOffset + (kGradientSums && kConverted ? kRowSumsBytes : 0);
+  static constexpr int kSumsOffset = kRowSumsOffset + (kSumsOnTheWay ? kRowSumsBytes : 0);
   static constexpr int kSumsBytes = ((kHeadDim + 15) / 16 * 16 + (kSums ? kTileColumns : 0)) * 4;
   static constexpr int kBarriersOffset = kSumsOffset + (kWeighsKeys ? kSumsBytes : 0);
 
@@ -211,7 +216,9 @@ struct HopperPlan {
   // Scores of the other block have come; it has taken those of this one.
   static constexpr int kOtherScoresFull = kPairEmpty + kPairs;
   static constexpr int kOtherScoresTaken = kOtherScoresFull + (kSharesScores ? 1 : 0);
-  static constexpr int kNumBarriers = kOtherScoresTaken + (kSharesScores ? 1 : 0);
+  static constexpr int kBoxEmpty = kOtherScoresTaken + (kSharesScores ? 1 : 0);
+  static constexpr int kBoxFull = kBoxEmpty + (kBoxesApart ? kStages * kBoxes : 0);
+  static constexpr int kNumBarriers = kBoxFull + (kBoxesApart ? kStages * kBoxes : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;
@@ -234,14 +241,17 @@ struct HopperPlan {
   // Arrivals of readers of what threads write, not the copy engine: all of them, because racecheck does not
   // follow one lane for its warp.
   static constexpr int kAuxiliaryArrivals =
-      kAuxiliaryWarps * (kHasRows || kGradientSums || (kReverse && kKeepsScales) ? 32 : 1);
+      kBoxesApart || (kSumsOnTheWay && !kGradientSums)
+          ? 0  // they have nothing to do, or it is told where they are ready
+          : kAuxiliaryWarps * (kHasRows || kGradientSums || (kReverse && kKeepsScales) ? 32 : 1);
   // Of the scores the lanes that read what threads wrote, else one of each warp; Scores::reads() tells.
   static constexpr int kScoreArrivals =
       kNormalize ? kWarpgroup : kQueryGradient ? 32 : kReverse ? (kKeepsScales ? 65 : 44) : 4;
   static constexpr bool kStateReadsTail = kQueryGradient && kWeighsInState;  // its threads, not products
   // Every lane of the warp that writes what threads read; of sums of 16-bit tensors one lane writes.
   static constexpr int kReadyArrivals =
-      kAuxiliaryWarps * (kStateReadsTail ? 32 : 1) + (kReverse || (kGradientSums && kConverted) ? 31 : 0);
+      kAuxiliaryWarps * (kStateReadsTail || kBoxesApart ? 32 : 1) +
+      (kReverse || (kGradientSums && kConverted && !kBoxesApart) ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
   static constexpr bool kAlwaysReady = !kSums || kGradientSums;
   // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of

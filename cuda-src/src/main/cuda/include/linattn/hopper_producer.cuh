@@ -210,11 +210,42 @@ __device__ __forceinline__ void produce_stream(const Block<Plan>& block, int lan
   }
 }
 
+// Where sums are made of rows on their way: V of a chunk, then the boxes of K.
+template <class Plan>
+__device__ __forceinline__ void produce_for_sums(const Block<Plan>& block, int lane) {
+  const ItemWork& work = block.work;
+  RingPosition<Plan::kStages> at;
+  for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+    const int token = work.start + block.first_token(chunk);
+    const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk);
+    if constexpr (!Plan::kBoxesApart) {
+      barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
+    }
+    ask_for_rows(block, chunk, lane);  // those that stood there are of a chunk that has been given back
+    const uint32_t value = block.value(at.index());
+    barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
+    load_slot<Plan>(lane, value, value + Plan::kLower, &block.args.value, work.first_column, token,
+                    block.key_head(chunk), work.batch, first_full + 8 * Plan::kBoxes);
+#pragma unroll
+    for (int box = 0; box < Plan::kBoxes; ++box) {
+      const uint32_t key = block.key(at.index(), box);
+      if constexpr (Plan::kBoxesApart) {
+        barrier_wait(block.box_empty(at.index(), box), at.parity() ^ 1);
+      }
+      load_slot<Plan>(lane, key, key + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
+                      block.key_head(chunk), work.batch, first_full + 8 * box);
+    }
+    at.advance();
+  }
+}
+
 template <class Plan>
 __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
   const ItemWork& work = block.work;
   if constexpr (Plan::kStreams) {
     produce_stream(block, lane);
+  } else if constexpr (Plan::kConvertsForSums) {
+    produce_for_sums(block, lane);
   } else if constexpr (!Plan::kConverted) {
     RingPosition<Plan::kStages> at;
     [[maybe_unused]] RingPosition<1> outputs_at;

@@ -212,12 +212,17 @@ struct State {
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       wait_for_sums(at, chunk);
       follow_unit(at);
-      const uint64_t value = operand(block.value(at.index(), outputs.box));
       const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
-      add_values(value, key);
+      if constexpr (Plan::kInParts) {
+        add_boxes(at, key);
+      } else {
+        add_values(operand(block.value(at.index(), outputs.box)), key);
+      }
       if (lane == 0) {
-        barrier_arrive(block.key_empty(at.index()));
-        if constexpr (Plan::kSplit) {
+        if constexpr (!Plan::kBoxesApart) {
+          barrier_arrive(block.key_empty(at.index()));
+        }
+        if constexpr (Plan::kSplit && !Plan::kInParts) {
           barrier_arrive(block.value_empty(at.index()));
         }
       }
@@ -241,13 +246,15 @@ struct State {
   }
 
   __device__ __forceinline__ void wait_for_sums(const RingPosition<Plan::kStages>& at, int chunk) const {
-    barrier_wait(block.key_full(at.index()), at.parity());
+    if constexpr (!Plan::kBoxesApart) {
+      barrier_wait(block.key_full(at.index()), at.parity());
+    }
     if constexpr (Plan::kConverted) {
       barrier_wait(block.value_full(at.index()), at.parity());
     }
     if (Plan::kAlwaysReady) {
       barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
-    } else if (block.rows(chunk) < Plan::kChunk) {
+    } else if (!Plan::kSumsOnTheWay && block.rows(chunk) < Plan::kChunk) {
       if constexpr (Plan::kWeighsKeys) {
         block.wait_for_lengths(at.index(), at.parity());
       } else {
@@ -279,6 +286,78 @@ struct State {
     finish_products();
     pin(value_frag);
     barrier_arrive(block.key_empty(chunk_at.index()));
+  }
+
+  // S^T += V^T K, box by box, with V^T in registers, so that its place is free before: while a box is added the products of
+  // the next are under way.
+  __device__ __forceinline__ void add_boxes(const RingPosition<Plan::kStages>& at, uint64_t key) {
+    uint32_t upper_frag[16];
+    uint32_t lower_frag[16];
+    const uint32_t value = block.value(at.index(), outputs.box);
+    load_transposed(value, upper_frag);
+    load_transposed(value + Plan::kLower, lower_frag);
+    finish_reads();
+    arrive_once_a_warp(block.value_empty(at.index()), lane);
+    float parts_frag[2][kPartRegisters] = {};
+    start_box(parts_frag[0], 0, upper_frag, lower_frag, at, key);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      float(&part_frag)[kPartRegisters] = parts_frag[part % 2];
+      if (part + 1 < kParts) {
+        start_box(parts_frag[(part + 1) % 2], part + 1, upper_frag, lower_frag, at, key);
+        products_wait<1>();
+      } else {
+        products_wait<0>();
+      }
+      pin(part_frag);
+      pin(upper_frag);
+      pin(lower_frag);
+      if (Plan::kBoxesApart && lane == 0) {
+        barrier_arrive(block.box_empty(at.index(), part));
+      }
+      add_part(part_frag, part);
+    }
+  }
+
+  // 64 columns of 64 tokens: of this warp 16 columns, 16 tokens in four words.
+  __device__ __forceinline__ void load_transposed(uint32_t tile, uint32_t (&frag)[16]) const {
+    const uint32_t rows = tile + swizzled((lane & 7) + (lane >> 4 & 1) * 8, warp * 2 + (lane >> 3 & 1));
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      load_matrices_transposed(rows + step * 16 * kRowBytes, frag + 4 * step);
+    }
+    pin(frag);
+  }
+
+  // V^T K in halves of a box of keys, from zero.
+  __device__ __forceinline__ void start_box(float (&part_frag)[kPartRegisters], int part, uint32_t (&upper_frag)[16],
+                                            uint32_t (&lower_frag)[16], const RingPosition<Plan::kStages>& at,
+                                            uint64_t key) const {
+    if constexpr (Plan::kBoxesApart) {
+      barrier_wait(block.box_full(at.index(), part), at.parity());
+    }
+    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
+    const auto multiply = [&](const uint32_t* value, uint64_t key_at, int accumulate) {
+      if constexpr (kParts > kWholeParts) {
+        if (part == kWholeParts) {
+          Products::value_key_rest(part_frag, value, key_at, accumulate);
+          return;
+        }
+      }
+      Products::value_key(part_frag, value, key_at, accumulate);
+    };
+    pin(part_frag);
+    pin(upper_frag);
+    pin(lower_frag);
+    products_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint64_t upper_key = further(key, part * Plan::kKeyBox + step * 2048);
+      multiply(upper_frag + 4 * step, upper_key, step > 0);
+      multiply(lower_frag + 4 * step, upper_key, 1);
+      multiply(upper_frag + 4 * step, further(upper_key, Plan::kLowerKey), 1);
+    }
+    products_commit();
   }
 
   // S^T += V^T K.

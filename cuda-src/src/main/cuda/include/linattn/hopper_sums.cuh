@@ -24,16 +24,10 @@ struct RowSum {
   }
 };
 
-// Whether the block needs z of a box. Where sums are all that is wanted the tiles of an item share its boxes.
+// Whether the block writes what it has summed: where sums are all that is wanted each of its own, else one z.
 template <class Plan>
-__device__ __forceinline__ bool needs_key_sum(const Block<Plan>& block, int box) {
-  return !Plan::kSums || block.sums_keys(box);
-}
-
-// Whether the block writes it.
-template <class Plan>
-__device__ __forceinline__ bool writes_key_sum(const Block<Plan>& block, int box) {
-  return Plan::kSums ? block.sums_keys(box) : block.work.tile == 0;
+__device__ __forceinline__ bool writes_sums(const Block<Plan>& block) {
+  return Plan::kSums || block.work.tile == 0;
 }
 
 // z of the items, and where sums are wanted u: each warp has columns, each lane two of them of some rows.
@@ -54,12 +48,25 @@ struct RowSums {
   int warp;  // 0 to kWarps - 1
   int lane;
   RowSum<kLanes> sums[kSumsOfWarp];
+  // Where sums are all that is wanted, and the tiles of an item share those of keys: a bit for each that the block has. Asked
+  // once, as it takes a division.
+  uint32_t shared_out = 0;
 
   __device__ __forceinline__ RowSums(const Block<Plan>& shared, int aux_warp, int lane_idx)
-      : block(shared), warp(aux_warp), lane(lane_idx) {}
+      : block(shared), warp(aux_warp), lane(lane_idx) {
+    if constexpr (Plan::kSums) {
+#pragma unroll
+      for (int i = 0; i < kSumsOfWarp; ++i) {
+        shared_out |= is_value(index(i)) || block.sums_keys(box(index(i))) ? 1u << i : 0u;
+      }
+    }
+  }
 
-  // Sum i of this warp.
+  // Sum i of this warp, and whether the block has it.
   __device__ __forceinline__ int index(int i) const { return warp + i * kWarps; }
+  __device__ __forceinline__ bool has(int i) const {
+    return index(i) < kSums && (!Plan::kSums || (shared_out >> i & 1) != 0);
+  }
   __device__ __forceinline__ static bool is_value(int sum) { return Plan::kSums && sum >= kKeySums; }
   // One of the lanes of a column: it starts from what was there, and writes.
   __device__ __forceinline__ bool writes() const { return lane < kLanes; }
@@ -99,7 +106,7 @@ struct RowSums {
       const RowSum<kLanes> total = sums[i].of_all_rows();
       const int end = is_value(sum) ? block.chunked().value_dim - block.work.first_column : Plan::kHeadDim;
       const int first = column(sum);
-      if (writes() && sum < kSums && first < end && (is_value(sum) || writes_key_sum(block, box(sum)))) {
+      if (writes() && has(i) && first < end && writes_sums(block)) {
         float* sum_gmem = (is_value(sum) ? state.value_sum_out : state.key_sum_out) + first;
         const float scale = 1.0f / (is_value(sum) ? block.scale(kValueScale) : initial_scale());
         sum_gmem[0] = total.low * scale;
@@ -135,7 +142,7 @@ struct RowSums {
 #pragma unroll
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
-      if (sum < kSums && (is_value(sum) || needs_key_sum(block, box(sum)))) {
+      if (has(i)) {
         const uint32_t tile = is_value(sum) ? block.value(stage_idx, box(sum)) : block.key(stage_idx, box(sum));
         add_rows_of(tile, sum, is_value(sum) ? Plan::kLower : Plan::kLowerKey, sums[i]);
       }
@@ -271,9 +278,19 @@ struct WeighedSums {
   const Block<Plan>& block;
   int warp;  // 0 to kWarps - 1
   int lane;
+  uint32_t shared_out = 0;  // as of RowSums, a bit for each sum
+  static_assert(kSums <= 32, "a bit for each");
 
   __device__ __forceinline__ WeighedSums(const Block<Plan>& shared, int aux_warp, int lane_idx)
-      : block(shared), warp(aux_warp), lane(lane_idx) {}
+      : block(shared), warp(aux_warp), lane(lane_idx) {
+    if constexpr (Plan::kSums) {
+      for (int sum = warp; sum < kSums; sum += kWarps) {
+        shared_out |= is_value(sum) || block.sums_keys(column(sum) / Plan::kBoxColumns) ? 1u << sum : 0u;
+      }
+    }
+  }
+
+  __device__ __forceinline__ bool has(int sum) const { return !Plan::kSums || (shared_out >> sum & 1) != 0; }
 
   __device__ __forceinline__ static bool is_value(int sum) { return Plan::kSums && sum >= kKeySums; }
   // Of its first column, counted from that of k or of v.
@@ -298,7 +315,7 @@ struct WeighedSums {
     for (int sum = warp; sum < kSums && lane < kColumns; sum += kWarps) {
       const int end = is_value(sum) ? block.chunked().value_dim - block.work.first_column : Plan::kHeadDim;
       const int of_lane = column(sum) + lane;
-      if (of_lane < end && (is_value(sum) || writes_key_sum(block, column(sum) / Plan::kBoxColumns))) {
+      if (has(sum) && of_lane < end && writes_sums(block)) {
         const float total = load_float(sum_address(sum) + lane * 4);
         (is_value(sum) ? state.value_sum_out : state.key_sum_out)[of_lane] =
             is_value(sum) ? total : total * block.inverse_length_scale();
@@ -341,7 +358,7 @@ struct WeighedSums {
 #pragma unroll 2
     for (int sum = warp; sum < kSums; sum += kWarps) {
       const int box = column(sum) / Plan::kBoxColumns;
-      if (!is_value(sum) && !needs_key_sum(block, box)) {
+      if (!has(sum)) {
         continue;
       }
       const uint32_t tile = is_value(sum) ? block.value(stage_idx, box) : block.key(stage_idx, box);

@@ -331,6 +331,13 @@ public record HopperPlan(
         && element != ElementType.F32;
   }
 
+  /** Whether z and u, or their gradients, are sums of rows on their way to operands. */
+  private static boolean sumsOnTheWay(Operation operation, ElementType element, int products) {
+    return isSums(operation)
+        && element == ElementType.F32
+        && (isGradientSums(operation) || (products == 3 && !operation.normalizes()));
+  }
+
   /** Whether it is a gradient of q, or of k and v, or the sums for these. */
   static boolean isGradient(Operation operation) {
     return isQueryGradient(operation) || weighsRows(operation);
@@ -416,7 +423,7 @@ public record HopperPlan(
     boolean rows = converted || findsLengths(operation);
     boolean reverse = isReverse(operation);
     if (isSums(operation)) {
-      return sumRoles(operation, headDim, rows);
+      return sumRoles(operation, headDim, rows, precision.products());
     }
     if (precision.products() == 3 && headDim > MAX_SPLIT_AS_WHOLE) {
       if (findsLengths(operation)) {
@@ -450,7 +457,7 @@ public record HopperPlan(
   /**
    * The same of sums, which have no role of scores; all that a thread starts with where it does.
    */
-  private static Roles sumRoles(Operation operation, int headDim, boolean rows) {
+  private static Roles sumRoles(Operation operation, int headDim, boolean rows, int products) {
     if (!rows) {
       if (headDim > MAX_SINGLE_SUM) {
         return isGradientSums(operation) ? new Roles(96, 0, 160, 0) : new Roles(56, 0, 200, 0);
@@ -458,6 +465,9 @@ public record HopperPlan(
       return new Roles(168, 0, 168, 0);
     }
     if (headDim > MAX_SINGLE_SUM) {
+      if (products == 3) {
+        return new Roles(64, 0, 248, 192);
+      }
       return operation == Operation.GRADIENT_SUMS
           ? new Roles(88, 0, 232, 184)
           : new Roles(104, 0, 232, 168);
@@ -620,7 +630,7 @@ public record HopperPlan(
     if (query) {
       add(map, "partial sums of the gradients of a and b", PARTIAL_BYTES);
     }
-    if (isGradientSums(operation) && element == ElementType.F32) {
+    if (sumsOnTheWay(operation, element, products)) {
       add(
           map,
           "sums of rows, of each warp that converts",
@@ -633,7 +643,10 @@ public record HopperPlan(
     }
     int lengths = weighsKeys ? buffers.stages : 0;
     int sent = (sendsDelta ? 2 : 0) + (sharesScores ? 2 : 0);
-    int others = places + (query ? 1 : 0) + sent + read + lengths;
+    boolean inParts = products == 3 && headDim > MAX_SPLIT_AS_WHOLE;
+    int apart =
+        inParts && sumsOnTheWay(operation, element, products) ? 2 * buffers.stages * boxes : 0;
+    int others = places + (query ? 1 : 0) + sent + read + lengths + apart;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
     return map;

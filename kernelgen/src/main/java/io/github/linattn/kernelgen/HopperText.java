@@ -104,8 +104,11 @@ final class HopperText {
     boolean reverse = HopperPlan.isReverse(spec.operation()); // has no z
     boolean streams = plan.pairs() > 0;
     boolean inRegisters = plan.weighsInState(spec) || streams; // V^T, or its upper half
+    boolean inParts = split && (plan.beside() > 1 || spec.headDim() > PART);
     boolean inRegistersForState =
-        inRegisters || HopperPlan.weighsKeys(spec.operation(), spec.elementType());
+        inRegisters
+            || (sums && inParts)
+            || HopperPlan.weighsKeys(spec.operation(), spec.elementType());
     int upper = reverse ? CHUNK : weights; // the rows of keys that lower queries meet
     int scores = split && (!reverse || streams) ? upper + CHUNK : upper;
     List<Instruction> instructions = new ArrayList<>();
@@ -128,7 +131,6 @@ final class HopperText {
         instructions.add(values("value_sums", EXTRA, EXTRA / 2, operand, inRegisters, false));
       }
     }
-    boolean inParts = split && (plan.beside() > 1 || spec.headDim() > PART);
     int part = inParts ? CHUNK : Math.min(spec.headDim(), PART);
     int rest = spec.headDim() % part;
     instructions.add(values("value_key", part, part / 2, operand, inRegistersForState, true));
