@@ -463,10 +463,7 @@ struct Block {
     return barrier(Plan::kApart || Plan::kConverted ? Plan::kValueFull : Plan::kKeyFull, stage_idx);
   }
   __device__ __forceinline__ uint32_t key_empty(int stage_idx) const { return barrier(Plan::kKeyEmpty, stage_idx); }
-  // Of a box, where these come and are given back one by one.
-  __device__ __forceinline__ uint32_t box_full(int stage_idx, int box) const {
-    return barrier(Plan::kBoxFull, stage_idx * Plan::kBoxes + box);
-  }
+  // Of a box, where these are given back one by one.
   __device__ __forceinline__ uint32_t box_empty(int stage_idx, int box) const {
     return barrier(Plan::kBoxEmpty, stage_idx * Plan::kBoxes + box);
   }

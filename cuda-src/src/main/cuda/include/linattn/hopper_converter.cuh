@@ -571,21 +571,19 @@ __device__ __forceinline__ void convert_for_sums(const Block<Plan>& block, int w
   const auto lower_of_slot = [&](int slot) {
     return tile_of_slot(slot) + (slot < Plan::kBoxes ? Plan::kLowerKey : Plan::kLower);
   };
-  const auto load = [&](int place) {  // v comes first
-    const int slot = place == 0 ? Plan::kBoxes : place - 1;
+  const auto load = [&](int slot) {
     barrier_wait(block.barrier(Plan::kSlotFull, at.index() * kSlots + slot), at.parity());
-    converter.load(tile_of_slot(slot), lower_of_slot(slot), raw_frag[place % 2]);
+    converter.load(tile_of_slot(slot), lower_of_slot(slot), raw_frag[slot % 2]);
   };
   for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
     const int num_rows = block.rows(chunk);
     load(0);
 #pragma unroll
-    for (int place = 0; place < kSlots; ++place) {
-      uint4(&slot_frag)[8] = raw_frag[place % 2];
-      const bool is_value = place == 0;
-      const int slot = is_value ? Plan::kBoxes : place - 1;
-      if (place + 1 < kSlots) {
-        load(place + 1);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      uint4(&slot_frag)[8] = raw_frag[slot % 2];
+      const bool is_value = slot == Plan::kBoxes;
+      if (slot + 1 < kSlots) {
+        load(slot + 1);
       }
       __syncwarp();  // all lanes have read the slot
       if (num_rows < Plan::kChunk) {
@@ -611,11 +609,9 @@ __device__ __forceinline__ void convert_for_sums(const Block<Plan>& block, int w
       } else {
         converter.template store_scaled<false>(slot_frag, factors, tile_of_slot(slot), lower_of_slot(slot));
       }
-      if (is_value || Plan::kBoxesApart || slot == Plan::kBoxes - 1) {
+      if (is_value || slot == Plan::kBoxes - 1) {
         publish_to_async_proxy();
-        barrier_arrive(is_value             ? block.value_full(at.index())
-                       : Plan::kBoxesApart ? block.box_full(at.index(), slot)
-                                           : block.key_full(at.index()));
+        barrier_arrive(is_value ? block.value_full(at.index()) : block.key_full(at.index()));
       }
     }
     at.advance();

@@ -96,7 +96,6 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
     }
   }
   for (int i = 0; Plan::kBoxesApart && i < Plan::kStages * Plan::kBoxes; ++i) {
-    barrier_init(block.barrier(Plan::kBoxFull, i), kFillers);
     barrier_init(block.barrier(Plan::kBoxEmpty, i), kStateReaders);
   }
   for (int i = 0; i < Plan::kPairs; ++i) {

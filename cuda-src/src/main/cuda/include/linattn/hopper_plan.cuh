@@ -98,7 +98,7 @@ struct HopperPlan {
   // Whether z and u, or dz and du, are sums of rows on their way to operands; else of what stands in the stage.
   static constexpr bool kSumsOnTheWay = kSums && kConverted && (kGradientSums || (kSplit && !kNormalize));
   static constexpr bool kConvertsForSums = kSumsOnTheWay && kSplit;
-  // Whether boxes of k come and are given back one by one, each for the products of a part of S.
+  // Whether boxes of k are given back one by one, as the products of a part of S have read them.
   static constexpr bool kBoxesApart = kConvertsForSums && kInParts;
   // Whether the item is read again from shared memory where it is used.
   static constexpr bool kReadsItemAgain = kBeside > 1 || kInParts;
@@ -217,8 +217,7 @@ struct HopperPlan {
   static constexpr int kOtherScoresFull = kPairEmpty + kPairs;
   static constexpr int kOtherScoresTaken = kOtherScoresFull + (kSharesScores ? 1 : 0);
   static constexpr int kBoxEmpty = kOtherScoresTaken + (kSharesScores ? 1 : 0);
-  static constexpr int kBoxFull = kBoxEmpty + (kBoxesApart ? kStages * kBoxes : 0);
-  static constexpr int kNumBarriers = kBoxFull + (kBoxesApart ? kStages * kBoxes : 0);
+  static constexpr int kNumBarriers = kBoxEmpty + (kBoxesApart ? kStages * kBoxes : 0);
   static constexpr int kScalesOffset = kBarriersOffset + kNumBarriers * 8;
 
   static constexpr int kAlignment = 1024;

@@ -210,7 +210,7 @@ __device__ __forceinline__ void produce_stream(const Block<Plan>& block, int lan
   }
 }
 
-// Where sums are made of rows on their way: V of a chunk, then the boxes of K.
+// Where sums are made of rows on their way.
 template <class Plan>
 __device__ __forceinline__ void produce_for_sums(const Block<Plan>& block, int lane) {
   const ItemWork& work = block.work;
@@ -222,10 +222,6 @@ __device__ __forceinline__ void produce_for_sums(const Block<Plan>& block, int l
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);
     }
     ask_for_rows(block, chunk, lane);  // those that stood there are of a chunk that has been given back
-    const uint32_t value = block.value(at.index());
-    barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
-    load_slot<Plan>(lane, value, value + Plan::kLower, &block.args.value, work.first_column, token,
-                    block.key_head(chunk), work.batch, first_full + 8 * Plan::kBoxes);
 #pragma unroll
     for (int box = 0; box < Plan::kBoxes; ++box) {
       const uint32_t key = block.key(at.index(), box);
@@ -235,6 +231,10 @@ __device__ __forceinline__ void produce_for_sums(const Block<Plan>& block, int l
       load_slot<Plan>(lane, key, key + Plan::kLowerKey, &block.args.key, box * Plan::kBoxColumns, token,
                       block.key_head(chunk), work.batch, first_full + 8 * box);
     }
+    const uint32_t value = block.value(at.index());
+    barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
+    load_slot<Plan>(lane, value, value + Plan::kLower, &block.args.value, work.first_column, token,
+                    block.key_head(chunk), work.batch, first_full + 8 * Plan::kBoxes);
     at.advance();
   }
 }

@@ -107,8 +107,7 @@ struct Weigher {
 
   // Until all have read what stood there, and the tiles are there if they are to be changed.
   __device__ __forceinline__ void wait_for_place(const RingPosition<Plan::kStages>& at) const {
-    if constexpr (Plan::kBoxesApart) {  // the converters are done with it, and the state has taken its unit
-      barrier_wait(block.box_full(at.index(), Plan::kBoxes - 1), at.parity() ^ 1);
+    if constexpr (Plan::kBoxesApart) {  // the state has begun with what the converters have made of it
       barrier_wait(block.box_empty(at.index(), 0), at.parity() ^ 1);
     } else if constexpr (Plan::kConverted) {
       barrier_wait(block.key_empty(at.index()), at.parity() ^ 1);

@@ -214,7 +214,7 @@ struct State {
       follow_unit(at);
       const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
       if constexpr (Plan::kInParts) {
-        add_boxes(at, key);
+        add_boxes(at.index(), key);
       } else {
         add_values(operand(block.value(at.index(), outputs.box)), key);
       }
@@ -246,9 +246,7 @@ struct State {
   }
 
   __device__ __forceinline__ void wait_for_sums(const RingPosition<Plan::kStages>& at, int chunk) const {
-    if constexpr (!Plan::kBoxesApart) {
-      barrier_wait(block.key_full(at.index()), at.parity());
-    }
+    barrier_wait(block.key_full(at.index()), at.parity());
     if constexpr (Plan::kConverted) {
       barrier_wait(block.value_full(at.index()), at.parity());
     }
@@ -290,21 +288,21 @@ struct State {
 
   // S^T += V^T K, box by box, with V^T in registers, so that its place is free before: while a box is added the products of
   // the next are under way.
-  __device__ __forceinline__ void add_boxes(const RingPosition<Plan::kStages>& at, uint64_t key) {
+  __device__ __forceinline__ void add_boxes(int stage_idx, uint64_t key) {
     uint32_t upper_frag[16];
     uint32_t lower_frag[16];
-    const uint32_t value = block.value(at.index(), outputs.box);
+    const uint32_t value = block.value(stage_idx, outputs.box);
     load_transposed(value, upper_frag);
     load_transposed(value + Plan::kLower, lower_frag);
     finish_reads();
-    arrive_once_a_warp(block.value_empty(at.index()), lane);
+    arrive_once_a_warp(block.value_empty(stage_idx), lane);
     float parts_frag[2][kPartRegisters] = {};
-    start_box(parts_frag[0], 0, upper_frag, lower_frag, at, key);
+    start_box(parts_frag[0], 0, upper_frag, lower_frag, key);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       float(&part_frag)[kPartRegisters] = parts_frag[part % 2];
       if (part + 1 < kParts) {
-        start_box(parts_frag[(part + 1) % 2], part + 1, upper_frag, lower_frag, at, key);
+        start_box(parts_frag[(part + 1) % 2], part + 1, upper_frag, lower_frag, key);
         products_wait<1>();
       } else {
         products_wait<0>();
@@ -313,7 +311,7 @@ struct State {
       pin(upper_frag);
       pin(lower_frag);
       if (Plan::kBoxesApart && lane == 0) {
-        barrier_arrive(block.box_empty(at.index(), part));
+        barrier_arrive(block.box_empty(stage_idx, part));
       }
       add_part(part_frag, part);
     }
@@ -330,12 +328,9 @@ struct State {
   }
 
   // V^T K in halves of a box of keys, from zero.
-  __device__ __forceinline__ void start_box(float (&part_frag)[kPartRegisters], int part, uint32_t (&upper_frag)[16],
-                                            uint32_t (&lower_frag)[16], const RingPosition<Plan::kStages>& at,
-                                            uint64_t key) const {
-    if constexpr (Plan::kBoxesApart) {
-      barrier_wait(block.box_full(at.index(), part), at.parity());
-    }
+  __device__ __forceinline__ static void start_box(float (&part_frag)[kPartRegisters], int part,
+                                                   uint32_t (&upper_frag)[16], uint32_t (&lower_frag)[16],
+                                                   uint64_t key) {
     constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
     const auto multiply = [&](const uint32_t* value, uint64_t key_at, int accumulate) {
       if constexpr (kParts > kWholeParts) {

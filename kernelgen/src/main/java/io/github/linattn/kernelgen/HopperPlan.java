@@ -644,8 +644,7 @@ public record HopperPlan(
     int lengths = weighsKeys ? buffers.stages : 0;
     int sent = (sendsDelta ? 2 : 0) + (sharesScores ? 2 : 0);
     boolean inParts = products == 3 && headDim > MAX_SPLIT_AS_WHOLE;
-    int apart =
-        inParts && sumsOnTheWay(operation, element, products) ? 2 * buffers.stages * boxes : 0;
+    int apart = inParts && sumsOnTheWay(operation, element, products) ? buffers.stages * boxes : 0;
     int others = places + (query ? 1 : 0) + sent + read + lengths + apart;
     int barrierBytes = (barriers + others) * Long.BYTES;
     add(map, "barriers, scales, the item", barrierBytes + SCALE_BYTES);
