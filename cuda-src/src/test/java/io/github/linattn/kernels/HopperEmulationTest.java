@@ -140,6 +140,7 @@ class HopperEmulationTest {
         kernel(Operation.NORMALIZED_FORWARD, 64, ElementType.F16, Precision.NATIVE),
         kernel(Operation.NORMALIZED_FORWARD, 64, ElementType.F32, Precision.TF32),
         kernel(Operation.NORMALIZED_FORWARD, 96, ElementType.F32, Precision.DEFAULT),
+        kernel(Operation.STATE_SUMS, 144, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.NORMALIZED_STATE_SUMS, 64, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.QUERY_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.ACCURATE),
