@@ -294,7 +294,7 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       const int token = work.start + block.first_token(chunk);
       if constexpr (Plan::kGradient) {
-        barrier_wait(Plan::kSums ? block.key_empty(at.index()) : block.query_empty(at.index()), at.parity() ^ 1);
+        barrier_wait(block.query_empty(at.index()), at.parity() ^ 1);
         ask_for_rows(block, chunk, lane);
       }
       const uint32_t first_full = block.barrier(Plan::kSlotFull, at.index() * Plan::kSlotsPerChunk);

@@ -1021,19 +1021,7 @@ struct State {
 
   // S^T += V^T K.
   __device__ __forceinline__ void add_values(StateValues value, uint64_t key) {
-    if constexpr (Plan::kInParts) {
-      float part_frag[kPartRegisters] = {};
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        pin(part_frag);
-        products_fence();
-        multiply_part(part_frag, part, value, further(key, part * Plan::kKeyBox));
-        products_commit();
-        products_wait<0>();
-        pin(part_frag);
-        add_part(part_frag, part);
-      }
-    } else if constexpr (Plan::kSplit) {
+    if constexpr (Plan::kSplit) {
       float chunk_frag[kParts][kPartRegisters] = {};
       pin_parts(chunk_frag);
       products_fence();
