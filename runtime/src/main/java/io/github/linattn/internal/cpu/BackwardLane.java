@@ -3,6 +3,9 @@ package io.github.linattn.internal.cpu;
 import io.github.linattn.internal.cpu.BackwardPass.CoefficientGradients;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
 import java.util.List;
+import java.util.Objects;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /** Both sweeps over one lane, and what the first leaves for the second. */
 final class BackwardLane {
@@ -23,6 +26,11 @@ final class BackwardLane {
   /** 1/|k| of every token of the lane, where keys are normalised. */
   private final double[] keyInverseNorms;
 
+  private final List<QuerySweep> querySweeps;
+
+  /** Null until the first sweep is over. */
+  private @Nullable List<KeyValueSweep> keyValueSweeps;
+
   BackwardLane(BackwardPass pass, Segments segments, Scratch scratch) {
     this.pass = pass;
     this.segments = segments;
@@ -33,32 +41,53 @@ final class BackwardLane {
     int norms = pass.operator.normalize() ? lane.length() : 0;
     this.inverseNorms = new double[heads][norms];
     this.keyInverseNorms = new double[norms];
+    List<OuterSum> starts =
+        segments.starts(
+            pass.operator.causal() ? Segments.Start.BEFORE : Segments.Start.WHOLE,
+            () -> center.center(StateRows.initial(pass.input, lane), lane.countBefore()),
+            scratch,
+            (segment, free) -> centered(center, free).sumOver(segment));
+    this.querySweeps =
+        IntStream.range(0, segments.count())
+            .mapToObj(i -> new QuerySweep(this, segments.get(i), starts.get(i).transposed()))
+            .toList();
   }
 
-  CoefficientGradients run() {
-    boolean causal = pass.operator.causal();
-    List<OuterSum> keyValueSums =
-        segments.starts(
-            causal ? Segments.Start.BEFORE : Segments.Start.WHOLE,
-            () -> center.center(StateRows.initial(pass.input, lane), lane.countBefore()),
-            (segment, free) -> centered(free).sumOver(segment));
-    CoefficientGradients[] parts = new CoefficientGradients[segments.count()];
-    segments.forEach(
-        (i, free) ->
-            parts[i] =
-                new QuerySweep(this, segments.get(i), keyValueSums.get(i).transposed(), free)
-                    .run());
-    List<OuterSum> gradientSums =
-        segments.starts(
-            causal ? Segments.Start.AFTER : Segments.Start.WHOLE,
-            this::afterLast,
-            (segment, free) -> new QueryTile(this, Order.FORWARD, free).sumOver(segment));
-    segments.forEach(
-        (i, free) -> new KeyValueSweep(this, segments.get(i), gradientSums.get(i), free).run());
-    for (int i = 1; i < parts.length; i++) {
-      parts[i].addTo(parts[0].da(), parts[0].db(), 0);
+  /** The first sweep in the first steps; the second from the step on in which the first ends. */
+  void step(int index, Scratch scratch) {
+    int last = segments.steps() - 1;
+    int tokens = segments.stepTokens();
+    if (index <= last) {
+      segments.forEach(scratch, (i, free) -> querySweeps.get(i).advance(tokens, free));
     }
-    return parts[0];
+    if (index == last) {
+      keyValueSweeps = newKeyValueSweeps(scratch);
+    }
+    if (index >= last) {
+      List<KeyValueSweep> sweeps = Objects.requireNonNull(keyValueSweeps);
+      segments.forEach(scratch, (i, free) -> sweeps.get(i).advance(tokens, free));
+    }
+  }
+
+  private List<KeyValueSweep> newKeyValueSweeps(Scratch scratch) {
+    List<OuterSum> starts =
+        segments.starts(
+            pass.operator.causal() ? Segments.Start.AFTER : Segments.Start.WHOLE,
+            this::afterLast,
+            scratch,
+            (segment, free) -> new QueryTile(this, Order.FORWARD, free).sumOver(segment));
+    return IntStream.range(0, segments.count())
+        .mapToObj(i -> new KeyValueSweep(this, segments.get(i), starts.get(i)))
+        .toList();
+  }
+
+  /** da and db over all tokens, once the first sweep is over. */
+  CoefficientGradients coefficients() {
+    CoefficientGradients all = querySweeps.getFirst().coefficients();
+    for (QuerySweep sweep : querySweeps.subList(1, querySweeps.size())) {
+      sweep.coefficients().addTo(all.da(), all.db(), 0);
+    }
+    return all;
   }
 
   /** R, r and y after the last token. */
@@ -72,7 +101,7 @@ final class BackwardLane {
   }
 
   /** Tiles of k and v in token order, both centred. */
-  KeyValueTile centered(Scratch scratch) {
+  KeyValueTile centered(Center center, Scratch scratch) {
     return tile(Order.FORWARD, center, scratch);
   }
 

@@ -51,9 +51,7 @@ final class BackwardPass {
   void run() {
     CoefficientGradients[] lanes = new CoefficientGradients[Segments.laneCount(input)];
     Segments.forEachLane(
-        input,
-        parallel,
-        (index, lane, scratch) -> lanes[index] = new BackwardLane(this, lane, scratch).run());
+        input, parallel, 2, (index, lane, scratch) -> begin(lanes, index, lane, scratch));
     double[] da = new double[shape.batch() * shape.heads()];
     double[] db = new double[da.length];
     int sequences = input.sequences().count();
@@ -62,6 +60,17 @@ final class BackwardPass {
     }
     storeCoefficients(gradients.da(), da);
     storeCoefficients(gradients.db(), db);
+  }
+
+  private Segments.LaneWork begin(
+      CoefficientGradients[] results, int index, Segments segments, Scratch scratch) {
+    BackwardLane lane = new BackwardLane(this, segments, scratch);
+    return (step, free) -> {
+      lane.step(step, free);
+      if (step == segments.steps() - 1) {
+        results[index] = lane.coefficients();
+      }
+    };
   }
 
   /** da and db over a lane or a segment of one, for each query head of the lane. */

@@ -110,7 +110,7 @@ public final class CpuEngine implements Engine {
       Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
-    long lanes = Math.min(lanes(shape), parallel.threads());
+    long lanes = parallel.mostUnderWay(lanes(shape));
     int heads = shape.headsPerKeyValueHead();
     int scalars = operator.normalize() ? 2 * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token
     long kept = lanes * scalars * shape.tokens() * Double.BYTES;
@@ -136,7 +136,7 @@ public final class CpuEngine implements Engine {
   /** Bytes of the sums of the lanes that are under way and of the tiles of every worker. */
   private long scratchBytes(AttentionShape shape) {
     int threads = parallel.threads();
-    long held = (long) Math.min(lanes(shape), threads) * segments(shape);
+    long held = parallel.mostUnderWay(lanes(shape)) * segments(shape);
     long sums = 2 * held * OuterSum.bytes(shape.keyDim(), shape.valueDim());
     long tiles = 4L * Tiles.CHUNK * (shape.keyDim() + shape.valueDim()) * Float.BYTES;
     long matrices = 4 * OuterSum.bytes(shape.keyDim(), shape.valueDim());

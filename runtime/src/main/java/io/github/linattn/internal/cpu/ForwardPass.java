@@ -8,6 +8,7 @@ import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
 import java.util.Arrays;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -43,26 +44,60 @@ final class ForwardPass {
   }
 
   void run() {
-    Segments.forEachLane(input, parallel, (index, lane, scratch) -> run(lane));
+    Segments.forEachLane(input, parallel, 1, (index, lane, scratch) -> begin(lane, scratch));
   }
 
-  private void run(Segments segments) {
+  private Segments.LaneWork begin(Segments segments, Scratch scratch) {
     List<OuterSum> starts =
         segments.starts(
             operator.causal() ? Segments.Start.BEFORE : Segments.Start.WHOLE,
             () -> StateRows.initial(input, segments.lane()),
-            (segment, scratch) ->
-                KeyValueTile.of(operator, input, segment.lane(), scratch).sumOver(segment));
-    segments.forEach((i, scratch) -> new Sweep(segments.get(i), starts.get(i), scratch).run());
+            scratch,
+            (segment, free) ->
+                KeyValueTile.of(operator, input, segment.lane(), free).sumOver(segment));
+    List<Sweep> sweeps =
+        IntStream.range(0, segments.count())
+            .mapToObj(i -> new Sweep(segments.get(i), starts.get(i)))
+            .toList();
+    int tokens = segments.stepTokens();
+    return (step, free) ->
+        segments.forEach(free, (i, tiles) -> sweeps.get(i).advance(tokens, tiles));
   }
 
-  /** One segment; owns its tiles. */
+  /** One segment. */
   private final class Sweep {
     private final Segments.Segment segment;
     private final Lane lane;
     private final OuterSum state;
-    private final MatrixKernel kernel;
     private final GrowingState growing;
+
+    /** The first one that is still to be done. */
+    private int token;
+
+    Sweep(Segments.Segment segment, OuterSum state) {
+      this.segment = segment;
+      this.lane = segment.lane();
+      this.state = state;
+      this.growing = new GrowingState(state, segment.length());
+      this.token = segment.start();
+    }
+
+    /** Writes o and g of the next tokens. */
+    void advance(int tokens, Scratch scratch) {
+      token = new Step(this, scratch).run(token, Math.min(token + tokens, segment.end()));
+      if (finalState != null && token == segment.end() && segment.isLast()) {
+        StateRows.store(state, finalState, lane);
+      }
+    }
+  }
+
+  /** Tiles for some tokens in a row of a segment. */
+  private final class Step {
+    private final Segments.Segment segment;
+    private final Lane lane;
+    private final OuterSum state;
+    private final GrowingState growing;
+    private final MatrixKernel kernel;
 
     /** Stays zeros without causality: then every row sees what the first one does. */
     private final KeyValueTile keyValue;
@@ -86,12 +121,12 @@ final class ForwardPass {
     /** Takes S after the chunk from all but the last of the heads that share it. */
     private final @Nullable Panels discarded;
 
-    Sweep(Segments.Segment segment, OuterSum state, Scratch scratch) {
-      this.segment = segment;
-      this.lane = segment.lane();
-      this.state = state;
+    Step(Sweep sweep, Scratch scratch) {
+      this.segment = sweep.segment;
+      this.lane = sweep.lane;
+      this.state = sweep.state;
+      this.growing = sweep.growing;
       this.kernel = scratch.kernel;
-      this.growing = new GrowingState(state, segment.length(), scratch);
       this.keyValue = KeyValueTile.of(operator, input, lane, scratch);
       this.query = scratch.panels(Tiles.CHUNK, shape.keyDim());
       this.output = scratch.panels(Tiles.CHUNK, shape.valueDim());
@@ -102,12 +137,13 @@ final class ForwardPass {
       this.discarded = heads > 1 ? scratch.panels(shape.keyDim(), shape.valueDim()) : null;
     }
 
-    void run() {
+    /** Gives {@code end}. */
+    int run(int start, int end) {
       if (!operator.causal()) {
         keyValue.clear();
       }
-      for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-        int count = Math.min(Tiles.CHUNK, segment.end() - token);
+      for (int token = start; token < end; token += Tiles.CHUNK) {
+        int count = Math.min(Tiles.CHUNK, end - token);
         if (operator.causal()) {
           keyValue.load(token, count);
         }
@@ -120,13 +156,11 @@ final class ForwardPass {
         if (operator.causal()) {
           keySum.end();
           valueSum.end();
-          growing.addRows(count, keyValue.k, keyValue.v);
+          growing.addRows(kernel, count, keyValue.k, keyValue.v);
           growing.passed(count);
         }
       }
-      if (finalState != null && segment.isLast()) {
-        StateRows.store(state, finalState, lane);
-      }
+      return end;
     }
 
     private void attend(int member, int token, int count) {

@@ -3,7 +3,7 @@ package io.github.linattn.internal.cpu;
 /**
  * A state that a sweep's recurrence moves token by token. Each token rounds all of it once, so in a
  * long segment its sums are formed a second time, a chunk at a time and with what is lost made up
- * for, and take its place from time to time. One worker's own.
+ * for, and take its place from time to time. One segment's own.
  */
 final class GrowingState {
   /**
@@ -14,7 +14,6 @@ final class GrowingState {
 
   private final OuterSum sums;
   private final int settleAfter;
-  private final Scratch scratch;
   private int since;
   private int left;
   private Panels matrix;
@@ -23,12 +22,11 @@ final class GrowingState {
    * @param sums over tokens before the segment, which become those over it too
    * @param tokens of the segment
    */
-  GrowingState(OuterSum sums, int tokens, Scratch scratch) {
+  GrowingState(OuterSum sums, int tokens) {
     this.sums = sums;
     this.settleAfter = TOKENS_PER_COLUMN * Math.min(sums.leftWidth, sums.rightWidth);
     this.left = tokens;
     this.matrix = sums.matrix;
-    this.scratch = scratch;
     settle();
   }
 
@@ -38,9 +36,9 @@ final class GrowingState {
   }
 
   /** Takes in rows that the recurrence has taken in. */
-  void addRows(int rows, Panels leftRows, Panels rightRows) {
+  void addRows(MatrixKernel kernel, int rows, Panels leftRows, Panels rightRows) {
     if (matrix != sums.matrix) {
-      sums.addProduct(scratch.kernel, rows, leftRows, rightRows);
+      sums.addProduct(kernel, rows, leftRows, rightRows);
     }
   }
 
@@ -60,7 +58,7 @@ final class GrowingState {
       matrix = sums.matrix;
     } else {
       if (matrix == sums.matrix) {
-        matrix = scratch.panels(sums.leftWidth, sums.rightWidth);
+        matrix = new Panels(sums.leftWidth, sums.rightWidth);
       }
       matrix.set(sums.matrix);
     }

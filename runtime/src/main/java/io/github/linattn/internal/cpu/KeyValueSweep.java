@@ -15,179 +15,205 @@ import org.jspecify.annotations.Nullable;
  * </pre>
  */
 final class KeyValueSweep {
+  private final BackwardLane backward;
   private final BackwardPass pass;
   private final Segments.Segment segment;
   private final Lane lane;
   private final Operator operator;
   private final AttentionShape shape;
-  private final MatrixKernel kernel;
-  private final Sums sums;
-
-  /** Of one chunk and a further head that shares its keys; null where there is none. */
-  private final @Nullable Sums further;
-
-  private final KeyValueTile keyValue;
-  private final QueryTile query;
-  private final Upcoming upcoming = new Upcoming();
-  private final double[] along = new double[Tiles.CHUNK];
   private final TensorRows dk;
   private final TensorRows dv;
+  private final OuterSum sums;
+  private final GrowingState growing;
+
+  /** One past the last token that is still to be done. */
+  private int end;
 
   /**
    * @param sums R, r and y that the segment starts from
    */
-  KeyValueSweep(BackwardLane backward, Segments.Segment segment, OuterSum sums, Scratch scratch) {
+  KeyValueSweep(BackwardLane backward, Segments.Segment segment, OuterSum sums) {
+    this.backward = backward;
     this.pass = backward.pass;
     this.segment = segment;
     this.lane = segment.lane();
     this.operator = pass.operator;
     this.shape = pass.shape;
-    this.kernel = scratch.kernel;
-    this.sums = new Sums(sums, segment.length(), scratch);
-    this.further =
-        operator.causal() && shape.headsPerKeyValueHead() > 1
-            ? new Sums(new OuterSum(shape.keyDim(), shape.valueDim()), 0, scratch)
-            : null;
-    this.keyValue = backward.withCenteredValues(scratch);
-    this.query = new QueryTile(backward, Order.BACKWARD, scratch);
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
+    this.sums = sums;
+    this.growing = new GrowingState(sums, segment.length());
+    this.end = segment.end();
   }
 
-  void run() {
-    int rows;
-    for (int end = segment.end(); end > segment.start(); end -= rows) {
-      rows = Math.min(Tiles.CHUNK, end - segment.start());
-      differentiate(end - rows, rows);
-    }
-    if (segment.isFirst()) {
+  /** Writes dk and dv of the tokens before those that are done. */
+  void advance(int tokens, Scratch scratch) {
+    new Step(scratch).run(Math.max(end - tokens, segment.start()));
+    if (end == segment.start() && segment.isFirst()) {
       pass.gradients
           .initialState()
-          .ifPresent(
-              initial -> StateRows.store(keyValue.center().exchange(sums.all), initial, lane));
+          .ifPresent(initial -> StateRows.store(backward.center.exchange(sums), initial, lane));
     }
   }
 
-  private void differentiate(int token, int rows) {
-    keyValue.load(token, rows);
-    if (operator.causal()) {
-      int group = shape.headsPerKeyValueHead();
-      int head = lane.keyValueHead() * group;
-      query.loadWeighted(lane, head, token, rows);
-      announce(0, token, rows);
-      sums.takeIn(rows);
-      sums.growing.addRows(rows, query.q, query.omega);
-      if (further != null) {
-        for (int member = 1; member < group; member++) {
-          query.loadWeighted(lane, head + member, token, rows);
-          announce(member, token, rows);
-          further.all.clear();
-          further.takeIn(rows);
-          sums.add(further);
-          sums.growing.addRows(rows, query.q, query.omega);
-        }
+  /** Tiles for some tokens in a row. */
+  private final class Step {
+    private final MatrixKernel kernel;
+    private final Results results;
+
+    /** Of a further head that shares its keys with the first; null where there is none. */
+    private final @Nullable Results further;
+
+    private final KeyValueTile keyValue;
+    private final QueryTile query;
+    private final Upcoming upcoming = new Upcoming();
+    private final double[] along = new double[Tiles.CHUNK];
+
+    Step(Scratch scratch) {
+      this.kernel = scratch.kernel;
+      this.keyValue = backward.withCenteredValues(scratch);
+      this.query = new QueryTile(backward, Order.BACKWARD, scratch);
+      this.results = new Results(sums, growing, scratch);
+      this.further =
+          operator.causal() && shape.headsPerKeyValueHead() > 1 ? ofOneHead(scratch) : null;
+    }
+
+    private Results ofOneHead(Scratch scratch) {
+      OuterSum own = new OuterSum(shape.keyDim(), shape.valueDim());
+      return new Results(own, new GrowingState(own, 0), scratch);
+    }
+
+    void run(int start) {
+      while (end > start) {
+        int rows = Math.min(Tiles.CHUNK, end - start);
+        end -= rows;
+        differentiate(end, rows);
       }
-      sums.growing.passed(rows);
-    } else {
-      sums.giveWhole(rows);
-    }
-    store(token, rows);
-  }
-
-  /** What is stored after the last recurrence of a chunk, and what is loaded after each. */
-  private void announce(int member, int token, int rows) {
-    int group = shape.headsPerKeyValueHead();
-    int firstHead = lane.keyValueHead() * group;
-    upcoming.clear();
-    if (member < group - 1) {
-      query.announce(lane, firstHead + member + 1, token, rows, upcoming);
-    } else {
-      dk.announce(lane.batch(), lane.keyValueHead(), token, rows, upcoming);
-      dv.announce(lane.batch(), lane.keyValueHead(), token, rows, upcoming);
-      int count = Math.min(Tiles.CHUNK, token - segment.start());
-      keyValue.announce(token - count, count, upcoming);
-      query.announce(lane, firstHead, token - count, count, upcoming);
-    }
-  }
-
-  private void store(int token, int rows) {
-    int batch = lane.batch();
-    int head = lane.keyValueHead();
-    RowBuffer buffer = keyValue.buffer;
-    Rows target = dk.target(batch, head, token, buffer);
-    if (operator.normalize()) {
-      unpackRaw(rows, target);
-    } else {
-      kernel.unpack(rows, Order.BACKWARD, sums.dk, target);
-    }
-    dk.store(batch, head, token, rows, buffer);
-    kernel.unpack(rows, Order.BACKWARD, sums.dv, dv.target(batch, head, token, buffer));
-    dv.store(batch, head, token, rows, buffer);
-  }
-
-  /**
-   * Unpacks dk, made into gradients of raw rows: dk = (dk̂ − k̂(k̂·dk̂))/|k|, and 0 where |k| = 0.
-   */
-  private void unpackRaw(int rows, Rows target) {
-    kernel.dots(rows, keyValue.k, sums.dk, along);
-    for (int i = 0; i < rows; i++) {
-      along[i] = -along[i];
-    }
-    kernel.combine(rows, Order.BACKWARD, keyValue.inverseNorms, sums.dk, along, keyValue.k, target);
-  }
-
-  /** R, r and y over queries, and what they give the rows of a chunk. */
-  private final class Sums {
-    final OuterSum all;
-    final GrowingState growing;
-
-    /** Rᵀ where R does not grow. */
-    private final @Nullable Panels transposed;
-
-    private final RunningSum r;
-    private final RunningSum y;
-    final Panels dk;
-    final Panels dv;
-
-    Sums(OuterSum all, int tokens, Scratch scratch) {
-      this.all = all;
-      this.growing = new GrowingState(all, tokens, scratch);
-      this.dk = scratch.panels(Tiles.CHUNK, shape.keyDim());
-      this.dv = scratch.panels(Tiles.CHUNK, shape.valueDim());
-      this.transposed = operator.causal() ? null : transposed(scratch);
-      this.r = new RunningSum(kernel, all.left);
-      this.y = new RunningSum(kernel, all.right);
     }
 
-    private Panels transposed(Scratch scratch) {
-      Panels result = scratch.panels(shape.valueDim(), shape.keyDim());
-      result.setTransposed(all.matrix);
-      return result;
+    private void differentiate(int token, int rows) {
+      keyValue.load(token, rows);
+      if (operator.causal()) {
+        int group = shape.headsPerKeyValueHead();
+        int head = lane.keyValueHead() * group;
+        query.loadWeighted(lane, head, token, rows);
+        announce(0, token, rows);
+        results.takeIn(rows);
+        growing.addRows(kernel, rows, query.q, query.omega);
+        if (further != null) {
+          for (int member = 1; member < group; member++) {
+            query.loadWeighted(lane, head + member, token, rows);
+            announce(member, token, rows);
+            further.all.clear();
+            further.takeIn(rows);
+            results.add(further);
+            growing.addRows(kernel, rows, query.q, query.omega);
+          }
+        }
+        growing.passed(rows);
+      } else {
+        results.giveWhole(rows);
+      }
+      store(token, rows);
     }
 
-    /** Gives dk and dv of the chunk while it takes in the queries that are loaded. */
-    void takeIn(int rows) {
-      r.accumulate(rows, query.delta, query.q, -1, dk);
-      y.accumulate(rows, query.a, query.omega, 1, dv);
-      kernel.recurBoth(
-          rows, query.q, query.omega, keyValue.k, keyValue.v, growing.matrix(), dv, dk, upcoming);
+    /** What is stored after the last recurrence of a chunk, and what is loaded after each. */
+    private void announce(int member, int token, int rows) {
+      int group = shape.headsPerKeyValueHead();
+      int firstHead = lane.keyValueHead() * group;
+      upcoming.clear();
+      if (member < group - 1) {
+        query.announce(lane, firstHead + member + 1, token, rows, upcoming);
+      } else {
+        dk.announce(lane.batch(), lane.keyValueHead(), token, rows, upcoming);
+        dv.announce(lane.batch(), lane.keyValueHead(), token, rows, upcoming);
+        int count = Math.min(Tiles.CHUNK, token - segment.start());
+        keyValue.announce(token - count, count, upcoming);
+        query.announce(lane, firstHead, token - count, count, upcoming);
+      }
     }
 
-    /** Gives dk and dv of a chunk that all queries see. */
-    void giveWhole(int rows) {
-      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-      kernel.multiply(paddedRows, keyValue.v, Objects.requireNonNull(transposed), dk);
-      kernel.addRow(rows, -1, Tiles.toFloats(all.left), dk);
-      kernel.multiply(paddedRows, keyValue.k, all.matrix, dv);
-      kernel.addRow(rows, 1, Tiles.toFloats(all.right), dv);
+    private void store(int token, int rows) {
+      int batch = lane.batch();
+      int head = lane.keyValueHead();
+      RowBuffer buffer = keyValue.buffer;
+      Rows target = dk.target(batch, head, token, buffer);
+      if (operator.normalize()) {
+        unpackRaw(rows, target);
+      } else {
+        kernel.unpack(rows, Order.BACKWARD, results.dk, target);
+      }
+      dk.store(batch, head, token, rows, buffer);
+      kernel.unpack(rows, Order.BACKWARD, results.dv, dv.target(batch, head, token, buffer));
+      dv.store(batch, head, token, rows, buffer);
     }
 
-    /** Adds sums over other queries and what they gave. */
-    void add(Sums other) {
-      all.addSides(other.all);
-      growing.matrix().add(other.growing.matrix());
-      dk.add(other.dk);
-      dv.add(other.dv);
+    /**
+     * Unpacks dk, made into gradients of raw rows: dk = (dk̂ − k̂(k̂·dk̂))/|k|, and 0 where |k| =
+     * 0.
+     */
+    private void unpackRaw(int rows, Rows target) {
+      kernel.dots(rows, keyValue.k, results.dk, along);
+      for (int i = 0; i < rows; i++) {
+        along[i] = -along[i];
+      }
+      kernel.combine(
+          rows, Order.BACKWARD, keyValue.inverseNorms, results.dk, along, keyValue.k, target);
+    }
+
+    /** What sums over queries give the rows of a chunk. */
+    private final class Results {
+      final OuterSum all;
+      final GrowingState growing;
+
+      /** Rᵀ where R does not grow. */
+      private final @Nullable Panels transposed;
+
+      private final RunningSum r;
+      private final RunningSum y;
+      final Panels dk;
+      final Panels dv;
+
+      Results(OuterSum all, GrowingState growing, Scratch scratch) {
+        this.all = all;
+        this.growing = growing;
+        this.dk = scratch.panels(Tiles.CHUNK, shape.keyDim());
+        this.dv = scratch.panels(Tiles.CHUNK, shape.valueDim());
+        this.transposed = operator.causal() ? null : transposed(scratch);
+        this.r = new RunningSum(kernel, all.left);
+        this.y = new RunningSum(kernel, all.right);
+      }
+
+      private Panels transposed(Scratch scratch) {
+        Panels result = scratch.panels(shape.valueDim(), shape.keyDim());
+        result.setTransposed(all.matrix);
+        return result;
+      }
+
+      /** Gives dk and dv of the chunk while it takes in the queries that are loaded. */
+      void takeIn(int rows) {
+        r.accumulate(rows, query.delta, query.q, -1, dk);
+        y.accumulate(rows, query.a, query.omega, 1, dv);
+        kernel.recurBoth(
+            rows, query.q, query.omega, keyValue.k, keyValue.v, growing.matrix(), dv, dk, upcoming);
+      }
+
+      /** Gives dk and dv of a chunk that all queries see. */
+      void giveWhole(int rows) {
+        int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+        kernel.multiply(paddedRows, keyValue.v, Objects.requireNonNull(transposed), dk);
+        kernel.addRow(rows, -1, Tiles.toFloats(all.left), dk);
+        kernel.multiply(paddedRows, keyValue.k, all.matrix, dv);
+        kernel.addRow(rows, 1, Tiles.toFloats(all.right), dv);
+      }
+
+      /** Adds sums over other queries and what they gave. */
+      void add(Results other) {
+        all.addSides(other.all);
+        growing.matrix().add(other.growing.matrix());
+        dk.add(other.dk);
+        dv.add(other.dv);
+      }
     }
   }
 }

@@ -71,10 +71,6 @@ final class KeyValueTile {
     center = other;
   }
 
-  Center center() {
-    return center;
-  }
-
   /** Tiles of k and v as they are. */
   static KeyValueTile of(Operator operator, AttentionInput input, Lane lane, Scratch scratch) {
     AttentionShape shape = input.shape();

@@ -1,5 +1,10 @@
 package io.github.linattn.internal.cpu;
 
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.PriorityQueue;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutorService;
@@ -11,9 +16,9 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Shares numbered tasks between the caller and daemon threads, a fixed number of threads in all.
- * May be used from many threads: a caller waits for helpers that have begun its tasks, not for
- * those that are still with another's.
+ * Shares work between the caller and daemon threads, a fixed number of threads in all. May be used
+ * from many threads: a caller waits for helpers that have begun its tasks, not for those that are
+ * still with another's.
  */
 final class Parallel implements AutoCloseable {
   /** One of a call's numbered tasks. */
@@ -22,6 +27,17 @@ final class Parallel implements AutoCloseable {
      * @param scratch for the matrices of this task alone
      */
     void run(int index, Scratch scratch);
+  }
+
+  /** Work in steps, one after the other, of which each may find itself on another thread. */
+  interface Course {
+    /** What is left to do, in a measure that all courses of a call share; 0 if nothing is. */
+    long left();
+
+    /**
+     * @param scratch for the matrices of this step alone
+     */
+    void step(Scratch scratch);
   }
 
   /** A thread that waits sleeps after so long, as waking it takes tens of microseconds. */
@@ -50,7 +66,23 @@ final class Parallel implements AutoCloseable {
 
   /** Runs {@code task} for 0 to {@code count - 1} and returns when all are done. */
   void forEach(int count, Task task) {
-    Job job = new Job(count, task);
+    run(new Tasks(count, task), count);
+  }
+
+  /**
+   * Runs all courses to their ends, the longest first and whole, but so that the last ones end
+   * together: these take turns, up to two for each thread, and whichever has most left goes on.
+   */
+  void finish(List<? extends Course> courses) {
+    run(new Courses(courses), courses.size());
+  }
+
+  /** The most of {@code count} courses that are begun and not at their ends at any time. */
+  long mostUnderWay(long count) {
+    return Math.min(count, 3L * threads);
+  }
+
+  private void run(Job job, int count) {
     for (int i = 1; i < Math.min(threads, count); i++) {
       helpers.execute(job::help);
     }
@@ -80,27 +112,79 @@ final class Parallel implements AutoCloseable {
     }
   }
 
-  /** The tasks of one call. */
-  private final class Job {
+  private final class Tasks extends Job {
     private final int count;
     private final Task task;
     private final AtomicInteger next = new AtomicInteger();
-    private final AtomicInteger helping = new AtomicInteger();
-    private boolean over;
-    private @Nullable Throwable failure;
 
-    Job(int count, Task task) {
+    Tasks(int count, Task task) {
       this.count = count;
       this.task = task;
     }
 
-    private void drain() {
-      @Nullable Scratch free = scratches.poll();
-      Scratch scratch = free == null ? new Scratch() : free;
+    @Override
+    void work(Scratch scratch) {
       for (int i = next.getAndIncrement(); i < count; i = next.getAndIncrement()) {
         scratch.clear();
         task.run(i, scratch);
       }
+    }
+  }
+
+  private final class Courses extends Job {
+    private static final Comparator<Course> MOST_LEFT =
+        Comparator.comparingLong(Course::left).reversed();
+
+    private final Queue<Course> whole;
+
+    /** Those that take turns and are with no thread now. */
+    private final Queue<Course> waiting = new PriorityQueue<>(MOST_LEFT);
+
+    Courses(List<? extends Course> courses) {
+      List<Course> longestFirst = new ArrayList<>(courses);
+      longestFirst.sort(MOST_LEFT);
+      int all = courses.size();
+      int inTurns = all <= threads ? 0 : threads + 1 + (all - 1) % threads;
+      whole = new ArrayDeque<>(longestFirst.subList(0, all - inTurns));
+      waiting.addAll(longestFirst.subList(all - inTurns, all));
+    }
+
+    @Override
+    void work(Scratch scratch) {
+      @Nullable Course mine = next(null);
+      while (mine != null) {
+        scratch.clear();
+        mine.step(scratch);
+        mine = next(mine);
+      }
+    }
+
+    /** What a thread goes on with that has just done a step of {@code mine}. */
+    private synchronized @Nullable Course next(@Nullable Course mine) {
+      if (mine != null && mine.left() > 0) {
+        @Nullable Course behind = whole.isEmpty() ? waiting.peek() : null;
+        if (behind == null || behind.left() <= mine.left()) {
+          return mine;
+        }
+        waiting.add(mine);
+      }
+      return whole.isEmpty() ? waiting.poll() : whole.poll();
+    }
+  }
+
+  /** The work of one call. */
+  private abstract class Job {
+    private final AtomicInteger helping = new AtomicInteger();
+    private boolean over;
+    private @Nullable Throwable failure;
+
+    /** Until nothing is left that a thread could begin; on several threads at once. */
+    abstract void work(Scratch scratch);
+
+    private void drain() {
+      @Nullable Scratch free = scratches.poll();
+      Scratch scratch = free == null ? new Scratch() : free;
+      work(scratch);
       scratches.add(scratch);
     }
 

@@ -22,240 +22,260 @@ final class QuerySweep {
    */
   private static final long FIRST_MOVE = 512;
 
-  private final double[] da;
-  private final double[] db;
-
   private final BackwardLane backward;
   private final Segments.Segment segment;
   private final Lane lane;
   private final Operator operator;
   private final AttentionShape shape;
-  private final MatrixKernel kernel;
+  private final TensorRows dq;
   private final OuterSum state;
   private final GrowingState growing;
+  private final double[] da;
+  private final double[] db;
 
-  /** Stays zeros without causality: then every row sees what the first one does. */
-  private final KeyValueTile keyValue;
+  /** What k and v lack in the sums. */
+  private Center center;
 
-  private final QueryTile query;
-  private final TensorRows dq;
-
-  /** Tokens seen after which the centre of k and v moves next. */
+  /** Tokens seen after which the centre moves next. */
   private long nextMove = FIRST_MOVE;
 
   /** The centre of v less the one of the second sweep, whose δ is larger by Ω times this. */
   private final float[] valueOffset;
 
-  private final Panels gradient;
-  private final RunningSum keySum;
-  private final RunningSum valueSum;
-  private final Upcoming upcoming = new Upcoming();
-
-  /** Takes S after the chunk from all but the last of the heads that share it. */
-  private final @Nullable Panels discarded;
-
-  private final double[] alongKeys = new double[Tiles.CHUNK];
-  private final double[] alongCenter = new double[Tiles.CHUNK];
-  private final double[] alongOffset = new double[Tiles.CHUNK];
-  private final double[] alongValues = new double[Tiles.CHUNK];
-  private final double[] minusDeltas = new double[Tiles.CHUNK];
-  private final double[] alongSums = new double[Tiles.CHUNK];
-  private final double[] squares = new double[Tiles.CHUNK];
-  private final double[] units = new double[Tiles.CHUNK];
-  private final double[] scales = new double[Tiles.CHUNK];
+  /** The first one that is still to be done. */
+  private int token;
 
   /**
    * @param state sums that the segment starts from, with v on their left and k on their right
    */
-  QuerySweep(BackwardLane backward, Segments.Segment segment, OuterSum state, Scratch scratch) {
+  QuerySweep(BackwardLane backward, Segments.Segment segment, OuterSum state) {
     BackwardPass pass = backward.pass;
     this.backward = backward;
     this.segment = segment;
     this.lane = segment.lane();
     this.operator = pass.operator;
     this.shape = pass.shape;
-    this.kernel = scratch.kernel;
-    this.state = state;
-    this.growing = new GrowingState(state, segment.length(), scratch);
-    this.keyValue = backward.centered(scratch);
-    this.valueOffset = new float[shape.valueDim()];
-    this.query = new QueryTile(backward, Order.FORWARD, scratch);
     this.dq = new TensorRows(pass.gradients.dq());
-    this.gradient = scratch.panels(Tiles.CHUNK, shape.keyDim());
-    this.keySum = new RunningSum(kernel, state.right);
-    this.valueSum = new RunningSum(kernel, state.left);
-    this.discarded =
-        shape.headsPerKeyValueHead() > 1 ? scratch.panels(shape.valueDim(), shape.keyDim()) : null;
+    this.state = state;
+    this.growing = new GrowingState(state, segment.length());
     this.da = new double[shape.headsPerKeyValueHead()];
     this.db = new double[shape.headsPerKeyValueHead()];
+    this.center = backward.center;
+    this.valueOffset = new float[shape.valueDim()];
+    this.token = segment.start();
   }
 
-  /** Writes dq and δ; gives da and db. */
-  BackwardPass.CoefficientGradients run() {
-    if (!operator.causal()) {
-      keyValue.clear();
-    }
-    for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-      int rows = Math.min(Tiles.CHUNK, segment.end() - token);
-      if (operator.causal()) {
-        moveCenter(lane.seenBy(token - 1, true));
-        keyValue.load(token, rows);
-      }
-      keySum.begin();
-      valueSum.begin();
-      for (int member = 0; member < da.length; member++) {
-        differentiate(member, token, rows);
-      }
-      if (operator.causal()) {
-        keySum.end();
-        valueSum.end();
-        growing.addRows(rows, keyValue.v, keyValue.k);
-        growing.passed(rows);
-      }
-    }
+  /** Writes dq and δ of the next tokens. */
+  void advance(int tokens, Scratch scratch) {
+    new Step(scratch).run(Math.min(token + tokens, segment.end()));
+  }
+
+  /** da and db once all tokens are done. */
+  BackwardPass.CoefficientGradients coefficients() {
     return new BackwardPass.CoefficientGradients(da, db);
   }
 
-  /** To the mean of all rows so far, of which no later token has a part. */
-  private void moveCenter(long seen) {
-    if (seen < nextMove) {
-      return;
-    }
-    nextMove = 2 * seen;
-    Center from = keyValue.center();
-    Center to = from.movedBy(state.right, state.left, seen);
-    state.shift(from.v(), to.v(), from.k(), to.k(), seen);
-    growing.settle();
-    keyValue.moveTo(to);
-    float[] lasting = backward.center.v();
-    for (int i = 0; i < valueOffset.length; i++) {
-      valueOffset[i] = to.v()[i] - lasting[i];
-    }
-  }
+  /** Tiles for some tokens in a row. */
+  private final class Step {
+    private final MatrixKernel kernel;
 
-  private void differentiate(int member, int token, int rows) {
-    int head = lane.keyValueHead() * da.length + member;
-    query.load(lane, head, token, rows);
-    if (operator.causal()) {
-      Panels after = discarded == null || member == da.length - 1 ? growing.matrix() : discarded;
-      gradient.clear();
-      announce(member, token, rows);
-      kernel.recur(
-          rows, keyValue.v, keyValue.k, query.omega, growing.matrix(), after, gradient, upcoming);
-    } else {
-      int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
-      kernel.multiply(paddedRows, query.omega, state.matrix, gradient);
-    }
-    finish(member, head, token, rows);
-    dq.store(lane.batch(), head, token, rows, keyValue.buffer);
-  }
+    /** Stays zeros without causality: then every row sees what the first one does. */
+    private final KeyValueTile keyValue;
 
-  /** What is stored after the recurrence, and what is loaded then. */
-  private void announce(int member, int token, int rows) {
-    int firstHead = lane.keyValueHead() * da.length;
-    upcoming.clear();
-    dq.announce(lane.batch(), firstHead + member, token, rows, upcoming);
-    if (member < da.length - 1) {
-      query.announce(lane, firstHead + member + 1, token, rows, upcoming);
-    } else {
-      int next = token + rows;
-      int count = Math.min(Tiles.CHUNK, segment.end() - next);
-      keyValue.announce(next, count, upcoming);
-      query.announce(lane, firstHead, next, count, upcoming);
-    }
-  }
+    private final QueryTile query;
+    private final Panels gradient;
+    private final RunningSum keySum;
+    private final RunningSum valueSum;
+    private final Upcoming upcoming = new Upcoming();
 
-  /** Makes dq of y, and with it δ and the chunk's part of da and db. */
-  private void finish(int member, int head, int token, int rows) {
-    boolean causal = operator.causal();
-    double a = operator.a(head);
-    double b = operator.b(head);
-    double[] deltas = backward.deltas(head);
-    kernel.dots(rows, query.omega, valueSum.before, keyValue.v, valueSum.part, alongValues);
-    if (nextMove > FIRST_MOVE) {
-      kernel.dots(rows, query.omega, valueOffset, alongOffset);
-    }
-    float[] center = keyValue.center().k();
-    kernel.dots(
-        rows,
-        query.q,
-        gradient,
-        keySum.before,
-        keyValue.k,
-        keySum.part,
-        center,
-        squares,
-        alongKeys,
-        alongSums,
-        alongCenter);
-    Arrays.fill(units, 1);
-    Arrays.fill(query.inverseNorms, 1);
-    if (operator.normalize()) {
-      findInverseNorms(rows);
-      System.arraycopy(
-          query.inverseNorms, 0, backward.inverseNorms(head), token - lane.start(), rows);
-    }
-    for (int i = 0; i < rows; i++) {
-      double unit = units[i];
-      double along = alongValues[i];
-      double alongKey = unit * alongKeys[i];
-      double toCenter = unit * alongCenter[i];
-      double delta = (b * (alongKey + toCenter * along) + a * along) / query.g[i];
-      double rest = along - delta * lane.seenBy(token + i, causal);
-      double alongGradient = alongKey - delta * unit * alongSums[i] + toCenter * rest;
-      deltas[token - lane.start() + i] = delta + alongOffset[i];
-      da[member] += rest;
-      db[member] += alongGradient;
-      minusDeltas[i] = -delta;
-      alongValues[i] = rest;
-      alongKeys[i] = operator.normalize() ? -alongGradient * unit : 0;
-      scales[i] = b * query.inverseNorms[i];
-    }
-    kernel.combine(
-        rows,
-        scales,
-        gradient,
-        minusDeltas,
-        keySum.before,
-        keyValue.k,
-        alongValues,
-        center,
-        alongKeys,
-        query.q,
-        dq.target(lane.batch(), head, token, keyValue.buffer));
-  }
+    /** Takes S after the chunk from all but the last of the heads that share it. */
+    private final @Nullable Panels discarded;
 
-  /** Finds 1/|q| and what the dots lack of those with q/|q|. */
-  private void findInverseNorms(int rows) {
-    for (int i = 0; i < rows; i++) {
-      if (Tiles.isExact(squares[i])) {
-        query.inverseNorms[i] = 1 / Math.sqrt(squares[i]);
-        units[i] = query.inverseNorms[i];
+    private final double[] alongKeys = new double[Tiles.CHUNK];
+    private final double[] alongCenter = new double[Tiles.CHUNK];
+    private final double[] alongOffset = new double[Tiles.CHUNK];
+    private final double[] alongValues = new double[Tiles.CHUNK];
+    private final double[] minusDeltas = new double[Tiles.CHUNK];
+    private final double[] alongSums = new double[Tiles.CHUNK];
+    private final double[] squares = new double[Tiles.CHUNK];
+    private final double[] units = new double[Tiles.CHUNK];
+    private final double[] scales = new double[Tiles.CHUNK];
+
+    Step(Scratch scratch) {
+      this.kernel = scratch.kernel;
+      this.keyValue = backward.centered(center, scratch);
+      this.query = new QueryTile(backward, Order.FORWARD, scratch);
+      this.gradient = scratch.panels(Tiles.CHUNK, shape.keyDim());
+      this.keySum = new RunningSum(kernel, state.right);
+      this.valueSum = new RunningSum(kernel, state.left);
+      this.discarded = da.length > 1 ? scratch.panels(shape.valueDim(), shape.keyDim()) : null;
+    }
+
+    void run(int end) {
+      if (!operator.causal()) {
+        keyValue.clear();
+      }
+      int rows;
+      for (; token < end; token += rows) {
+        rows = Math.min(Tiles.CHUNK, end - token);
+        if (operator.causal()) {
+          moveCenter(lane.seenBy(token - 1, true));
+          keyValue.load(token, rows);
+        }
+        keySum.begin();
+        valueSum.begin();
+        for (int member = 0; member < da.length; member++) {
+          differentiate(member, rows);
+        }
+        if (operator.causal()) {
+          keySum.end();
+          valueSum.end();
+          growing.addRows(kernel, rows, keyValue.v, keyValue.k);
+          growing.passed(rows);
+        }
+      }
+    }
+
+    /** To the mean of all rows so far, of which no later token has a part. */
+    private void moveCenter(long seen) {
+      if (seen < nextMove) {
+        return;
+      }
+      nextMove = 2 * seen;
+      Center from = center;
+      center = from.movedBy(state.right, state.left, seen);
+      state.shift(from.v(), center.v(), from.k(), center.k(), seen);
+      growing.settle();
+      keyValue.moveTo(center);
+      float[] lasting = backward.center.v();
+      for (int i = 0; i < valueOffset.length; i++) {
+        valueOffset[i] = center.v()[i] - lasting[i];
+      }
+    }
+
+    private void differentiate(int member, int rows) {
+      int head = lane.keyValueHead() * da.length + member;
+      query.load(lane, head, token, rows);
+      if (operator.causal()) {
+        Panels after = discarded == null || member == da.length - 1 ? growing.matrix() : discarded;
+        gradient.clear();
+        announce(member, rows);
+        kernel.recur(
+            rows, keyValue.v, keyValue.k, query.omega, growing.matrix(), after, gradient, upcoming);
       } else {
-        query.inverseNorms[i] = normalizeAlone(i);
+        int paddedRows = Tiles.roundUp(rows, MatrixKernel.ROW_STEP);
+        kernel.multiply(paddedRows, query.omega, state.matrix, gradient);
       }
+      finish(member, head, rows);
+      dq.store(lane.batch(), head, token, rows, keyValue.buffer);
     }
-  }
 
-  /** Normalises a row of q, of which no other row's result depends, and dots it in double. */
-  private double normalizeAlone(int row) {
-    int d = shape.keyDim();
-    float[] unit = new float[d];
-    query.q.getRow(row, unit, 0);
-    double inverse = Tiles.normalizeRow(unit);
-    query.q.setRow(row, unit, 0);
-    float[] other = new float[d];
-    gradient.getRow(row, other, 0);
-    alongKeys[row] = ScalarMatrixKernel.dot(unit, 0, other, 0, d);
-    float[] z = keySum.before.clone();
-    for (int i = 0; i <= row; i++) {
-      keyValue.k.getRow(i, other, 0);
-      for (int j = 0; j < d; j++) {
-        z[j] += other[j];
+    /** What is stored after the recurrence, and what is loaded then. */
+    private void announce(int member, int rows) {
+      int firstHead = lane.keyValueHead() * da.length;
+      upcoming.clear();
+      dq.announce(lane.batch(), firstHead + member, token, rows, upcoming);
+      if (member < da.length - 1) {
+        query.announce(lane, firstHead + member + 1, token, rows, upcoming);
+      } else {
+        int next = token + rows;
+        int count = Math.min(Tiles.CHUNK, segment.end() - next);
+        keyValue.announce(next, count, upcoming);
+        query.announce(lane, firstHead, next, count, upcoming);
       }
     }
-    alongSums[row] = ScalarMatrixKernel.dot(unit, 0, z, 0, d);
-    alongCenter[row] = ScalarMatrixKernel.dot(unit, 0, keyValue.center().k(), 0, d);
-    return inverse;
+
+    /** Makes dq of y, and with it δ and the chunk's part of da and db. */
+    private void finish(int member, int head, int rows) {
+      boolean causal = operator.causal();
+      double a = operator.a(head);
+      double b = operator.b(head);
+      double[] deltas = backward.deltas(head);
+      kernel.dots(rows, query.omega, valueSum.before, keyValue.v, valueSum.part, alongValues);
+      if (nextMove > FIRST_MOVE) {
+        kernel.dots(rows, query.omega, valueOffset, alongOffset);
+      }
+      kernel.dots(
+          rows,
+          query.q,
+          gradient,
+          keySum.before,
+          keyValue.k,
+          keySum.part,
+          center.k(),
+          squares,
+          alongKeys,
+          alongSums,
+          alongCenter);
+      Arrays.fill(units, 1);
+      Arrays.fill(query.inverseNorms, 1);
+      if (operator.normalize()) {
+        findInverseNorms(rows);
+        System.arraycopy(
+            query.inverseNorms, 0, backward.inverseNorms(head), token - lane.start(), rows);
+      }
+      for (int i = 0; i < rows; i++) {
+        double unit = units[i];
+        double along = alongValues[i];
+        double alongKey = unit * alongKeys[i];
+        double toCenter = unit * alongCenter[i];
+        double delta = (b * (alongKey + toCenter * along) + a * along) / query.g[i];
+        double rest = along - delta * lane.seenBy(token + i, causal);
+        double alongGradient = alongKey - delta * unit * alongSums[i] + toCenter * rest;
+        deltas[token - lane.start() + i] = delta + alongOffset[i];
+        da[member] += rest;
+        db[member] += alongGradient;
+        minusDeltas[i] = -delta;
+        alongValues[i] = rest;
+        alongKeys[i] = operator.normalize() ? -alongGradient * unit : 0;
+        scales[i] = b * query.inverseNorms[i];
+      }
+      kernel.combine(
+          rows,
+          scales,
+          gradient,
+          minusDeltas,
+          keySum.before,
+          keyValue.k,
+          alongValues,
+          center.k(),
+          alongKeys,
+          query.q,
+          dq.target(lane.batch(), head, token, keyValue.buffer));
+    }
+
+    /** Finds 1/|q| and what the dots lack of those with q/|q|. */
+    private void findInverseNorms(int rows) {
+      for (int i = 0; i < rows; i++) {
+        if (Tiles.isExact(squares[i])) {
+          query.inverseNorms[i] = 1 / Math.sqrt(squares[i]);
+          units[i] = query.inverseNorms[i];
+        } else {
+          query.inverseNorms[i] = normalizeAlone(i);
+        }
+      }
+    }
+
+    /** Normalises a row of q, of which no other row's result depends, and dots it in double. */
+    private double normalizeAlone(int row) {
+      int d = shape.keyDim();
+      float[] unit = new float[d];
+      query.q.getRow(row, unit, 0);
+      double inverse = Tiles.normalizeRow(unit);
+      query.q.setRow(row, unit, 0);
+      float[] other = new float[d];
+      gradient.getRow(row, other, 0);
+      alongKeys[row] = ScalarMatrixKernel.dot(unit, 0, other, 0, d);
+      float[] z = keySum.before.clone();
+      for (int i = 0; i <= row; i++) {
+        keyValue.k.getRow(i, other, 0);
+        for (int j = 0; j < d; j++) {
+          z[j] += other[j];
+        }
+      }
+      alongSums[row] = ScalarMatrixKernel.dot(unit, 0, z, 0, d);
+      alongCenter[row] = ScalarMatrixKernel.dot(unit, 0, center.k(), 0, d);
+      return inverse;
+    }
   }
 }

@@ -15,11 +15,19 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * A lane cut into segments, so that few heads still keep all threads busy. A sweep over a segment
- * starts from the sums over the segments before it, which a pass of their own finds first.
+ * starts from the sums over the segments before it, which a pass of their own finds first. A lane
+ * of one segment is swept in steps, between which it may go from one thread to another.
  */
 final class Segments {
   /** A shorter segment spends more on finding its start than it gains. */
   private static final int MIN_TOKENS = 8 * Tiles.CHUNK;
+
+  /**
+   * A shorter step spends more on the way of its state to another thread's caches than it gains.
+   */
+  private static final int MIN_STEP_TOKENS = 4 * Tiles.CHUNK;
+
+  private static final int MOST_STEPS = 8;
 
   /** Tokens [start, end) of a lane. */
   record Segment(Lane lane, int start, int end) {
@@ -55,26 +63,63 @@ final class Segments {
   }
 
   /**
-   * Runs {@code pass} once for each lane of a call, several at a time. A thread takes one lane
+   * Runs {@code pass} once for each lane of a call, several at a time. A thread takes most lanes
    * through all sweeps, so that the second finds in its caches what the first has read, and sums
    * take memory by the thread and not by the head or sequence.
    *
+   * @param sweeps that the work on a lane makes, each but the first beginning in the last step of
+   *     the one before
    * @param pass is given the number of the lane too, which tells batch, then head, then sequence
    */
-  static void forEachLane(AttentionInput input, Parallel parallel, LanePass pass) {
+  static void forEachLane(AttentionInput input, Parallel parallel, int sweeps, LanePass pass) {
     List<Lane> lanes = lanes(input);
-    parallel.forEach(
-        lanes.size(),
-        (i, scratch) -> {
-          Lane lane = lanes.get(i);
-          int parts = perLane(lanes.size(), lane.length(), parallel.threads());
-          pass.run(i, new Segments(parallel, cut(lane, parts)), scratch);
-        });
+    List<LaneCourse> courses = new ArrayList<>();
+    for (Lane lane : lanes) {
+      int parts = perLane(lanes.size(), lane.length(), parallel.threads());
+      Segments segments = new Segments(parallel, cut(lane, parts));
+      courses.add(new LaneCourse(courses.size(), segments, sweeps, pass));
+    }
+    parallel.finish(courses);
   }
 
   /** All that a call does with one lane. */
   interface LanePass {
-    void run(int index, Segments lane, Scratch scratch);
+    /** Before the first step, on the thread that does it. */
+    LaneWork begin(int index, Segments lane, Scratch scratch);
+  }
+
+  /** What is left of it. */
+  interface LaneWork {
+    void step(int index, Scratch scratch);
+  }
+
+  private static final class LaneCourse implements Parallel.Course {
+    private final int index;
+    private final Segments lane;
+    private final LanePass pass;
+    private final int steps;
+    private int done;
+    private @Nullable LaneWork work;
+
+    LaneCourse(int index, Segments lane, int sweeps, LanePass pass) {
+      this.index = index;
+      this.lane = lane;
+      this.pass = pass;
+      this.steps = sweeps * (lane.steps() - 1) + 1;
+    }
+
+    @Override
+    public long left() {
+      return (long) (steps - done) * lane.stepTokens();
+    }
+
+    @Override
+    public void step(Scratch scratch) {
+      LaneWork begun = work == null ? pass.begin(index, lane, scratch) : work;
+      begun.step(done, scratch);
+      done++;
+      work = done < steps ? begun : null;
+    }
   }
 
   static int laneCount(AttentionInput input) {
@@ -129,8 +174,36 @@ final class Segments {
     return segments.get(index);
   }
 
-  void forEach(Parallel.Task task) {
-    parallel.forEach(segments.size(), task);
+  /** Steps of a sweep. */
+  int steps() {
+    int tokens = lane().length();
+    return count() > 1 ? 1 : Math.max(1, Math.ceilDiv(tokens, stepTokens()));
+  }
+
+  /** Tokens of each segment that a step takes, whole chunks; the last one may take fewer. */
+  int stepTokens() {
+    int tokens = lane().length();
+    if (count() > 1) {
+      return tokens;
+    }
+    int most = Math.clamp(tokens / MIN_STEP_TOKENS, 1, MOST_STEPS);
+    return Math.max(1, Tiles.roundUp(Math.ceilDiv(tokens, most), Tiles.CHUNK));
+  }
+
+  /**
+   * @param scratch of the caller, which runs a single segment's task itself
+   */
+  void forEach(Scratch scratch, Parallel.Task task) {
+    runAll(segments.size(), scratch, task);
+  }
+
+  private void runAll(int count, Scratch scratch, Parallel.Task task) {
+    if (count == 1) {
+      scratch.clear();
+      task.run(0, scratch);
+    } else {
+      parallel.forEach(count, task);
+    }
   }
 
   /**
@@ -139,13 +212,17 @@ final class Segments {
    * changed; the others belong to their segment.
    */
   List<OuterSum> starts(
-      Start start, Supplier<OuterSum> initial, BiFunction<Segment, Scratch, OuterSum> sumOver) {
+      Start start,
+      Supplier<OuterSum> initial,
+      Scratch scratch,
+      BiFunction<Segment, Scratch, OuterSum> sumOver) {
     @Nullable OuterSum[] parts = new OuterSum[count()];
     int[] needed =
         IntStream.range(0, count()).filter(i -> needsPart(start, segments.get(i))).toArray();
-    parallel.forEach(
+    runAll(
         needed.length,
-        (i, scratch) -> parts[needed[i]] = sumOver.apply(segments.get(needed[i]), scratch));
+        scratch,
+        (i, free) -> parts[needed[i]] = sumOver.apply(segments.get(needed[i]), free));
     @Nullable OuterSum[] starts = new OuterSum[count()];
     int step = start == Start.AFTER ? -1 : 1;
     for (int i = step > 0 ? 0 : count() - 1; i >= 0 && i < count(); i += step) {

@@ -3,14 +3,23 @@ package io.github.linattn.internal.cpu;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Set;
+import java.util.concurrent.BrokenBarrierException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 @Timeout(60)
@@ -77,6 +86,65 @@ final class ParallelTest {
     }
   }
 
+  /** Both threads always find work: each step waits for another one's. */
+  @ParameterizedTest
+  @ValueSource(ints = {2, 3, 4, 5, 6, 7})
+  void coursesEndTogether(int count) {
+    int steps = 4;
+    CyclicBarrier pair = new CyclicBarrier(2);
+    List<Steps> courses = courses(count, steps, () -> await(pair));
+    try (Parallel parallel = new Parallel(2)) {
+      parallel.finish(courses);
+    }
+    assertThat(courses).allMatch(course -> course.left() == 0);
+  }
+
+  @ParameterizedTest
+  @CsvSource({"1, 5", "3, 0", "3, 1", "3, 2", "3, 3", "3, 4", "3, 6", "3, 7", "3, 100"})
+  void aCourseIsOneThreadsAtATimeAndFewAreUnderWay(int threads, int count) {
+    AtomicInteger underWay = new AtomicInteger();
+    AtomicInteger most = new AtomicInteger();
+    List<Steps> courses = courses(count, 10, () -> {});
+    for (Steps course : courses) {
+      course.onBegin = () -> most.accumulateAndGet(underWay.incrementAndGet(), Math::max);
+      course.onEnd = underWay::decrementAndGet;
+    }
+    try (Parallel parallel = new Parallel(threads)) {
+      parallel.finish(courses);
+      assertThat(most.get()).isLessThanOrEqualTo((int) parallel.mostUnderWay(count));
+    }
+    assertThat(courses).allMatch(course -> course.left() == 0);
+  }
+
+  /** The longest is half of all there is to do, so it must not wait. */
+  @Test
+  void theCourseWithMostLeftGoesOn() {
+    CyclicBarrier pair = new CyclicBarrier(2);
+    List<Steps> courses = new ArrayList<>(courses(4, 2, () -> await(pair)));
+    courses.add(new Steps(8, () -> await(pair)));
+    try (Parallel parallel = new Parallel(2)) {
+      parallel.finish(courses);
+    }
+    assertThat(courses).allMatch(course -> course.left() == 0);
+  }
+
+  @Test
+  void aCourseThatFailsIsTold() {
+    try (Parallel parallel = new Parallel(2)) {
+      List<Steps> courses =
+          courses(
+              3,
+              2,
+              () -> {
+                throw new IllegalArgumentException("on purpose");
+              });
+      assertThatThrownBy(() -> parallel.finish(courses))
+          .satisfiesAnyOf(
+              thrown -> assertThat(thrown).hasMessage("on purpose"),
+              thrown -> assertThat(thrown).hasRootCauseMessage("on purpose"));
+    }
+  }
+
   @Test
   void closeEndsTheHelpers() throws InterruptedException {
     Set<Thread> threads;
@@ -103,6 +171,53 @@ final class ParallelTest {
           await(all);
         });
     return threads;
+  }
+
+  private static List<Steps> courses(int count, int steps, Runnable step) {
+    return Stream.generate(() -> new Steps(steps, step)).limit(count).toList();
+  }
+
+  /** So many steps, each of which does the same. */
+  private static final class Steps implements Parallel.Course {
+    private final Runnable step;
+    private final int all;
+    private final AtomicBoolean running = new AtomicBoolean();
+    private int left;
+    private Runnable onBegin = () -> {};
+    private Runnable onEnd = () -> {};
+
+    Steps(int steps, Runnable step) {
+      this.step = step;
+      this.all = steps;
+      this.left = steps;
+    }
+
+    @Override
+    public long left() {
+      return left;
+    }
+
+    @Override
+    public void step(Scratch scratch) {
+      assertThat(running.getAndSet(true)).isFalse();
+      if (left == all) {
+        onBegin.run();
+      }
+      step.run();
+      if (left == 1) {
+        onEnd.run();
+      }
+      left--;
+      assertThat(running.getAndSet(false)).isTrue();
+    }
+  }
+
+  private static void await(CyclicBarrier barrier) {
+    try {
+      barrier.await(20, TimeUnit.SECONDS);
+    } catch (InterruptedException | BrokenBarrierException | TimeoutException e) {
+      throw new AssertionError(e);
+    }
   }
 
   private static void await(CountDownLatch latch) {
