@@ -28,9 +28,15 @@
 #include "linattn/hopper_scales.cuh"
 #include "linattn/hopper_score.cuh"
 #include "linattn/hopper_stream.cuh"
+#include "linattn/hopper_sums_state.cuh"
 
 namespace linattn {
 namespace hopper {
+
+// What a warpgroup of the state runs.
+template <class Plan>
+using StateOf = std::conditional_t<Plan::kSums, SumsState<Plan>,
+                                   std::conditional_t<Plan::kStreams, StreamState<Plan>, State<Plan>>>;
 
 // What is not written again: the rows behind z, W above its diagonal, and the row of ones that adds up v. Weights of
 // rows past the end are what stood there before, so that they have to be numbers at first.

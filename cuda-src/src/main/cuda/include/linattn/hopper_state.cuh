@@ -165,28 +165,17 @@ struct State {
   }
 
   __device__ __forceinline__ void run() {
-    if constexpr (Plan::kSums) {
-      start();
-      if constexpr (Plan::kWeighsKeys) {
-        run_weighed_sums();
-      } else {
-        run_sums();
-      }
-      change_unit(1.0f);
-      finish();
+    start_all();
+    if constexpr (Plan::kInParts) {
+      run_three_products_in_parts();
+    } else if constexpr (Plan::kUneven) {
+      run_uneven();
+    } else if constexpr (Plan::kSplit) {
+      run_three_products();
     } else {
-      start_all();
-      if constexpr (Plan::kInParts) {
-        run_three_products_in_parts();
-      } else if constexpr (Plan::kUneven) {
-        run_uneven();
-      } else if constexpr (Plan::kSplit) {
-        run_three_products();
-      } else {
-        run_one_product();
-      }
-      finish_all();
+      run_one_product();
     }
+    finish_all();
   }
 
   // S and u.
@@ -206,153 +195,18 @@ struct State {
     finish();
   }
 
-  // S alone.
-  __device__ __forceinline__ void run_sums() {
-    RingPosition<Plan::kStages> at;
-    for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
-      wait_for_sums(at, chunk);
-      follow_unit(at);
-      const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
-      if constexpr (Plan::kInParts) {
-        add_boxes(at.index(), key);
-      } else {
-        add_values(operand(block.value(at.index(), outputs.box)), key);
-      }
-      if (lane == 0) {
-        if constexpr (!Plan::kBoxesApart) {
-          barrier_arrive(block.key_empty(at.index()));
-        }
-        if constexpr (Plan::kSplit && !Plan::kInParts) {
-          barrier_arrive(block.value_empty(at.index()));
-        }
-      }
-      at.advance();
-    }
+  // From where this lane loads a tile transposed.
+  __device__ __forceinline__ uint32_t transposed(uint32_t tile) const {
+    return tile + swizzled((outputs.lane & 7) + (outputs.lane >> 4 & 1) * 8, outputs.warp * 2 + (outputs.lane >> 3 & 1));
   }
 
-  // The same of weighed keys.
-  __device__ __forceinline__ void run_weighed_sums() {
-    RingPosition<Plan::kStages> at;
-    uint32_t value_frag[2][kValueWords];
-    if (block.num_chunks > 0) {
-      load_values_for_sums(at, 0, value_frag[0]);
-    }
-    for (int chunk = 0; chunk < block.num_chunks; chunk += 2) {
-      add_weighed(at, chunk, value_frag[0], value_frag[1]);
-      if (chunk + 1 < block.num_chunks) {
-        add_weighed(at, chunk + 1, value_frag[1], value_frag[0]);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void wait_for_sums(const RingPosition<Plan::kStages>& at, int chunk) const {
-    barrier_wait(block.key_full(at.index()), at.parity());
-    if constexpr (Plan::kConverted) {
-      barrier_wait(block.value_full(at.index()), at.parity());
-    }
-    if (Plan::kAlwaysReady) {
-      barrier_wait(block.barrier(Plan::kReady, at.index()), at.parity());
-    } else if (!Plan::kSumsOnTheWay && block.rows(chunk) < Plan::kChunk) {
-      if constexpr (Plan::kWeighsKeys) {
-        block.wait_for_lengths(at.index(), at.parity());
-      } else {
-        barrier_wait(block.barrier(Plan::kReady, at.index()), 0);  // its only phase
-      }
-    }
-  }
-
-  __device__ __forceinline__ void load_values_for_sums(const RingPosition<Plan::kStages>& at, int chunk,
-                                                       uint32_t (&value_frag)[kValueWords]) const {
-    wait_for_sums(at, chunk);
-    load_values(at, chunk, 0, value_frag);
-  }
-
-  // A chunk whose values are in registers; under its products come those of the next one.
-  __device__ __forceinline__ void add_weighed(RingPosition<Plan::kStages>& at, int chunk,
-                                              uint32_t (&value_frag)[kValueWords],
-                                              uint32_t (&next_frag)[kValueWords]) {
-    const RingPosition<Plan::kStages> chunk_at = at;
-    at.advance();
-    pin(value_frag);
-    pin_parts(state_frag);
-    products_fence();
-    add_chunk(value_frag, operand(block.key(chunk_at.index(), 0), Plan::kKeyBox));
-    products_commit();
-    if (chunk + 1 < block.num_chunks) {
-      load_values_for_sums(at, chunk + 1, next_frag);
-    }
-    finish_products();
-    pin(value_frag);
-    barrier_arrive(block.key_empty(chunk_at.index()));
-  }
-
-  // S^T += V^T K, box by box, with V^T in registers, so that its place is free before: while a box is added the products of
-  // the next are under way.
-  __device__ __forceinline__ void add_boxes(int stage_idx, uint64_t key) {
-    uint32_t upper_frag[16];
-    uint32_t lower_frag[16];
-    const uint32_t value = block.value(stage_idx, outputs.box);
-    load_transposed(value, upper_frag);
-    load_transposed(value + Plan::kLower, lower_frag);
-    finish_reads();
-    arrive_once_a_warp(block.value_empty(stage_idx), lane);
-    float parts_frag[2][kPartRegisters] = {};
-    start_box(parts_frag[0], 0, upper_frag, lower_frag, key);
+  // Of this warp 16 columns, 16 tokens in four words.
+  template <int kWords>
+  __device__ __forceinline__ static void load_transposed(uint32_t address, uint32_t (&frag)[kWords]) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      float(&part_frag)[kPartRegisters] = parts_frag[part % 2];
-      if (part + 1 < kParts) {
-        start_box(parts_frag[(part + 1) % 2], part + 1, upper_frag, lower_frag, key);
-        products_wait<1>();
-      } else {
-        products_wait<0>();
-      }
-      pin(part_frag);
-      pin(upper_frag);
-      pin(lower_frag);
-      if (Plan::kBoxesApart && lane == 0) {
-        barrier_arrive(block.box_empty(stage_idx, part));
-      }
-      add_part(part_frag, part);
+    for (int step = 0; step < kWords / 4; ++step) {
+      load_matrices_transposed(address + step * 16 * kRowBytes, frag + 4 * step);
     }
-  }
-
-  // 64 columns of 64 tokens: of this warp 16 columns, 16 tokens in four words.
-  __device__ __forceinline__ void load_transposed(uint32_t tile, uint32_t (&frag)[16]) const {
-    const uint32_t rows = tile + swizzled((lane & 7) + (lane >> 4 & 1) * 8, warp * 2 + (lane >> 3 & 1));
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      load_matrices_transposed(rows + step * 16 * kRowBytes, frag + 4 * step);
-    }
-    pin(frag);
-  }
-
-  // V^T K in halves of a box of keys, from zero.
-  __device__ __forceinline__ static void start_box(float (&part_frag)[kPartRegisters], int part,
-                                                   uint32_t (&upper_frag)[16], uint32_t (&lower_frag)[16],
-                                                   uint64_t key) {
-    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
-    const auto multiply = [&](const uint32_t* value, uint64_t key_at, int accumulate) {
-      if constexpr (kParts > kWholeParts) {
-        if (part == kWholeParts) {
-          Products::value_key_rest(part_frag, value, key_at, accumulate);
-          return;
-        }
-      }
-      Products::value_key(part_frag, value, key_at, accumulate);
-    };
-    pin(part_frag);
-    pin(upper_frag);
-    pin(lower_frag);
-    products_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const uint64_t upper_key = further(key, part * Plan::kKeyBox + step * 2048);
-      multiply(upper_frag + 4 * step, upper_key, step > 0);
-      multiply(lower_frag + 4 * step, upper_key, 1);
-      multiply(upper_frag + 4 * step, further(upper_key, Plan::kLowerKey), 1);
-    }
-    products_commit();
   }
 
   // S^T += V^T K.
@@ -423,13 +277,9 @@ struct State {
                                               uint32_t (&value_frag)[kValueWords]) const {
     const int num_rows = block.rows(chunk);
     const int first_row = part * kValueSteps * 16;
-    const uint32_t tile = block.value(at.index(), outputs.box) + first_row * kRowBytes +
-                          swizzled((lane & 7) + (lane >> 4 & 1) * 8, warp * 2 + (lane >> 3 & 1));
+    const uint32_t address = transposed(block.value(at.index(), outputs.box) + first_row * kRowBytes);
     barrier_wait(block.value_full(at.index()), at.parity());
-#pragma unroll
-    for (int step = 0; step < kValueSteps; ++step) {
-      load_matrices_transposed(tile + step * 16 * kRowBytes, value_frag + 4 * step);
-    }
+    load_transposed(address, value_frag);
     if (Plan::kWeighsInState && Plan::kApart && part == kValueParts - 1) {
       finish_reads();
       arrive_once_a_warp(block.value_empty(at.index()), lane);
@@ -775,7 +625,7 @@ struct State {
           }
           pin(part_frag);
           products_fence();
-          multiply_part(part_frag, part, value, further(key, part * Plan::kKeyBox));
+          multiply_part(part_frag, part, value, further(value, Plan::kLower), further(key, part * Plan::kKeyBox));
           products_commit();
           if (!Plan::kUneven && part == kParts - 1) {
             start_weights(outputs_frag, value, weights_at, uses_state);
@@ -863,25 +713,25 @@ struct State {
   }
 
   // V^T K of a chunk in halves, from zero, of a part of the key columns, a box, which `key_part` begins.
-  __device__ __forceinline__ static void multiply_part(float (&part_frag)[kPartRegisters], int part, uint64_t value,
-                                                       uint64_t key_part) {
+  template <typename HalfOfValues>
+  __device__ __forceinline__ static void multiply_part(float (&part_frag)[kPartRegisters], int part, HalfOfValues upper,
+                                                       HalfOfValues lower, uint64_t key_part) {
     constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
-    const auto multiply = [&](uint64_t value_at, uint64_t key_at, int accumulate) {
+    const auto multiply = [&](HalfOfValues value, uint64_t key, int accumulate) {
       if constexpr (kParts > kWholeParts) {
         if (part == kWholeParts) {
-          Products::value_key_rest(part_frag, value_at, key_at, accumulate);
+          Products::value_key_rest(part_frag, value, key, accumulate);
           return;
         }
       }
-      Products::value_key(part_frag, value_at, key_at, accumulate);
+      Products::value_key(part_frag, value, key, accumulate);
     };
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const uint64_t upper_value = further(value, step * 2048);
-      const uint64_t upper_key = further(key_part, step * 2048);
-      multiply(upper_value, upper_key, step > 0);
-      multiply(further(upper_value, Plan::kLower), upper_key, 1);
-      multiply(upper_value, further(upper_key, Plan::kLowerKey), 1);
+      const uint64_t upper_key = rows_further(key_part, step);
+      multiply(rows_further(upper, step), upper_key, step > 0);
+      multiply(rows_further(lower, step), upper_key, 1);
+      multiply(rows_further(upper, step), further(upper_key, Plan::kLowerKey), 1);
     }
   }
 

@@ -162,14 +162,9 @@ struct StreamState : State<Plan> {
   // The upper half of V^T of a chunk, 16 tokens in four words.
   __device__ __forceinline__ void load_upper_values(const RingPosition<Plan::kStages>& at,
                                                     uint32_t (&value_frag)[kValueWords]) const {
-    const uint32_t tile =
-        block.value(at.index()) +
-        swizzled((outputs.lane & 7) + (outputs.lane >> 4 & 1) * 8, outputs.warp * 2 + (outputs.lane >> 3 & 1));
+    const uint32_t address = this->transposed(block.value(at.index()));
     barrier_wait(block.value_full(at.index()), at.parity());
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      load_matrices_transposed(tile + step * 16 * kRowBytes, value_frag + 4 * step);
-    }
+    Base::load_transposed(address, value_frag);
     pin(value_frag);
     reads_are_used();
   }
@@ -239,10 +234,6 @@ struct StreamState : State<Plan> {
     }
   }
 };
-
-// What a warpgroup of the state runs.
-template <class Plan>
-using StateOf = std::conditional_t<Plan::kStreams, StreamState<Plan>, State<Plan>>;
 
 }  // namespace hopper
 }  // namespace linattn

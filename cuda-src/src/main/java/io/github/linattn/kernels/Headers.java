@@ -55,6 +55,7 @@ final class Headers {
     "linattn/hopper_state.cuh",
     "linattn/hopper_stream.cuh",
     "linattn/hopper_sums.cuh",
+    "linattn/hopper_sums_state.cuh",
     "linattn/hopper_values.cuh",
     "linattn/memory.cuh",
     "linattn/mma.cuh",
