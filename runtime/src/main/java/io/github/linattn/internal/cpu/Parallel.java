@@ -79,7 +79,7 @@ final class Parallel implements AutoCloseable {
 
   /** The most of {@code count} courses that are begun and not at their ends at any time. */
   long mostUnderWay(long count) {
-    return Math.min(count, 3L * threads);
+    return threads == 1 ? Math.min(count, 1) : Math.min(count, 3L * threads);
   }
 
   private void run(Job job, int count) {
@@ -144,7 +144,8 @@ final class Parallel implements AutoCloseable {
       List<Course> longestFirst = new ArrayList<>(courses);
       longestFirst.sort(MOST_LEFT);
       int all = courses.size();
-      int inTurns = all <= threads ? 0 : threads + 1 + (all - 1) % threads;
+      boolean alone = threads == 1 || all <= threads; // nothing to even out
+      int inTurns = alone ? 0 : threads + 1 + (all - 1) % threads;
       whole = new ArrayDeque<>(longestFirst.subList(0, all - inTurns));
       waiting.addAll(longestFirst.subList(all - inTurns, all));
     }
