@@ -84,149 +84,140 @@ final class ForwardPass {
 
     /** Writes o and g of the next tokens. */
     void advance(int tokens, Scratch scratch) {
-      token = new Step(this, scratch).run(token, Math.min(token + tokens, segment.end()));
+      new Step(scratch).run(Math.min(token + tokens, segment.end()));
       if (finalState != null && token == segment.end() && segment.isLast()) {
         StateRows.store(state, finalState, lane);
       }
     }
-  }
 
-  /** Tiles for some tokens in a row of a segment. */
-  private final class Step {
-    private final Segments.Segment segment;
-    private final Lane lane;
-    private final OuterSum state;
-    private final GrowingState growing;
-    private final MatrixKernel kernel;
+    /** Tiles for some tokens in a row. */
+    private final class Step {
+      private final MatrixKernel kernel;
 
-    /** Stays zeros without causality: then every row sees what the first one does. */
-    private final KeyValueTile keyValue;
+      /** Stays zeros without causality: then every row sees what the first one does. */
+      private final KeyValueTile keyValue;
 
-    /** b Q. */
-    private final Panels query;
+      /** b Q. */
+      private final Panels query;
 
-    private final Panels output;
+      private final Panels output;
 
-    private final RowBuffer buffer;
+      private final RowBuffer buffer;
 
-    private final float[] zeros = new float[shape.keyDim()];
-    private final double[] factors = new double[Tiles.CHUNK];
-    private final float[] normalizer = new float[Tiles.CHUNK];
-    private final double[] inverses = new double[Tiles.CHUNK];
-    private final double[] alongKeys = new double[Tiles.CHUNK];
-    private final RunningSum keySum;
-    private final RunningSum valueSum;
-    private final Upcoming upcoming = new Upcoming();
+      private final float[] zeros = new float[shape.keyDim()];
+      private final double[] factors = new double[Tiles.CHUNK];
+      private final float[] normalizer = new float[Tiles.CHUNK];
+      private final double[] inverses = new double[Tiles.CHUNK];
+      private final double[] alongKeys = new double[Tiles.CHUNK];
+      private final RunningSum keySum;
+      private final RunningSum valueSum;
+      private final Upcoming upcoming = new Upcoming();
 
-    /** Takes S after the chunk from all but the last of the heads that share it. */
-    private final @Nullable Panels discarded;
+      /** Takes S after the chunk from all but the last of the heads that share it. */
+      private final @Nullable Panels discarded;
 
-    Step(Sweep sweep, Scratch scratch) {
-      this.segment = sweep.segment;
-      this.lane = sweep.lane;
-      this.state = sweep.state;
-      this.growing = sweep.growing;
-      this.kernel = scratch.kernel;
-      this.keyValue = KeyValueTile.of(operator, input, lane, scratch);
-      this.query = scratch.panels(Tiles.CHUNK, shape.keyDim());
-      this.output = scratch.panels(Tiles.CHUNK, shape.valueDim());
-      this.buffer = keyValue.buffer;
-      this.keySum = new RunningSum(kernel, state.left);
-      this.valueSum = new RunningSum(kernel, state.right);
-      int heads = shape.headsPerKeyValueHead();
-      this.discarded = heads > 1 ? scratch.panels(shape.keyDim(), shape.valueDim()) : null;
-    }
-
-    /** Gives {@code end}. */
-    int run(int start, int end) {
-      if (!operator.causal()) {
-        keyValue.clear();
+      Step(Scratch scratch) {
+        this.kernel = scratch.kernel;
+        this.keyValue = KeyValueTile.of(operator, input, lane, scratch);
+        this.query = scratch.panels(Tiles.CHUNK, shape.keyDim());
+        this.output = scratch.panels(Tiles.CHUNK, shape.valueDim());
+        this.buffer = keyValue.buffer;
+        this.keySum = new RunningSum(kernel, state.left);
+        this.valueSum = new RunningSum(kernel, state.right);
+        int heads = shape.headsPerKeyValueHead();
+        this.discarded = heads > 1 ? scratch.panels(shape.keyDim(), shape.valueDim()) : null;
       }
-      for (int token = start; token < end; token += Tiles.CHUNK) {
-        int count = Math.min(Tiles.CHUNK, end - token);
-        if (operator.causal()) {
-          keyValue.load(token, count);
+
+      void run(int end) {
+        if (!operator.causal()) {
+          keyValue.clear();
         }
-        keySum.begin();
-        valueSum.begin();
+        int count;
+        for (; token < end; token += count) {
+          count = Math.min(Tiles.CHUNK, end - token);
+          if (operator.causal()) {
+            keyValue.load(token, count);
+          }
+          keySum.begin();
+          valueSum.begin();
+          int group = shape.headsPerKeyValueHead();
+          for (int member = 0; member < group; member++) {
+            attend(member, count);
+          }
+          if (operator.causal()) {
+            keySum.end();
+            valueSum.end();
+            growing.addRows(kernel, count, keyValue.k, keyValue.v);
+            growing.passed(count);
+          }
+        }
+      }
+
+      private void attend(int member, int count) {
         int group = shape.headsPerKeyValueHead();
-        for (int member = 0; member < group; member++) {
-          attend(member, token, count);
+        int head = lane.keyValueHead() * group + member;
+        boolean causal = operator.causal();
+        load(head, count);
+        if (causal) {
+          Panels after = discarded == null || member == group - 1 ? growing.matrix() : discarded;
+          output.clear();
+          announce(member, count);
+          kernel.recur(
+              count, keyValue.k, keyValue.v, query, growing.matrix(), after, output, upcoming);
+        } else {
+          kernel.multiply(Tiles.roundUp(count, MatrixKernel.ROW_STEP), query, state.matrix, output);
         }
-        if (operator.causal()) {
-          keySum.end();
-          valueSum.end();
-          growing.addRows(kernel, count, keyValue.k, keyValue.v);
-          growing.passed(count);
-        }
-      }
-      return end;
-    }
-
-    private void attend(int member, int token, int count) {
-      int group = shape.headsPerKeyValueHead();
-      int head = lane.keyValueHead() * group + member;
-      boolean causal = operator.causal();
-      load(head, token, count);
-      if (causal) {
-        Panels after = discarded == null || member == group - 1 ? growing.matrix() : discarded;
-        output.clear();
-        announce(member, token, count);
-        kernel.recur(
-            count, keyValue.k, keyValue.v, query, growing.matrix(), after, output, upcoming);
-      } else {
-        kernel.multiply(Tiles.roundUp(count, MatrixKernel.ROW_STEP), query, state.matrix, output);
-      }
-      kernel.dots(count, query, keySum.before, keyValue.k, keySum.part, alongKeys);
-      for (int i = 0; i < count; i++) {
-        normalizer[i] =
-            (float) (operator.a(head) * (double) lane.seenBy(token + i, causal) + alongKeys[i]);
-        inverses[i] = 1.0 / normalizer[i];
-      }
-      Arrays.fill(factors, operator.a(head));
-      kernel.combine(
-          count,
-          inverses,
-          output,
-          factors,
-          valueSum.before,
-          keyValue.v,
-          valueSum.part,
-          o.target(lane.batch(), head, token, buffer));
-      o.store(lane.batch(), head, token, count, buffer);
-      g.store(lane.batch(), head, token, count, normalizer);
-    }
-
-    /** What is stored after the recurrence, and what is loaded then. */
-    private void announce(int member, int token, int count) {
-      int group = shape.headsPerKeyValueHead();
-      int firstHead = lane.keyValueHead() * group;
-      upcoming.clear();
-      o.announce(lane.batch(), firstHead + member, token, count, upcoming);
-      if (member < group - 1) {
-        q.announce(lane.batch(), firstHead + member + 1, token, count, upcoming);
-      } else {
-        int next = token + count;
-        int rows = Math.min(Tiles.CHUNK, segment.end() - next);
-        keyValue.announce(next, rows, upcoming);
-        q.announce(lane.batch(), firstHead, next, rows, upcoming);
-      }
-    }
-
-    private void load(int head, int token, int count) {
-      float b = operator.b(head);
-      Rows rows = q.load(lane.batch(), head, token, count, buffer);
-      if (operator.normalize()) {
-        Tiles.findInverseNorms(kernel, count, shape.keyDim(), rows, factors);
+        kernel.dots(count, query, keySum.before, keyValue.k, keySum.part, alongKeys);
         for (int i = 0; i < count; i++) {
-          factors[i] *= b;
+          normalizer[i] =
+              (float) (operator.a(head) * (double) lane.seenBy(token + i, causal) + alongKeys[i]);
+          inverses[i] = 1.0 / normalizer[i];
         }
-        kernel.pack(count, Order.FORWARD, factors, rows, zeros, query);
-      } else if (b == 1) {
-        kernel.pack(count, Order.FORWARD, rows, zeros, query);
-      } else {
-        Arrays.fill(factors, b);
-        kernel.pack(count, Order.FORWARD, factors, rows, zeros, query);
+        Arrays.fill(factors, operator.a(head));
+        kernel.combine(
+            count,
+            inverses,
+            output,
+            factors,
+            valueSum.before,
+            keyValue.v,
+            valueSum.part,
+            o.target(lane.batch(), head, token, buffer));
+        o.store(lane.batch(), head, token, count, buffer);
+        g.store(lane.batch(), head, token, count, normalizer);
+      }
+
+      /** What is stored after the recurrence, and what is loaded then. */
+      private void announce(int member, int count) {
+        int group = shape.headsPerKeyValueHead();
+        int firstHead = lane.keyValueHead() * group;
+        upcoming.clear();
+        o.announce(lane.batch(), firstHead + member, token, count, upcoming);
+        if (member < group - 1) {
+          q.announce(lane.batch(), firstHead + member + 1, token, count, upcoming);
+        } else {
+          int next = token + count;
+          int rows = Math.min(Tiles.CHUNK, segment.end() - next);
+          keyValue.announce(next, rows, upcoming);
+          q.announce(lane.batch(), firstHead, next, rows, upcoming);
+        }
+      }
+
+      private void load(int head, int count) {
+        float b = operator.b(head);
+        Rows rows = q.load(lane.batch(), head, token, count, buffer);
+        if (operator.normalize()) {
+          Tiles.findInverseNorms(kernel, count, shape.keyDim(), rows, factors);
+          for (int i = 0; i < count; i++) {
+            factors[i] *= b;
+          }
+          kernel.pack(count, Order.FORWARD, factors, rows, zeros, query);
+        } else if (b == 1) {
+          kernel.pack(count, Order.FORWARD, rows, zeros, query);
+        } else {
+          Arrays.fill(factors, b);
+          kernel.pack(count, Order.FORWARD, factors, rows, zeros, query);
+        }
       }
     }
   }

@@ -26,6 +26,9 @@ final class KeyValueSweep {
   private final OuterSum sums;
   private final GrowingState growing;
 
+  /** Rᵀ where R does not grow. */
+  private final @Nullable Panels transposed;
+
   /** One past the last token that is still to be done. */
   private int end;
 
@@ -43,6 +46,7 @@ final class KeyValueSweep {
     this.dv = new TensorRows(pass.gradients.dv());
     this.sums = sums;
     this.growing = new GrowingState(sums, segment.length());
+    this.transposed = operator.causal() ? null : sums.transposed().matrix;
     this.end = segment.end();
   }
 
@@ -166,9 +170,6 @@ final class KeyValueSweep {
       final OuterSum all;
       final GrowingState growing;
 
-      /** Rᵀ where R does not grow. */
-      private final @Nullable Panels transposed;
-
       private final RunningSum r;
       private final RunningSum y;
       final Panels dk;
@@ -179,15 +180,8 @@ final class KeyValueSweep {
         this.growing = growing;
         this.dk = scratch.panels(Tiles.CHUNK, shape.keyDim());
         this.dv = scratch.panels(Tiles.CHUNK, shape.valueDim());
-        this.transposed = operator.causal() ? null : transposed(scratch);
         this.r = new RunningSum(kernel, all.left);
         this.y = new RunningSum(kernel, all.right);
-      }
-
-      private Panels transposed(Scratch scratch) {
-        Panels result = scratch.panels(shape.valueDim(), shape.keyDim());
-        result.setTransposed(all.matrix);
-        return result;
       }
 
       /** Gives dk and dv of the chunk while it takes in the queries that are loaded. */

@@ -176,8 +176,7 @@ final class Segments {
 
   /** Steps of a sweep. */
   int steps() {
-    int tokens = lane().length();
-    return count() > 1 ? 1 : Math.max(1, Math.ceilDiv(tokens, stepTokens()));
+    return Math.max(1, Math.ceilDiv(lane().length(), stepTokens()));
   }
 
   /** Tokens of each segment that a step takes, whole chunks; the last one may take fewer. */

@@ -11,7 +11,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * Breaks when a lane that goes from thread to thread, a step at a time, loses or repeats something
- * on the way: then its results depend on how many threads there are.
+ * on the way: then its results are wrong, or depend on how many threads there are.
  */
 final class CpuLanesTest {
   static List<Case> cases() {
