@@ -26,6 +26,20 @@ __device__ __forceinline__ uint32_t block_number() {
   return number;
 }
 
+// --- Words that blocks tell one another ------------------------------------------------------------
+
+// Behind it this thread, and those that meet it later, see what was written ahead of the additions to the word.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* word_gmem) {
+  uint32_t word;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(word_gmem) : "memory");
+  return word;
+}
+
+// Adds one behind all that this thread, and those that it has met, have written.
+__device__ __forceinline__ void increment_release(uint32_t* word_gmem) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(word_gmem) : "memory");
+}
+
 // --- Barriers -------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {

@@ -155,8 +155,9 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const uint32_t start = shared_address(shared);
   const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
-  const Turn<Plan> turn(args.chunked, blockIdx.x);
-  const ItemWork item(ValueTile<Plan::kTileColumns>(args.chunked, turn.block), turn.turn);
+  const Turn<Plan> turn(args.chunked, number_by_head<Plan>(args.chunked, blockIdx.x));
+  const ValueTile<Plan::kTileColumns> tile(args.chunked, turn.block);
+  const ItemWork item(tile, turn.turn);
   // Where registers are short the item is read again where it is used.
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
   if (Plan::kReadsItemAgain && threadIdx.x == 0) {
@@ -168,9 +169,10 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   if (threadIdx.x == 0) {
     init_barriers(block);
   }
-  static_assert(sizeof(ItemWork) <= 48, "its place in shared memory");
+  static_assert(sizeof(ItemWork) <= 44, "its place in shared memory");
   clear_constants(block);
   publish_to_async_proxy();
+  take_over(block, turn.block, tile.head.kv_index, tile.block.item_idx);
   if constexpr (Plan::kScaled) {
     __syncthreads();
     make_scales(block, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
@@ -214,8 +216,9 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
     }
   }
   if constexpr (!Plan::kSums) {
-    write_marks(block, blockIdx.x, marks != 0.0f, marked_box);  // NaN is not 0
+    write_marks(block, StateAddress<Plan>::block_number(block), marks != 0.0f, marked_box);  // NaN is not 0
   }
+  hand_on(block);
   cluster_sync();
 }
 

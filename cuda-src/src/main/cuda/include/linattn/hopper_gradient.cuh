@@ -48,7 +48,7 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block) {
     slopes += sums_smem[2 * i + 1];
   }
   const int value_dim = block.chunked().value_dim;
-  const int64_t walk = blockIdx.x / ceil_div(value_dim, Plan::kTileColumns);
+  const int64_t walk = StateAddress<Plan>::block_number(block) / ceil_div(value_dim, Plan::kTileColumns);
   const int first_box = block.work.first_column / Plan::kBoxColumns;
   const int boxes = ceil_div(value_dim, Plan::kBoxColumns);
   double* const partial_gmem = block.args.gradient.partials + 2 * (walk * boxes + first_box);
@@ -68,7 +68,8 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   const uint32_t start = shared_address(shared);
   const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
   const Turn<Plan> turn(args.gradient.chunked, block_number);
-  const ItemWork item(tile_of<Plan>(args.gradient.chunked, turn.block), args.gradient, turn.turn);
+  const auto tile = tile_of<Plan>(args.gradient.chunked, turn.block);
+  const ItemWork item(tile, args.gradient, turn.turn);
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
   if (Plan::kReadsItemAgain && threadIdx.x == 0) {
     *work_smem = item;
@@ -83,6 +84,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   }
   clear_constants(block);
   publish_to_async_proxy();
+  take_over(block, turn.block, tile.head.kv_index, tile.block.item_idx);
   __syncthreads();
   if constexpr (Plan::kScaled) {
     make_scales(block, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
@@ -141,8 +143,9 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   __syncwarp();  // the lanes of the producer
   if constexpr (!Plan::kSums && !Plan::kMarksAtOnce) {
     const int marked_box = static_cast<int>(threadIdx.x) / kWarpgroup - Plan::kStateGroup;  // of the scores all
-    write_marks(block, block_number, marks != 0.0f, marked_box);                            // NaN is not 0
+    write_marks(block, StateAddress<Plan>::block_number(block), marks != 0.0f, marked_box);  // NaN is not 0
   }
+  hand_on(block);
   cluster_sync();
 }
 
@@ -158,8 +161,9 @@ template <class Plan>
 __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
   if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
-    const uint32_t number = number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];
+    const uint32_t number = number_by_head<Plan>(of_task.gradient.chunked,
+                                                 number_in_task<Plan>(args.tasks[0].gradient, blockIdx.x));
     if constexpr (Plan::kReverse) {
       if (is_even<Plan>(of_task.gradient.chunked, number)) {
         walk_gradient<Plan>(of_task, number);
@@ -174,7 +178,7 @@ __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
         return;
       }
     }
-    walk_gradient<Plan>(args.tasks[0], blockIdx.x);
+    walk_gradient<Plan>(args.tasks[0], number_by_head<Plan>(args.tasks[0].gradient.chunked, blockIdx.x));
   }
 }
 

@@ -15,6 +15,7 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   using Base = HopperPlan<Spec_>;
   static constexpr bool kIsKey = kIsKey_;
   static constexpr bool kOneSweep = true;
+  static constexpr bool kMayRelay = false;
   static_assert((Base::kHeadDim == 64 || Base::kHeadDim == 128) && Base::kBeside == Base::kBoxes && !Base::kConverted,
                 "what its registers suffice for");
   // Blocks have half of the columns of dq each; of 64 columns the block of dk has them all, and E alone.

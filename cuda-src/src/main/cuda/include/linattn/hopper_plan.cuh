@@ -105,6 +105,9 @@ struct HopperPlan {
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
+  // Whether blocks may go on where others have stopped: hopper_relay.cuh. Gradients of rows that are divided have no
+  // register left for it, but where split rows are so wide that they come in parts.
+  static constexpr bool kMayRelay = !kSums && (!kGradient || !kScalesRows || (kSplit && kHeadDim > 128));
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
   static constexpr bool kUneven = false;
@@ -223,7 +226,8 @@ struct HopperPlan {
   static constexpr int kAlignment = 1024;
   static constexpr int kExtentsOffset = kScalesOffset + 48;
   static constexpr int kWorkOffset = kExtentsOffset + 32;
-  static constexpr int kSharedBytes = kWorkOffset + 48 + kAlignment;
+  static constexpr int kNumberOffset = kWorkOffset + 44;
+  static constexpr int kSharedBytes = kNumberOffset + 4 + kAlignment;
 
   // Warpgroups in this order: copies and sums, scores, state, rows; those that there are. With two
   // warpgroups of the state of a forward there are registers for one more, which has all other roles.
@@ -271,6 +275,7 @@ struct WithUnevenSteps : Plan {
 template <class Plan>
 struct InTurns : Plan {
   static constexpr bool kTurns = true;
+  static constexpr bool kMayRelay = false;
 };
 
 }  // namespace hopper

@@ -16,6 +16,12 @@ constexpr int kWarpgroup = 128;
 inline uint32_t shared_address(const void* pointer_smem) { return emulator::address_of(pointer_smem); }
 inline uint32_t block_number() { return emulator::block_number(); }
 
+// --- Words that blocks tell one another ------------------------------------------------------------
+
+// Blocks with smaller numbers have run.
+inline uint32_t load_acquire(const uint32_t* word_gmem) { return *word_gmem; }
+inline void increment_release(uint32_t* word_gmem) { ++*word_gmem; }
+
 // --- Barriers -------------------------------------------------------------------------------------
 
 inline void barrier_init(uint32_t barrier, int arrivals) { emulator::barrier_init(barrier, arrivals); }

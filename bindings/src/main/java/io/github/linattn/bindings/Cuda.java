@@ -392,6 +392,19 @@ public final class Cuda {
         "cudaMemsetAsync", cudart.cudaMemsetAsync(to, value & 0xff, bytes, stream.handle()));
   }
 
+  /** Checks a range of device memory that is to be set to zeros, again and again. */
+  public PreparedClear prepareClear(
+      DeviceMemory target, long targetOffset, long bytes, CudaStream stream) {
+    return new PreparedClear(target.pointerTo(targetOffset, bytes), bytes, stream);
+  }
+
+  /** Sets a prepared range to zeros in the order of its stream; takes no memory of its own. */
+  public void clear(PreparedClear range) {
+    CudaStatus.check(
+        "cudaMemsetAsync",
+        cudart.cudaMemsetAsync(range.target(), 0, range.bytes(), range.stream().handle()));
+  }
+
   /** Sets each byte of a range; may return before it is done. */
   public void fill(DeviceMemory target, long targetOffset, byte value, long bytes) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);

@@ -48,6 +48,7 @@ final class Headers {
     "linattn/hopper_outputs.cuh",
     "linattn/hopper_plan.cuh",
     "linattn/hopper_producer.cuh",
+    "linattn/hopper_relay.cuh",
     "linattn/hopper_reverse.cuh",
     "linattn/hopper_scales.cuh",
     "linattn/hopper_score.cuh",

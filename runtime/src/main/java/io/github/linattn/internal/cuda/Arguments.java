@@ -105,7 +105,12 @@ record Arguments(StructLayout layout, MemorySegment memory) {
 
   /** A struct that is a member of this one, in the same memory. */
   Arguments inner(String member, StructLayout of) {
-    return new Arguments(of, memory.asSlice(offset(member), of.byteSize()));
+    return slice(offset(member), of);
+  }
+
+  /** A struct that lies in this one. */
+  Arguments slice(long offset, StructLayout of) {
+    return new Arguments(of, memory.asSlice(offset, of.byteSize()));
   }
 
   long offset(String member) {

@@ -12,6 +12,7 @@ import io.github.linattn.bindings.DeviceMemory;
 import io.github.linattn.bindings.EventTiming;
 import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
+import io.github.linattn.bindings.PreparedClear;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.bindings.TensorMapWriter;
@@ -151,6 +152,12 @@ final class CudaQueue implements Stream {
             0,
             bytes,
             stream);
+  }
+
+  /** Zeros at a device address, again and again. */
+  PreparedClear clearOf(long target, long bytes) {
+    DeviceMemory range = DeviceMemory.ofAddress(arena, target, bytes);
+    return device.cuda().prepareClear(range, 0, bytes, stream);
   }
 
   /** Whether it can take work. */

@@ -7,10 +7,12 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchScratch;
+import io.github.linattn.bindings.PreparedClear;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
+import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Technique;
@@ -39,8 +41,10 @@ final class ForwardLaunches {
   private final Arguments main;
   private final Arguments sums;
   private final Arguments scan;
+  private final Arguments repair;
   private final PreparedLaunch[] launches = new PreparedLaunch[MOST_LAUNCHES];
   private int launchCount;
+  private final List<PreparedClear> clears = new ArrayList<>();
   private final List<PreparedCopy> copies = new ArrayList<>();
   private long[] counts = {};
 
@@ -62,16 +66,21 @@ final class ForwardLaunches {
     this.main = Arguments.allocate(owner, ChunkedStructs.CHUNKED);
     this.sums = Arguments.allocate(owner, ChunkedStructs.CHUNKED);
     this.scan = Arguments.allocate(owner, ChunkedStructs.STATE_SCAN);
+    this.repair = Arguments.allocate(owner, ChunkedStructs.CHUNKED);
   }
 
   /** Tells how many tokens the initial state holds where there is one sequence. */
   void setCount(long count) {
     main.memory().set(JAVA_LONG, INITIAL_COUNT, count);
+    repair.memory().set(JAVA_LONG, INITIAL_COUNT, count);
     hopper.memory().set(JAVA_LONG, HOPPER_CHUNKED + INITIAL_COUNT, count);
   }
 
   /** Gives the copies and launches to the stream. */
   void run(Cuda cuda) {
+    for (int i = 0; i < clears.size(); i++) {
+      cuda.clear(clears.get(i));
+    }
     for (int i = 0; i < copies.size(); i++) {
       cuda.copy(copies.get(i));
     }
@@ -98,6 +107,7 @@ final class ForwardLaunches {
       long workspace,
       long tickets) {
     launchCount = 0;
+    clears.clear();
     copies.clear();
     counts = tokensBefore;
     Checkpoints kept = forward.checkpoints();
@@ -109,21 +119,24 @@ final class ForwardLaunches {
     main.set("turns", plan.turns()).set("slot_step", plan.slotStep()).set("tickets", tickets);
     switch (plan.kind()) {
       case FORWARD, DECODE -> fillWhole(plan, shape, ends, marks, copy);
+      case RELAY -> fillRelay(plan, shape, ends, states, marks, copy);
       case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
       case NON_CAUSAL -> fillNonCausal(plan, shape, states);
       case CHAIN -> throw new IllegalStateException("each part of a chain has launches of its own");
     }
     for (Step step : plan.steps()) {
-      launches[launchCount] = prepare(step, kernels.load(step.kernel()), forward);
+      launches[launchCount] = prepare(plan, step, kernels.load(step.kernel()), forward);
       launchCount++;
     }
   }
 
-  private PreparedLaunch prepare(Step step, LoadedKernel kernel, ForwardCall forward) {
+  private PreparedLaunch prepare(
+      ForwardPlan plan, Step step, LoadedKernel kernel, ForwardCall forward) {
     Arguments arguments =
         switch (step.kernel().operation()) {
           case STATE_SUMS, NORMALIZED_STATE_SUMS -> sums;
           case STATE_SCAN -> scan;
+          case RECURRENCE -> plan.kind() == Kind.RELAY ? repair : main;
           default -> main;
         };
     if (step.kernel().technique() == Technique.WGMMA) {
@@ -166,6 +179,18 @@ final class ForwardLaunches {
     if (states.after() != null) {
       main.setState("_out", states.after());
     }
+  }
+
+  /**
+   * The same, but for what marks stand in the places of turns that the blocks of a sequence take.
+   */
+  private void fillRelay(
+      ForwardPlan plan, AttentionShape shape, Boundary ends, long handedOn, long marks, long copy) {
+    fillWhole(plan, shape, ends, marks, copy);
+    Cut items = plan.forwardCut();
+    repair.copyOf(main).set("turns", items.items());
+    main.setItems(items, plan.cut().sequences()).set("tickets", handedOn);
+    clears.add(queue.clearOf(handedOn, Relay.of(shape, items.items()).wordBytes()));
   }
 
   /** The state at another place, which the copies before the launches bring there. */

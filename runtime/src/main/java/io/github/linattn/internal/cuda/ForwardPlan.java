@@ -15,10 +15,11 @@ import org.jspecify.annotations.Nullable;
  * @param steps in order
  * @param cut items of {@link Kind#FORWARD} and of the sums
  * @param outputs items of the outputs where they differ: of a segmented plan, so many of {@code
- *     cut} as one
+ *     cut} as one; of a relay those that {@code cut} is cut into
  * @param summed items of {@code cut} whose sums are wanted; 0 where there are none
  * @param turns blocks that walk the same chunks of an item and write their outputs in turn
- * @param stateBytes of the states of items, then of the sums of sequences
+ * @param stateBytes of the states of items, then of the sums of sequences; of a relay what it hands
+ *     on
  * @param markBytes of the marks of the forward
  * @param copyBytes of an initial state that would be overwritten while it is read
  * @param parts of a chain: the plan of each segment, one after the other; else none
@@ -67,6 +68,11 @@ record ForwardPlan(
   enum Kind {
     /** Each item from its initial state. */
     FORWARD,
+    /**
+     * Items of each sequence one after the other, in one launch: their blocks go on where those of
+     * the item before have stopped.
+     */
+    RELAY,
     /** Sums of segments, the states before them, and a forward of each. */
     SEGMENTED,
     /** One segment after the other, each from the state that the one before has left. */

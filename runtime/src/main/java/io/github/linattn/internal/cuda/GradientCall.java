@@ -8,6 +8,7 @@ import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchScratch;
+import io.github.linattn.bindings.PreparedClear;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
@@ -31,6 +32,7 @@ final class GradientCall {
   private final Arena owner;
   private final List<Part> parts = new ArrayList<>();
   private int partCount;
+  private final List<PreparedClear> clears = new ArrayList<>();
   private final List<PreparedLaunch> launches = new ArrayList<>();
   private @Nullable BackwardCall call;
   private @Nullable AttentionState initial;
@@ -61,6 +63,7 @@ final class GradientCall {
     call = null;
     initial = null;
     tensors = List.of();
+    clears.clear();
     launches.clear();
     partCount = 0;
   }
@@ -181,6 +184,7 @@ final class GradientCall {
     part.start = start;
     long[] before = Arrays.stream(counts).map(count -> count + start).toArray();
     var fill = new GradientFill(queue, part.structs, backward, by, ends, before, workspace);
+    clears.addAll(fill.clears());
     for (Launch launch : by.launches()) {
       LoadedKernel kernel = kernels.load(launch.step().kernel());
       LaunchScratch mine = part.scratch[launch.role().ordinal()];
@@ -196,6 +200,9 @@ final class GradientCall {
         Part part = parts.get(i);
         part.structs.setInitialCount(initial.count(0) + part.start);
       }
+    }
+    for (int i = 0; i < clears.size(); i++) {
+      cuda.clear(clears.get(i));
     }
     for (int i = 0; i < launches.size(); i++) {
       cuda.launch(launches.get(i));

@@ -16,14 +16,15 @@ import java.util.regex.Pattern;
  */
 record GradientChoice(Kind kind, Technique technique, int segment) {
   /**
-   * Such as {@code mma}, {@code wgmma:2048}, {@code one_sweep} or {@code one_sweep:2048}, which is
-   * a chain; asked each time a backward is planned, and a forward that keeps states for it.
+   * Such as {@code mma}, {@code wgmma:2048}, {@code wgmma:2048+}, which is a relay, {@code
+   * one_sweep} or {@code one_sweep:2048}, which is a chain; asked each time a backward is planned,
+   * and a forward that keeps states for it.
    */
   private static final String PROPERTY = "linattn.gradient.plan";
 
   private static final String ONE_SWEEP = "one_sweep";
 
-  private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+))?");
+  private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+)(\\+)?)?");
 
   /** What this process asks for, or empty. */
   static Optional<GradientChoice> asked() {
@@ -40,7 +41,7 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
     Matcher parts = FORM.matcher(text);
     if (!parts.matches()) {
       throw new IllegalArgumentException(
-          "%s=%s: a plan is TECHNIQUE[:SEGMENT] or %s[:SEGMENT]"
+          "%s=%s: a plan is TECHNIQUE[:SEGMENT[+]] or %s[:SEGMENT]"
               .formatted(PROPERTY, text, ONE_SWEEP));
     }
     int segment = parts.group(2) == null ? 0 : Integer.parseInt(parts.group(2));
@@ -52,7 +53,7 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
       Kind kind = segment == 0 ? Kind.ONE_SWEEP : Kind.CHAIN;
       return new GradientChoice(kind, Technique.WGMMA, segment);
     }
-    Kind kind = segment == 0 ? Kind.SWEEPS : Kind.SEGMENTED;
+    Kind kind = segment == 0 ? Kind.SWEEPS : parts.group(3) == null ? Kind.SEGMENTED : Kind.RELAY;
     return new GradientChoice(kind, Technique.parse(parts.group(1)), segment);
   }
 
@@ -60,6 +61,10 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
   public String toString() {
     boolean one = kind == Kind.ONE_SWEEP || kind == Kind.CHAIN;
     String name = one ? ONE_SWEEP : technique.id();
-    return PROPERTY + "=" + name + (segment == 0 ? "" : ":" + segment);
+    return PROPERTY
+        + "="
+        + name
+        + (segment == 0 ? "" : ":" + segment)
+        + (kind == Kind.RELAY ? "+" : "");
   }
 }

@@ -5,6 +5,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
+import io.github.linattn.bindings.PreparedClear;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.Operator;
@@ -15,6 +16,8 @@ import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Technique;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
@@ -25,6 +28,9 @@ final class GradientFill {
 
   private static final int KEY_TASK = 1;
   private static final int VALUE_TASK = 2;
+
+  /** Sweeps of a relay whose blocks hand states on. */
+  static final int RELAYS = 3;
 
   private final CudaQueue queue;
   private final GradientStructs.OfRoles structs;
@@ -141,7 +147,7 @@ final class GradientFill {
       case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
       case COEFFICIENTS -> {
         switch (plan.kind()) {
-          case SWEEPS, ONE_SWEEP -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
+          case SWEEPS, RELAY, ONE_SWEEP -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
           case SEGMENTED -> fillRepair(role, Role.KEY, Role.VALUE);
           case NON_CAUSAL -> fillRepair(role);
           case CHAIN -> throw ofParts();
@@ -242,7 +248,7 @@ final class GradientFill {
   /** The states that dq starts from. */
   private @Nullable StateArrays before() {
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> ends.first;
+      case SWEEPS, RELAY, ONE_SWEEP -> ends.first;
       case SEGMENTED -> plan.keptStep() > 0 ? kept() : items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -264,7 +270,7 @@ final class GradientFill {
   /** The gradients that dk and dv start from. */
   private @Nullable StateArrays after() {
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> ends.lastGradient;
+      case SWEEPS, RELAY, ONE_SWEEP -> ends.lastGradient;
       case SEGMENTED -> items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -274,7 +280,7 @@ final class GradientFill {
   /** Where the sweeps leave the gradients before the first token. */
   private @Nullable StateArrays first() {
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> ends.firstGradient;
+      case SWEEPS, RELAY, ONE_SWEEP -> ends.firstGradient;
       case SEGMENTED, NON_CAUSAL -> null;
       case CHAIN -> throw ofParts();
     };
@@ -329,6 +335,35 @@ final class GradientFill {
       MemorySegment task = structs.of(tasks[i]).memory();
       MemorySegment.copy(task, 0, repair.memory(), i * task.byteSize(), task.byteSize());
     }
+    if (plan.kind() == Kind.RELAY) {
+      for (int i = 0; i < tasks.length; i++) {
+        asTurns(repair, i);
+      }
+    }
+  }
+
+  /** Marks of a relay stand in the places of turns that the blocks of a sequence take. */
+  private void asTurns(Arguments repair, int task) {
+    repair
+        .slice(task * GradientStructs.GRADIENT.byteSize(), GradientStructs.GRADIENT)
+        .inner("chunked", ChunkedStructs.CHUNKED)
+        .setItems(plan.cut(), plan.cut().sequences())
+        .set("turns", plan.outputs().items())
+        .set("tickets", 0L);
+  }
+
+  private Relay handedOn() {
+    return Relay.of(shape, plan.outputs().items());
+  }
+
+  /** What has to be zero before the launches. */
+  List<PreparedClear> clears() {
+    List<PreparedClear> clears = new ArrayList<>();
+    for (int task = 0; plan.kind() == Kind.RELAY && task < RELAYS; task++) {
+      long words = workspace + task * handedOn().bytes();
+      clears.add(queue.clearOf(words, handedOn().wordBytes()));
+    }
+    return clears;
   }
 
   /** The tensors of the values' gradient, whose y z^T is what is summed. */
@@ -356,6 +391,9 @@ final class GradientFill {
         .set("task", task)
         .set("tasks", task != QUERY_TASK && hasBothTasks() ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
+    if (plan.kind() == Kind.RELAY) {
+      chunked.set("tickets", workspace + task * handedOn().bytes());
+    }
     setViews(chunked, x, y, z, out);
     chunked.setProblem(operator, shape, counts[0], queue.lists());
     return chunked
@@ -380,6 +418,7 @@ final class GradientFill {
   /** Items of a sweep, or of outputs without causality. */
   private void setSweepItems(Arguments chunked) {
     switch (plan.kind()) {
+      case RELAY -> chunked.setItems(plan.outputs(), plan.cut().sequences());
       case SWEEPS, ONE_SWEEP -> {
         chunked.setItems(plan.cut(), plan.cut().sequences());
         if (!plan.cut().isRegular()) {

@@ -9,7 +9,8 @@ import java.util.List;
  * @param kind the order of the launches
  * @param launches in order
  * @param cut items of sweeps and of sums
- * @param outputs items of {@link Kind#NON_CAUSAL} outputs, else {@code cut}
+ * @param outputs items of {@link Kind#NON_CAUSAL} outputs, and of a relay those that {@code cut} is
+ *     cut into; else {@code cut}
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
  * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
  *     the sweeps do not start from these
@@ -70,6 +71,11 @@ record GradientPlan(
      * Each sequence from its initial state for dq, from the gradient of its final one for dk, dv.
      */
     SWEEPS,
+    /**
+     * The same by items of each sequence one after the other, whose blocks go on where those of the
+     * item before have stopped.
+     */
+    RELAY,
     /** Each sequence from its final state and its gradient, for dq, dk and dv at once. */
     ONE_SWEEP,
     /** One sweep of each segment, from the last one on. */
@@ -116,7 +122,7 @@ record GradientPlan(
    * The parts of the workspace in their order, in bytes; each starts at an aligned place.
    *
    * @param states of items, those before them and then the gradients after them; of a chain two
-   *     gradients of states between its segments
+   *     gradients of states between its segments; of a relay what dq, dk and dv hand on
    * @param totals of sequences, likewise, without causality; of a chain what its segments take in
    *     turn
    * @param delta d

@@ -40,6 +40,11 @@ final class GradientPlanner {
       return key.technique() == Technique.WGMMA && key.equals(value);
     }
 
+    /** Whether the blocks of each can hand states on. */
+    boolean isRelay() {
+      return Relay.isFor(query) && Relay.isFor(key) && Relay.isFor(value);
+    }
+
     boolean has(Technique technique) {
       return query.technique() == technique
           || key.technique() == technique
@@ -89,9 +94,11 @@ final class GradientPlanner {
         .filter(kernels -> cut.longest() <= kernels.mostTokens(shape.headsPerKeyValueHead()))
         .flatMap(
             kernels ->
-                choice.segment() == 0
-                    ? whole(question, kernels, cut)
-                    : segmented(question, kernels, cut, 0))
+                switch (choice.kind()) {
+                  case SWEEPS -> whole(question, kernels, cut);
+                  case RELAY -> relay(question, kernels, cut);
+                  default -> segmented(question, kernels, cut, 0);
+                })
         .map(plan -> explained(plan, List.of()));
   }
 
@@ -228,13 +235,30 @@ final class GradientPlanner {
   private Optional<GradientPlan> whole(Question question, Sweeps kernels, Cut cut) {
     Collected steps = new Collected();
     addRows(steps, question, kernels.query());
-    addQuery(steps, question, kernels, cut);
-    addKeyAndValue(steps, question, kernels, cut);
     int turns = turns(question, kernels.query(), cut);
+    addQuery(steps, question, kernels, cut, turns);
+    addKeyAndValue(steps, question, kernels, cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     addNormalized(steps, question);
     Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
     return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, memory);
+  }
+
+  /** The same by blocks that hand the states of items on. */
+  private Optional<GradientPlan> relay(Question question, Sweeps kernels, Cut items) {
+    if (!items.isRegular() || !kernels.isRelay()) {
+      return Optional.empty();
+    }
+    Cut whole = new Cut(question.shape().tokens(), null, 0);
+    Collected steps = new Collected();
+    addRows(steps, question, kernels.query());
+    addQuery(steps, question, kernels, items, 1);
+    addKeyAndValue(steps, question, kernels, items);
+    addRepair(steps, Role.COEFFICIENTS, question, whole);
+    addNormalized(steps, question);
+    long states = GradientFill.RELAYS * Relay.of(question.shape(), items.items()).bytes();
+    Memory memory = memory(question, states, 0, items, 1, marks(question, items, 1));
+    return plan(Kind.RELAY, steps, whole, items, 0, 0, tiles(question), 1, memory);
   }
 
   /**
@@ -337,13 +361,13 @@ final class GradientPlanner {
       addSums(steps, question, cut, summed);
       addScan(steps, Role.STATE_SCAN, question, cut);
     }
-    addQuery(steps, question, kernels, cut);
+    int turns = turns(question, kernels.query(), cut);
+    addQuery(steps, question, kernels, cut, turns);
     // dq is repaired of the states that the next scan replaces
     addRepair(steps, Role.QUERY_REPAIR, question, cut);
     addGradientSums(steps, question, cut, kernels.value().technique());
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addKeyAndValue(steps, question, kernels, cut);
-    int turns = turns(question, kernels.query(), cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     addNormalized(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
@@ -387,7 +411,7 @@ final class GradientPlanner {
     addRows(steps, question, answers);
     addSums(steps, question, cut, cut.items());
     addScan(steps, Role.STATE_SCAN, question, cut);
-    addQuery(steps, question, new Sweeps(answers, answers, answers), outputs);
+    addQuery(steps, question, new Sweeps(answers, answers, answers), outputs, 1);
     addGradientSums(steps, question, cut, Technique.WGMMA);
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addTask(steps, Role.KEY, question, answers, outputs, 1);
@@ -550,9 +574,8 @@ final class GradientPlanner {
         role, model.scan(question, cut), step -> bytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS);
   }
 
-  private void addQuery(Collected steps, Question question, Sweeps kernels, Cut cut) {
+  private void addQuery(Collected steps, Question question, Sweeps kernels, Cut cut, int turns) {
     KernelEntry query = kernels.query();
-    int turns = turns(question, query, cut);
     AttentionShape shape = question.shape();
     double chunk =
         (Rates.chunkMicros(query, shape.valueDim())
@@ -694,7 +717,11 @@ final class GradientPlanner {
     if (plan.keptStep() > 0) {
       return " from the states that the forward kept, with a scan before the second sweep";
     }
-    return plan.kind() == Kind.SEGMENTED ? " with a scan before each sweep" : "";
+    return switch (plan.kind()) {
+      case SEGMENTED -> " with a scan before each sweep";
+      case RELAY -> " by blocks of %s that hand states on".formatted(plan.outputs());
+      default -> "";
+    };
   }
 
   private static String name(Kind kind) {
@@ -702,6 +729,7 @@ final class GradientPlanner {
       case ONE_SWEEP -> "one sweep";
       case CHAIN -> "chain";
       case SEGMENTED -> "segments";
+      case RELAY -> "relay";
       default -> "two sweeps";
     };
   }

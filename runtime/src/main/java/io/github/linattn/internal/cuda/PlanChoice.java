@@ -11,15 +11,16 @@ import java.util.regex.Pattern;
  * @param technique of the kernel of the forward
  * @param segment tokens of a segment; 0 for whole sequences
  * @param turns blocks that take turns with the chunks of an item
+ * @param relay whether the blocks of a segment go on where those of the one before have stopped
  */
-record PlanChoice(Technique technique, int segment, int turns) {
+record PlanChoice(Technique technique, int segment, int turns, boolean relay) {
   /**
-   * Such as {@code mma}, {@code wgmma:2048} or {@code wgmma:2048*2}; asked each time a forward is
-   * planned.
+   * Such as {@code mma}, {@code wgmma:2048}, {@code wgmma:2048*2} or {@code wgmma:2048+}; asked
+   * each time a forward is planned.
    */
   private static final String PROPERTY = "linattn.plan";
 
-  private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+))?(?:\\*(\\d+))?");
+  private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+))?(?:\\*(\\d+)|(\\+))?");
 
   /** What this process asks for, or empty. */
   static Optional<PlanChoice> asked() {
@@ -31,7 +32,7 @@ record PlanChoice(Technique technique, int segment, int turns) {
     Matcher parts = FORM.matcher(text);
     if (!parts.matches()) {
       throw new IllegalArgumentException(
-          "%s=%s: a plan is TECHNIQUE[:SEGMENT][*TURNS]".formatted(PROPERTY, text));
+          "%s=%s: a plan is TECHNIQUE[:SEGMENT][*TURNS|+]".formatted(PROPERTY, text));
     }
     int segment = parts.group(2) == null ? 0 : Integer.parseInt(parts.group(2));
     int turns = parts.group(3) == null ? 1 : Integer.parseInt(parts.group(3));
@@ -43,7 +44,8 @@ record PlanChoice(Technique technique, int segment, int turns) {
       throw new IllegalArgumentException(
           "%s=%s: the number of turns is a power of two".formatted(PROPERTY, text));
     }
-    return new PlanChoice(Technique.parse(parts.group(1)), segment, turns);
+    boolean relay = parts.group(4) != null;
+    return new PlanChoice(Technique.parse(parts.group(1)), segment, turns, relay);
   }
 
   @Override
@@ -52,6 +54,7 @@ record PlanChoice(Technique technique, int segment, int turns) {
         + "="
         + technique.id()
         + (segment == 0 ? "" : ":" + segment)
-        + (turns == 1 ? "" : "*" + turns);
+        + (turns == 1 ? "" : "*" + turns)
+        + (relay ? "+" : "");
   }
 }

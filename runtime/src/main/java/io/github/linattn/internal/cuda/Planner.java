@@ -112,7 +112,9 @@ final class Planner {
             forward ->
                 choice.segment() == 0
                     ? whole(question, forward, cut, choice.turns())
-                    : segmented(question, forward, choice.segment(), choice.turns()))
+                    : choice.relay()
+                        ? relay(question, forward, choice.segment())
+                        : segmented(question, forward, choice.segment(), choice.turns()))
         .map(plan -> explained(plan, List.of(), question));
   }
 
@@ -233,6 +235,35 @@ final class Planner {
             copy,
             List.of(),
             micros + 2 * Rates.LAUNCH_MICROS,
+            ""));
+  }
+
+  /** Each sequence from its own initial state, by blocks that hand it on. */
+  private Optional<ForwardPlan> relay(Question question, KernelEntry forward, int segment) {
+    Cut whole = new Cut(question.shape().tokens(), question.packing(), 0);
+    Cut items = new Cut(question.shape().tokens(), question.packing(), segment);
+    Optional<Step> recurrence = recurrence(question, whole);
+    Optional<Step> step = model.step(forward, question, question.heads() * items.items());
+    if (step.isEmpty() || recurrence.isEmpty() || !whole.isRegular() || !Relay.isFor(forward)) {
+      return Optional.empty();
+    }
+    Relay handedOn = Relay.of(question.shape(), items.items());
+    double bytes = question.keyValueBytes() + question.queryBytes() + 2.0 * handedOn.bytes();
+    double micros = pass(question, step.get(), items, items.items(), 1, bytes, true);
+    long copy = question.inPlace() ? question.stateBytes() * question.keyValueHeads() : 0;
+    return Optional.of(
+        new ForwardPlan(
+            Kind.RELAY,
+            List.of(step.get().lasting(micros), recurrence.get()),
+            whole,
+            items,
+            0,
+            1,
+            handedOn.bytes(),
+            markBytes(question, items, 1),
+            copy,
+            List.of(),
+            micros + 3 * Rates.LAUNCH_MICROS,
             ""));
   }
 

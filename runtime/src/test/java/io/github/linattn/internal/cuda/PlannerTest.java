@@ -320,7 +320,8 @@ class PlannerTest {
 
   @Test
   void aChoiceOfPlanHasAForm() {
-    assertThat(PlanChoice.parse("wgmma:128*4")).isEqualTo(new PlanChoice(Technique.WGMMA, 128, 4));
+    assertThat(PlanChoice.parse("wgmma:128*4"))
+        .isEqualTo(new PlanChoice(Technique.WGMMA, 128, 4, false));
     assertThat(PlanChoice.parse("wgmma:128*4")).hasToString("linattn.plan=wgmma:128*4");
     for (String wrong : List.of("", "wgmma:", "wgmma*", "wgmma:100", "wgmma*3", "wgmma*2:64")) {
       assertThatIllegalArgumentException().isThrownBy(() -> PlanChoice.parse(wrong));
@@ -370,23 +371,25 @@ class PlannerTest {
   void aPlanCanBeAskedFor() {
     Question question = causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
     ForwardPlan whole =
-        planner(true).plan(question, new PlanChoice(Technique.MMA, 0, 1)).orElseThrow();
+        planner(true).plan(question, new PlanChoice(Technique.MMA, 0, 1, false)).orElseThrow();
     assertThat(whole.kind()).isEqualTo(Kind.FORWARD);
     assertThat(whole.steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
     ForwardPlan cut =
-        planner(true).plan(question, new PlanChoice(Technique.WGMMA, 2048, 1)).orElseThrow();
+        planner(true).plan(question, new PlanChoice(Technique.WGMMA, 2048, 1, false)).orElseThrow();
     assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(cut.cut().longest()).isEqualTo(2048);
     assertThat(cut.reason())
         .isEqualTo(
             "segments: 5 items of up to 2048 tokens with a scan between"
                 + " two passes, by wgmma on 132 multiprocessors");
-    assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
+    assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0, 1, false)))
+        .isEmpty();
     Question tooLong = causal(AttentionShape.of(1, 1, 400_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
-    assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0, 1))).isEmpty();
+    assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0, 1, false))).isEmpty();
     Question tooLongByMma =
         causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
-    assertThat(planner(true).plan(tooLongByMma, new PlanChoice(Technique.MMA, 0, 1))).isEmpty();
+    assertThat(planner(true).plan(tooLongByMma, new PlanChoice(Technique.MMA, 0, 1, false)))
+        .isEmpty();
   }
 
   @Test
