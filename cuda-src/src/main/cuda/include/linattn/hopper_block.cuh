@@ -307,7 +307,7 @@ struct Block {
     return Plan::kWeighsKeys && Plan::kScaled ? inverse_of_power(length_scale()) : 1.0f;
   }
 
-  // Where the number of a block of a relay stands, counted by heads.
+  // Where the number of a block stands, counted by heads.
   __device__ __forceinline__ uint32_t number_address() const { return base + Plan::kNumberOffset; }
 
   __device__ __forceinline__ uint32_t barrier(int first, int index = 0) const {
@@ -558,48 +558,24 @@ struct StateAddress {
         key_stride = 1;
       }
     }
-    const int64_t first = (tile.first_column + column) * column_stride;
-    const int64_t first_value = tile.first_column + column;
-    const bool leads = Plan::kWeighsRows || tile.head.writes_state(args);
-    if (relays<Plan>(args)) {
-      const Relay<Plan> relay(args, tile.head.kv_index, tile.block.item_idx);
-      const bool takes = relay.takes();
-      const bool leaves = relay.leaves();
-      const int64_t taken = takes ? relay.taken() : tile.state;
-      const int64_t left = leaves ? relay.left() : tile.state;
-      const int64_t state_size = static_cast<int64_t>(args.key_dim) * args.value_dim;
-      state_in = at(takes ? relay.states() : args.state_in, taken * state_size + first);
-      key_sum_in = at(takes ? relay.key_sums() : args.key_sum_in, taken * args.key_dim);
-      value_sum_in = at(takes ? relay.value_sums() : args.value_sum_in, taken * args.value_dim + first_value);
-      state_out = at(!leads ? nullptr : leaves ? relay.states() : args.state_out, left * state_size + first);
-      key_sum_out = at(!leads ? nullptr : leaves ? relay.key_sums() : args.key_sum_out, left * args.key_dim);
-      value_sum_out =
-          at(!leads ? nullptr : leaves ? relay.value_sums() : args.value_sum_out, left * args.value_dim + first_value);
-      return;
-    }
-    const int64_t state = tile.state * args.key_dim * args.value_dim + first;
+    const int64_t state = tile.state * args.key_dim * args.value_dim + (tile.first_column + column) * column_stride;
     const int64_t key_sum = tile.key_sum_offset(args);
     const int64_t value_sum = tile.value_sum_offset(args) + column;
     state_in = args.state_in != nullptr ? args.state_in + state : nullptr;
     key_sum_in = args.key_sum_in != nullptr ? args.key_sum_in + key_sum : nullptr;
     value_sum_in = args.value_sum_in != nullptr ? args.value_sum_in + value_sum : nullptr;
-    const bool writes = leads && (Plan::kWeighsRows || turn.walks_to_end(chunks_of<Plan>(tile.item.tokens), args.turns));
+    const bool writes = Plan::kWeighsRows || (tile.head.writes_state(args) &&
+                                              turn.walks_to_end(chunks_of<Plan>(tile.item.tokens), args.turns));
     state_out = writes && args.state_out != nullptr ? args.state_out + state : nullptr;
     key_sum_out = writes && args.key_sum_out != nullptr ? args.key_sum_out + key_sum : nullptr;
     value_sum_out = writes && args.value_sum_out != nullptr ? args.value_sum_out + value_sum : nullptr;
   }
 
-  template <class T>
-  __device__ __forceinline__ static T* at(T* array, int64_t place) {
-    return array != nullptr ? array + place : nullptr;
-  }
-
   // Among those of its task.
   __device__ __forceinline__ static uint32_t block_number(const Block<Plan>& block) {
-    if (relays<Plan>(block.chunked())) {
+    if constexpr (Plan::kMayRelay) {
       return load_word(block.number_address());
-    }
-    if constexpr (Plan::kWeighsRows) {
+    } else if constexpr (Plan::kWeighsRows) {
       return number_in_task<Plan>(block.args.gradient, hopper::block_number());
     } else {
       return hopper::block_number();
@@ -612,10 +588,10 @@ struct StateAddress {
 template <class Plan>
 __device__ __forceinline__ void take_over(const Block<Plan>& block, int64_t number, int64_t kv_head, int item) {
   const ChunkedArguments& args = block.chunked();
-  if (relays<Plan>(args) && threadIdx.x == 0) {
+  if (Plan::kMayRelay && threadIdx.x == 0) {
     store_word(block.number_address(), static_cast<uint32_t>(number));
     const Relay<Plan> relay(args, kv_head, item);
-    while (relay.takes() && load_acquire(relay.word(relay.taken())) < block.tiles()) {
+    while (args.tickets != nullptr && relay.takes() && load_acquire(relay.word_before()) < block.tiles()) {
     }
   }
 }
@@ -629,7 +605,7 @@ __device__ __forceinline__ void hand_on(const Block<Plan>& block) {
     const Relay<Plan> relay(args, tile.head.kv_index, tile.block.item_idx);
     __syncthreads();
     if (threadIdx.x == 0 && relay.leaves() && (Plan::kWeighsRows || tile.head.writes_state(args))) {
-      increment_release(relay.word(relay.left()));
+      increment_release(relay.word());
     }
   }
 }

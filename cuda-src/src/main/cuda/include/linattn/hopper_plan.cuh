@@ -105,9 +105,9 @@ struct HopperPlan {
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
-  // Whether blocks may go on where others have stopped: hopper_relay.cuh. Gradients of rows that are divided have no
-  // register left for it, but where split rows are so wide that they come in parts.
-  static constexpr bool kMayRelay = !kSums && (!kGradient || !kScalesRows || (kSplit && kHeadDim > 128));
+  // Whether blocks may go on where others have stopped: hopper_relay.cuh. That of the gradient of q which weighs rows in
+  // the registers of the state has none left for it.
+  static constexpr bool kMayRelay = !kSums && !(kQueryGradient && kWeighsInState);
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
   static constexpr bool kUneven = false;

@@ -7,15 +7,9 @@
 // for the reverse from the last item on. A block waits for blocks with smaller numbers alone, and the GPU gives blocks
 // their places in the order of their numbers: what is waited for runs, or has run.
 //
-// ChunkedArguments::tickets are then, for every item but the one that ends a walk, in the order of items,
-//
-//   words       [kv heads, items - 1, kTicketWords]  how many blocks have left their columns of its state; zero before
-//                                                    the launch
-//   states      [kv heads, items - 1, Dk, Dv]        S, or dS
-//   key_sums    [kv heads, items - 1, Dk]
-//   value_sums  [kv heads, items - 1, Dv]
-//
-// and state_in and state_out stand before and after all items, with one slot.
+// ChunkedArguments::tickets are then words [items, kv heads, kTicketWords], which tell how many blocks have left their
+// columns of the state of an item; zero before the launch. States are [items + 1, kv heads]: state_out is the place after
+// state_in, for the reverse that before it, and the list of items tells slots.
 #pragma once
 
 #include "linattn/chunk_items.cuh"
@@ -29,12 +23,6 @@ __device__ __forceinline__ bool relays(const ChunkedArguments& args) {
   return Plan::kMayRelay && args.tickets != nullptr;
 }
 
-// Heads whose rows come out, over all batch rows.
-template <class Plan>
-__device__ __forceinline__ uint32_t output_heads(const ChunkedArguments& args) {
-  return args.batches * (Plan::kWeighsRows ? args.heads / args.group : args.heads);
-}
-
 // The number of a block as chunked_arguments.h has it, (head * items + item) * tiles + tile.
 template <class Plan>
 __device__ __forceinline__ uint32_t number_by_head(const ChunkedArguments& args, uint32_t number) {
@@ -42,36 +30,33 @@ __device__ __forceinline__ uint32_t number_by_head(const ChunkedArguments& args,
     return number;
   }
   const uint32_t tiles = ceil_div(args.value_dim, Plan::kTileColumns);
-  const uint32_t heads = output_heads<Plan>(args);
+  const uint32_t heads = args.batches * (Plan::kWeighsRows ? args.heads / args.group : args.heads);
   const uint32_t place = number / (tiles * heads);
   const uint32_t item = Plan::kReverse ? args.num_items - 1 - place : place;
   return (number / tiles % heads * args.num_items + item) * tiles + number % tiles;
 }
 
-// What an item of a head is given by the one before, and what it leaves to the next.
+// An item of a key/value head between the one before and the next.
 template <class Plan>
 struct Relay {
   const ChunkedArguments& args;
-  int64_t first;  // place of the key/value head
+  int64_t kv_head;
   int item;
 
-  __device__ __forceinline__ Relay(const ChunkedArguments& arguments, int64_t kv_head, int item_idx)
-      : args(arguments), first(kv_head * (arguments.num_items - 1)), item(item_idx) {}
+  __device__ __forceinline__ Relay(const ChunkedArguments& arguments, int64_t kv_index, int item_idx)
+      : args(arguments), kv_head(kv_index), item(item_idx) {}
 
   __device__ __forceinline__ bool takes() const { return Plan::kReverse ? item + 1 < args.num_items : item > 0; }
   __device__ __forceinline__ bool leaves() const { return Plan::kReverse ? item > 0 : item + 1 < args.num_items; }
 
-  // Places among the states.
-  __device__ __forceinline__ int64_t taken() const { return first + item - (Plan::kReverse ? 0 : 1); }
-  __device__ __forceinline__ int64_t left() const { return first + item - (Plan::kReverse ? 1 : 0); }
+  __device__ __forceinline__ uint32_t* word() const { return word_of(item); }
+  __device__ __forceinline__ uint32_t* word_before() const { return word_of(Plan::kReverse ? item + 1 : item - 1); }
 
-  __device__ __forceinline__ int64_t places() const {
-    return static_cast<int64_t>(args.batches) * (args.heads / args.group) * (args.num_items - 1);
+ private:
+  __device__ __forceinline__ uint32_t* word_of(int of_item) const {
+    const int64_t kv_heads = static_cast<int64_t>(args.batches) * (args.heads / args.group);
+    return args.tickets + kTicketWords * (of_item * kv_heads + kv_head);
   }
-  __device__ __forceinline__ uint32_t* word(int64_t place) const { return args.tickets + place * kTicketWords; }
-  __device__ __forceinline__ float* states() const { return reinterpret_cast<float*>(word(places())); }
-  __device__ __forceinline__ float* key_sums() const { return states() + places() * args.key_dim * args.value_dim; }
-  __device__ __forceinline__ float* value_sums() const { return key_sums() + places() * args.key_dim; }
 };
 
 }  // namespace hopper

@@ -138,7 +138,9 @@ final class ChunkedCall {
       part(0).fill(forward, plan, ends, counts, kernels, workspace, tickets);
       starts = new long[1];
     }
-    listed = plan.kind() != ForwardPlan.Kind.NON_CAUSAL && !plan.cut().isRegular();
+    listed =
+        plan.kind() == ForwardPlan.Kind.RELAY
+            || (plan.kind() != ForwardPlan.Kind.NON_CAUSAL && !plan.cut().isRegular());
     call = forward;
   }
 

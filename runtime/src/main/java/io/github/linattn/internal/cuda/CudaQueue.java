@@ -154,6 +154,14 @@ final class CudaQueue implements Stream {
             stream);
   }
 
+  /** Copies of states of these sizes. */
+  List<PreparedCopy> copiesOf(StateArrays source, StateArrays target, StateArrays sizes) {
+    return List.of(
+        copyOf(source.s(), target.s(), sizes.s()),
+        copyOf(source.z(), target.z(), sizes.z()),
+        copyOf(source.u(), target.u(), sizes.u()));
+  }
+
   /** Zeros at a device address, again and again. */
   PreparedClear clearOf(long target, long bytes) {
     DeviceMemory range = DeviceMemory.ofAddress(arena, target, bytes);

@@ -25,6 +25,15 @@ final class DeviceLists {
     return items(cut, counts, true);
   }
 
+  /** Every item of one sequence, each with as many states as there are key/value heads. */
+  long itemsOfRelay(Cut cut, long count, int keyValueHeads) {
+    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
+    cut.forEach(
+        (index, sequence, start, length) ->
+            putItem(list, start, length, index * keyValueHeads, count + start));
+    return constants.of(list.array());
+  }
+
   private long items(Cut cut, long[] counts, boolean bySegment) {
     ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
     cut.forEach(

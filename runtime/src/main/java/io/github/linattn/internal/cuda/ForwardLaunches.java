@@ -46,6 +46,7 @@ final class ForwardLaunches {
   private int launchCount;
   private final List<PreparedClear> clears = new ArrayList<>();
   private final List<PreparedCopy> copies = new ArrayList<>();
+  private final List<PreparedCopy> lateCopies = new ArrayList<>();
   private long[] counts = {};
 
   /**
@@ -86,6 +87,9 @@ final class ForwardLaunches {
     }
     for (int i = 0; i < launchCount; i++) {
       cuda.launch(launches[i]);
+      for (int j = 0; i == 0 && j < lateCopies.size(); j++) {
+        cuda.copy(lateCopies.get(j));
+      }
     }
   }
 
@@ -109,6 +113,7 @@ final class ForwardLaunches {
     launchCount = 0;
     clears.clear();
     copies.clear();
+    lateCopies.clear();
     counts = tokensBefore;
     Checkpoints kept = forward.checkpoints();
     long states = kept != null && kept.hasStates() ? kept.memory().segment().address() : workspace;
@@ -119,7 +124,7 @@ final class ForwardLaunches {
     main.set("turns", plan.turns()).set("slot_step", plan.slotStep()).set("tickets", tickets);
     switch (plan.kind()) {
       case FORWARD, DECODE -> fillWhole(plan, shape, ends, marks, copy);
-      case RELAY -> fillRelay(plan, shape, ends, states, marks, copy);
+      case RELAY -> fillRelay(plan, shape, ends, states, marks);
       case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
       case NON_CAUSAL -> fillNonCausal(plan, shape, states);
       case CHAIN -> throw new IllegalStateException("each part of a chain has launches of its own");
@@ -182,24 +187,33 @@ final class ForwardLaunches {
   }
 
   /**
-   * The same, but for what marks stand in the places of turns that the blocks of a sequence take.
+   * Blocks of each item go on where those of the one before have stopped. The repair has whole
+   * sequences, and marks of items in the places of turns.
    */
   private void fillRelay(
-      ForwardPlan plan, AttentionShape shape, Boundary ends, long handedOn, long marks, long copy) {
-    fillWhole(plan, shape, ends, marks, copy);
+      ForwardPlan plan, AttentionShape shape, Boundary ends, long handedOn, long marks) {
     Cut items = plan.forwardCut();
+    Relay relay = new Relay(shape, items.items(), handedOn);
+    relay.start(0, ends.before(), queue, clears, copies);
+    main.set("marks", marks).setItems(plan.cut(), 1).setState("_in", relay.place(0));
     repair.copyOf(main).set("turns", items.items());
-    main.setItems(items, plan.cut().sequences()).set("tickets", handedOn);
-    clears.add(queue.clearOf(handedOn, Relay.of(shape, items.items()).wordBytes()));
+    if (ends.after() != null) {
+      repair.setState("_out", ends.after());
+      lateCopies.addAll(
+          queue.copiesOf(relay.place(items.items()), ends.after(), StateArrays.sizes(shape)));
+    }
+    int keyValueHeads = shape.batch() * shape.keyValueHeads();
+    main.setItems(items, 1)
+        .set("items", queue.lists().itemsOfRelay(items, counts[0], keyValueHeads))
+        .set("tickets", handedOn)
+        .setState("_out", relay.place(1));
   }
 
   /** The state at another place, which the copies before the launches bring there. */
   private StateArrays copied(StateArrays state, AttentionShape shape, int sequences, long target) {
     StateArrays copy = StateArrays.at(target, shape, sequences);
-    long end = target + StateArrays.bytes(shape, sequences);
-    copies.add(queue.copyOf(state.s(), copy.s(), copy.z() - copy.s()));
-    copies.add(queue.copyOf(state.z(), copy.z(), copy.u() - copy.z()));
-    copies.add(queue.copyOf(state.u(), copy.u(), end - copy.u()));
+    StateArrays none = new StateArrays(0, 0, 0);
+    copies.addAll(queue.copiesOf(state, copy, none.further(StateArrays.sizes(shape), sequences)));
     return copy;
   }
 

@@ -9,6 +9,7 @@ import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.PreparedClear;
+import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
@@ -33,6 +34,10 @@ final class GradientCall {
   private final List<Part> parts = new ArrayList<>();
   private int partCount;
   private final List<PreparedClear> clears = new ArrayList<>();
+  private final List<PreparedCopy> copies = new ArrayList<>();
+  private final List<PreparedCopy> lateCopies = new ArrayList<>();
+  private int beforeLateCopies; // launches
+  private boolean listed; // counts, in memory of the device
   private final List<PreparedLaunch> launches = new ArrayList<>();
   private @Nullable BackwardCall call;
   private @Nullable AttentionState initial;
@@ -64,6 +69,8 @@ final class GradientCall {
     initial = null;
     tensors = List.of();
     clears.clear();
+    copies.clear();
+    lateCopies.clear();
     launches.clear();
     partCount = 0;
   }
@@ -91,7 +98,7 @@ final class GradientCall {
         && filled.gradients() == gradients
         && filled.input().equals(input)
         && areOpen()
-        && (!input.isPacked() || hasCounts());
+        && (!listed || hasCounts());
   }
 
   private boolean areOpen() {
@@ -133,6 +140,7 @@ final class GradientCall {
     } else {
       add(0, 0, backward, by, ends, kernels, workspace);
     }
+    listed = backward.input().isPacked() || by.kind() == GradientPlan.Kind.RELAY;
     tensors = backward.tensors();
     call = backward;
   }
@@ -184,8 +192,12 @@ final class GradientCall {
     part.start = start;
     long[] before = Arrays.stream(counts).map(count -> count + start).toArray();
     var fill = new GradientFill(queue, part.structs, backward, by, ends, before, workspace);
-    clears.addAll(fill.clears());
+    fill.start(clears, copies);
     for (Launch launch : by.launches()) {
+      if (launch.role() == Role.COEFFICIENTS) {
+        lateCopies.addAll(fill.finish());
+        beforeLateCopies = launches.size();
+      }
       LoadedKernel kernel = kernels.load(launch.step().kernel());
       LaunchScratch mine = part.scratch[launch.role().ordinal()];
       launches.add(queue.prepare(mine, launch.step(), kernel, fill.fill(launch)));
@@ -204,7 +216,13 @@ final class GradientCall {
     for (int i = 0; i < clears.size(); i++) {
       cuda.clear(clears.get(i));
     }
+    for (int i = 0; i < copies.size(); i++) {
+      cuda.copy(copies.get(i));
+    }
     for (int i = 0; i < launches.size(); i++) {
+      for (int j = 0; i == beforeLateCopies && j < lateCopies.size(); j++) {
+        cuda.copy(lateCopies.get(j));
+      }
       cuda.launch(launches.get(i));
     }
   }

@@ -6,6 +6,7 @@ import io.github.linattn.AttentionState;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.PreparedClear;
+import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.Operator;
@@ -16,7 +17,6 @@ import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Technique;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import org.jspecify.annotations.Nullable;
@@ -228,7 +228,7 @@ final class GradientFill {
         fillTask(
             query, QUERY_TASK, call.outputGradient(), input.v(), input.k(), call.gradients().dq());
     setSweepItems(chunked);
-    setMarks(chunked, plan.memory().queryMarksAt());
+    setMarks(chunked, plan.memory().queryMarksAt(), plan.turns());
     if (plan.keptStep() > 0) {
       chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
     }
@@ -239,7 +239,6 @@ final class GradientFill {
           .set("key_sum_in", before.u())
           .set("value_sum_in", before.z());
     }
-    chunked.set("turns", plan.turns());
     if (operator.sumsSlope()) {
       query.set("slope_query", input.q());
     }
@@ -248,7 +247,8 @@ final class GradientFill {
   /** The states that dq starts from. */
   private @Nullable StateArrays before() {
     return switch (plan.kind()) {
-      case SWEEPS, RELAY, ONE_SWEEP -> ends.first;
+      case SWEEPS, ONE_SWEEP -> ends.first;
+      case RELAY -> relay(Role.QUERY).place(0);
       case SEGMENTED -> plan.keptStep() > 0 ? kept() : items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -268,9 +268,10 @@ final class GradientFill {
   }
 
   /** The gradients that dk and dv start from. */
-  private @Nullable StateArrays after() {
+  private @Nullable StateArrays after(Role role) {
     return switch (plan.kind()) {
-      case SWEEPS, RELAY, ONE_SWEEP -> ends.lastGradient;
+      case SWEEPS, ONE_SWEEP -> ends.lastGradient;
+      case RELAY -> relay(role).place(plan.outputs().items());
       case SEGMENTED -> items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -296,8 +297,8 @@ final class GradientFill {
             input.q(),
             call.gradients().dk());
     setSweepItems(chunked);
-    setMarks(chunked, plan.memory().keyMarksAt());
-    StateArrays after = after();
+    setMarks(chunked, plan.memory().keyMarksAt(), 1);
+    StateArrays after = after(Role.KEY);
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.z());
     }
@@ -317,8 +318,8 @@ final class GradientFill {
             call.outputGradient(),
             call.gradients().dv());
     setSweepItems(chunked);
-    setMarks(chunked, plan.memory().valueMarksAt());
-    StateArrays after = after();
+    setMarks(chunked, plan.memory().valueMarksAt(), 1);
+    StateArrays after = after(Role.VALUE);
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.u());
     }
@@ -335,35 +336,6 @@ final class GradientFill {
       MemorySegment task = structs.of(tasks[i]).memory();
       MemorySegment.copy(task, 0, repair.memory(), i * task.byteSize(), task.byteSize());
     }
-    if (plan.kind() == Kind.RELAY) {
-      for (int i = 0; i < tasks.length; i++) {
-        asTurns(repair, i);
-      }
-    }
-  }
-
-  /** Marks of a relay stand in the places of turns that the blocks of a sequence take. */
-  private void asTurns(Arguments repair, int task) {
-    repair
-        .slice(task * GradientStructs.GRADIENT.byteSize(), GradientStructs.GRADIENT)
-        .inner("chunked", ChunkedStructs.CHUNKED)
-        .setItems(plan.cut(), plan.cut().sequences())
-        .set("turns", plan.outputs().items())
-        .set("tickets", 0L);
-  }
-
-  private Relay handedOn() {
-    return Relay.of(shape, plan.outputs().items());
-  }
-
-  /** What has to be zero before the launches. */
-  List<PreparedClear> clears() {
-    List<PreparedClear> clears = new ArrayList<>();
-    for (int task = 0; plan.kind() == Kind.RELAY && task < RELAYS; task++) {
-      long words = workspace + task * handedOn().bytes();
-      clears.add(queue.clearOf(words, handedOn().wordBytes()));
-    }
-    return clears;
   }
 
   /** The tensors of the values' gradient, whose y z^T is what is summed. */
@@ -391,9 +363,6 @@ final class GradientFill {
         .set("task", task)
         .set("tasks", task != QUERY_TASK && hasBothTasks() ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
-    if (plan.kind() == Kind.RELAY) {
-      chunked.set("tickets", workspace + task * handedOn().bytes());
-    }
     setViews(chunked, x, y, z, out);
     chunked.setProblem(operator, shape, counts[0], queue.lists());
     return chunked
@@ -418,8 +387,7 @@ final class GradientFill {
   /** Items of a sweep, or of outputs without causality. */
   private void setSweepItems(Arguments chunked) {
     switch (plan.kind()) {
-      case RELAY -> chunked.setItems(plan.outputs(), plan.cut().sequences());
-      case SWEEPS, ONE_SWEEP -> {
+      case SWEEPS, RELAY, ONE_SWEEP -> {
         chunked.setItems(plan.cut(), plan.cut().sequences());
         if (!plan.cut().isRegular()) {
           chunked.set("items", queue.lists().itemsOfSequences(plan.cut(), counts));
@@ -438,7 +406,8 @@ final class GradientFill {
     return new IllegalStateException("each part of a chain has a fill of its own");
   }
 
-  private void setMarks(Arguments chunked, long at) {
+  private void setMarks(Arguments chunked, long at, int turns) {
+    chunked.set("turns", plan.kind() == Kind.RELAY ? plan.outputs().items() : turns);
     if (plan.kind() != Kind.NON_CAUSAL) {
       chunked.set("marks", workspace + at);
     }
@@ -534,6 +503,77 @@ final class GradientFill {
     MemorySegment task = structs.of(role).memory();
     long at = GradientStructs.hopperOffset(index, "gradient");
     MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
+    if (plan.kind() == Kind.RELAY) {
+      Arguments gradient = struct.slice(at, GradientStructs.GRADIENT);
+      handOn(gradient.inner("chunked", ChunkedStructs.CHUNKED), role);
+    }
+  }
+
+  /**
+   * Blocks of each item go on where others have stopped; the repair has whole sequences, and marks
+   * of items in the places of turns.
+   */
+  private void handOn(Arguments chunked, Role role) {
+    Relay relay = relay(role);
+    chunked
+        .setItems(plan.outputs(), 1)
+        .set(
+            "items",
+            queue
+                .lists()
+                .itemsOfRelay(plan.outputs(), counts[0], shape.batch() * shape.keyValueHeads()))
+        .set("turns", 1)
+        .set("tickets", relay.address());
+    StateArrays first = relay.place(0);
+    StateArrays second = relay.place(1);
+    if (role == Role.QUERY) {
+      chunked
+          .set("state_out", second.s())
+          .set("key_sum_out", second.u())
+          .set("value_sum_out", second.z());
+      return;
+    }
+    boolean key = role == Role.KEY;
+    chunked
+        .set("state_in", second.s())
+        .set("value_sum_in", key ? second.z() : second.u())
+        .set("state_out", first.s())
+        .set("value_sum_out", key ? first.z() : first.u());
+  }
+
+  /** What the blocks of dq, of dk or of dv hand on. */
+  private Relay relay(Role role) {
+    int items = plan.outputs().items();
+    int index =
+        switch (role) {
+          case QUERY -> 0;
+          case KEY -> 1;
+          default -> 2;
+        };
+    return new Relay(shape, items, workspace + index * Relay.bytes(shape, items));
+  }
+
+  /** What has to be cleared or copied before the launches. */
+  void start(List<PreparedClear> clears, List<PreparedCopy> copies) {
+    if (plan.kind() == Kind.RELAY) {
+      int last = plan.outputs().items();
+      relay(Role.QUERY).start(0, ends.first, queue, clears, copies);
+      relay(Role.KEY).start(last, ends.lastGradient, queue, clears, copies);
+      relay(Role.VALUE).start(last, ends.lastGradient, queue, clears, copies);
+    }
+  }
+
+  /** What the sweeps have left that is to be copied before the repair. */
+  List<PreparedCopy> finish() {
+    if (plan.kind() != Kind.RELAY || ends.firstGradient == null) {
+      return List.of();
+    }
+    StateArrays ofKey = relay(Role.KEY).place(0);
+    StateArrays ofValue = relay(Role.VALUE).place(0);
+    return queue.copiesOf(
+        new StateArrays(ofValue.s(), ofKey.z(), ofValue.u()),
+        ends.firstGradient,
+        StateArrays.sizes(shape));
   }
 
   private Tensor dq() {

@@ -256,7 +256,7 @@ final class GradientPlanner {
     addKeyAndValue(steps, question, kernels, items);
     addRepair(steps, Role.COEFFICIENTS, question, whole);
     addNormalized(steps, question);
-    long states = GradientFill.RELAYS * Relay.of(question.shape(), items.items()).bytes();
+    long states = GradientFill.RELAYS * Relay.bytes(question.shape(), items.items());
     Memory memory = memory(question, states, 0, items, 1, marks(question, items, 1));
     return plan(Kind.RELAY, steps, whole, items, 0, 0, tiles(question), 1, memory);
   }

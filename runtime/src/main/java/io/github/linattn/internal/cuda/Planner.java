@@ -247,10 +247,9 @@ final class Planner {
     if (step.isEmpty() || recurrence.isEmpty() || !whole.isRegular() || !Relay.isFor(forward)) {
       return Optional.empty();
     }
-    Relay handedOn = Relay.of(question.shape(), items.items());
-    double bytes = question.keyValueBytes() + question.queryBytes() + 2.0 * handedOn.bytes();
+    long handedOn = Relay.bytes(question.shape(), items.items());
+    double bytes = question.keyValueBytes() + question.queryBytes() + 2.0 * handedOn;
     double micros = pass(question, step.get(), items, items.items(), 1, bytes, true);
-    long copy = question.inPlace() ? question.stateBytes() * question.keyValueHeads() : 0;
     return Optional.of(
         new ForwardPlan(
             Kind.RELAY,
@@ -259,9 +258,9 @@ final class Planner {
             items,
             0,
             1,
-            handedOn.bytes(),
+            handedOn,
             markBytes(question, items, 1),
-            copy,
+            0,
             List.of(),
             micros + 3 * Rates.LAUNCH_MICROS,
             ""));

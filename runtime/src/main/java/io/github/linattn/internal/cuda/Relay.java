@@ -1,43 +1,66 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.bindings.PreparedClear;
+import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
- * What the blocks of one sweep hand on where those of an item go on where others have stopped, as
- * {@code linattn/hopper_relay.cuh} has it: words that say what is there, then states. Immutable.
+ * What the blocks of one sweep hand on where they go on where others have stopped, as {@code
+ * linattn/hopper_relay.cuh} has it: words that say what is there, then a state of each key/value
+ * head before every item and one after the last. Immutable.
  *
- * @param wordBytes zeros before each launch
- * @param bytes of all
+ * @param items of each key/value head
+ * @param address on the device
  */
-record Relay(long wordBytes, long bytes) {
+record Relay(AttentionShape shape, int items, long address) {
   /** {@code linattn::kTicketWords}, in bytes. */
   private static final long WORD_BYTES = 128;
 
-  private static final int WIDEST_AT_ONCE = 128;
-
-  /** Of a sweep over these items of each key/value head. */
-  static Relay of(AttentionShape shape, int items) {
-    long places = (long) shape.batch() * shape.keyValueHeads() * (items - 1);
-    long state = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();
-    long words = places * WORD_BYTES;
-    return new Relay(words, ChunkedCall.alignedBytes(words + places * state * Float.BYTES));
-  }
-
   /** Whether a kernel has blocks for it, as {@code HopperPlan::kMayRelay} says. */
   static boolean isFor(KernelEntry kernel) {
-    boolean dividesRows =
-        switch (kernel.operation()) {
-          case NORMALIZED_QUERY_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT -> true;
-          default -> false;
-        };
-    boolean comesInParts = isSplit(kernel.precision()) && kernel.headDim() > WIDEST_AT_ONCE;
-    return kernel.technique() == Technique.WGMMA && (!dividesRows || comesInParts);
+    boolean weighsRows =
+        kernel.operation() == Operation.NORMALIZED_QUERY_GRADIENT
+            && kernel.precision() == Precision.NATIVE;
+    return kernel.technique() == Technique.WGMMA && !weighsRows;
   }
 
-  private static boolean isSplit(Precision precision) {
-    return precision == Precision.DEFAULT || precision == Precision.ACCURATE;
+  static long bytes(AttentionShape shape, int items) {
+    long states = StateArrays.bytes(shape, items + 1);
+    return ChunkedCall.alignedBytes(wordBytes(shape, items) + states);
+  }
+
+  private static long wordBytes(AttentionShape shape, int items) {
+    return (long) shape.batch() * shape.keyValueHeads() * items * WORD_BYTES;
+  }
+
+  /** The states before item {@code index}; after all of them with the number of items. */
+  StateArrays place(int index) {
+    StateArrays first = StateArrays.at(address + wordBytes(shape, items), shape, items + 1);
+    return first.further(StateArrays.sizes(shape), index);
+  }
+
+  /** Fills a place before the launch, from {@code source} or with zeros, and clears the words. */
+  void start(
+      int index,
+      @Nullable StateArrays source,
+      CudaQueue queue,
+      List<PreparedClear> clears,
+      List<PreparedCopy> copies) {
+    clears.add(queue.clearOf(address, wordBytes(shape, items)));
+    StateArrays sizes = StateArrays.sizes(shape);
+    StateArrays target = place(index);
+    if (source != null) {
+      copies.addAll(queue.copiesOf(source, target, sizes));
+    } else {
+      clears.add(queue.clearOf(target.s(), sizes.s()));
+      clears.add(queue.clearOf(target.z(), sizes.z()));
+      clears.add(queue.clearOf(target.u(), sizes.u()));
+    }
   }
 }

@@ -23,6 +23,20 @@ record StateArrays(long s, long z, long u) {
     return elements * shape.batch() * shape.keyValueHeads() * slots * Float.BYTES;
   }
 
+  /** Bytes of S, of z and of u of one slot. */
+  static StateArrays sizes(AttentionShape shape) {
+    long heads = (long) shape.batch() * shape.keyValueHeads() * Float.BYTES;
+    return new StateArrays(
+        heads * shape.keyDim() * shape.valueDim(),
+        heads * shape.keyDim(),
+        heads * shape.valueDim());
+  }
+
+  /** So many times these sizes further. */
+  StateArrays further(StateArrays sizes, int times) {
+    return new StateArrays(s + times * sizes.s, z + times * sizes.z, u + times * sizes.u);
+  }
+
   /** Those of a chain before its segment {@code index}, which is not the first. */
   static StateArrays ofChain(Checkpoints kept, AttentionShape shape, int index) {
     long address = kept.memory().segment().address();
