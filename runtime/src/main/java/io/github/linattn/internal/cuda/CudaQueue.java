@@ -20,6 +20,7 @@ import io.github.linattn.internal.Copies;
 import io.github.linattn.internal.Leaks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
