@@ -11,6 +11,7 @@ using namespace kernel_test;
 namespace {
 
 constexpr int kMostTurns = Plan::kMayTakeTurns ? 2 : 1;
+constexpr int kRelayTokens = 2 * Plan::kChunk;  // of an item
 
 double allowed_error;
 int failures = 0;
@@ -50,10 +51,14 @@ int tiles_of(int width) { return ceil_div(width, Plan::kTileColumns); }
 struct Marks {
   int turns;
   int boxes;
+  int turn_tokens;              // of one turn after the other
   std::vector<uint32_t> marks;  // [head, item, turn, box]
 
-  Marks(int heads, const Problem& p, int width, int turns = 1)
-      : turns(turns), boxes(boxes_of(width)), marks(static_cast<size_t>(heads) * p.items * turns * boxes, 7) {}
+  Marks(int heads, const Problem& p, int width, int turns = 1, int turn_tokens = Plan::kChunk)
+      : turns(turns),
+        boxes(boxes_of(width)),
+        turn_tokens(turn_tokens),
+        marks(static_cast<size_t>(heads) * p.items * turns * boxes, 7) {}
   uint32_t at(int head, int item, int items, int turn, int box) const {
     return marks[((static_cast<size_t>(head) * items + item) * turns + turn) * boxes + box];
   }
@@ -88,7 +93,7 @@ void compare_rows(const char* what, const Problem& p, const OwnRows& own_rows, c
   Comparison comparison{what};
   const auto each_element = [&](int head, int item, int turn, int box, auto visit) {
     for (int token = 0; token < p.shape.items[item].tokens; ++token) {
-      if (token / Plan::kChunk % marks.turns == turn) {
+      if (token / marks.turn_tokens % marks.turns == turn) {
         const size_t row = static_cast<size_t>(head) * p.tokens + p.shape.items[item].start + token;
         for (int j = box * Plan::kBoxColumns; j < std::min(width, (box + 1) * Plan::kBoxColumns); ++j) {
           visit(row * width + j);
@@ -206,6 +211,53 @@ void set_states_out(ChunkedArguments& args, States<float>& states) {
   args.value_sum_out = states.u.data();
 }
 
+// Of a problem with one item: the items of a relay over it, and what they hand on.
+struct Handover {
+  std::vector<Item> items;
+  std::vector<uint32_t> words;
+  States<float> states;  // [items + 1, kv heads]
+
+  explicit Handover(const Problem& p)
+      : words(static_cast<size_t>(count(p)) * p.kv_heads * kTicketWords),
+        states(count(p) + 1, p.kv_heads, p.key_dim, p.value_dim) {
+    for (int i = 0; i < count(p); ++i) {
+      const int start = i * kRelayTokens;
+      items.push_back({start, std::min(kRelayTokens, p.tokens - start), i * p.kv_heads, 0, kBefore + start});
+    }
+  }
+  static int count(const Problem& p) { return ceil_div(p.tokens, kRelayTokens); }
+
+  // Puts states before the item of this number, or reads those there.
+  void put(int item, const States<float>& from) { copy(item, from, [](float& own, const float& other) { own = other; }); }
+  void get(int item, States<float>& to) { copy(item, to, [](float& own, float& other) { other = own; }); }
+
+  void set(ChunkedArguments& args) {
+    args.items = items.data();
+    args.num_items = static_cast<int>(items.size());
+    args.item_tokens = kRelayTokens;
+    args.slots = 1;
+    args.tickets = words.data();
+  }
+
+ private:
+  template <class Other, class Function>
+  void copy(int item, Other& other, Function function) {
+    const auto each = [&](std::vector<float>& own, auto& of_other) {
+      for (size_t i = 0; i < of_other.size(); ++i) {
+        function(own[item * of_other.size() + i], of_other[i]);
+      }
+    };
+    each(states.s, other.s);
+    each(states.z, other.z);
+    each(states.u, other.u);
+  }
+};
+
+Marks marks_of(int heads, const Problem& p, int width, int turns, const Handover* relay) {
+  return relay == nullptr ? Marks(heads, p, width, turns)
+                          : Marks(heads, p, width, static_cast<int>(relay->items.size()), kRelayTokens);
+}
+
 // Of rows of q, and behind them of k, as a forward tells them a backward: 0 of a row of zeros.
 void compare_lengths(const Problem& p, const std::vector<float>& got) {
   const auto first_key = got.begin() + static_cast<std::ptrdiff_t>(p.query_scale.size());
@@ -222,13 +274,13 @@ void compare_lengths(const Problem& p, const std::vector<float>& got) {
 }
 
 template <class Plan>
-void run_forward(Problem& p, unsigned seed, int turns) {
+void run_forward(Problem& p, unsigned seed, int turns, Handover* relay = nullptr) {
   if constexpr (!Plan::kGradient && !Plan::kSums) {
     Tensor out = p.tensor(kHeads, p.value_dim);
     States<float> states = p.states_of_nothing();
     std::vector<float> g(p.g.size(), NAN);
     std::swap(g, p.g);
-    Marks marks(p.heads, p, p.value_dim, turns);
+    Marks marks = marks_of(p.heads, p, p.value_dim, turns, relay);
     HopperArguments args = {p.q.map(), p.k.map(), p.v.map(), out.map(), p.chunked(p.q, p.k, p.v, &out)};
     args.chunked.state_in = p.before.s.data();
     args.chunked.key_sum_in = p.before.z.data();
@@ -236,10 +288,23 @@ void run_forward(Problem& p, unsigned seed, int turns) {
     set_states_out(args.chunked, states);
     args.chunked.marks = marks.marks.data();
     args.chunked.turns = turns;
+    if (relay != nullptr) {
+      relay->put(0, p.before);
+      relay->set(args.chunked);
+      args.chunked.state_in = relay->states.s.data();
+      args.chunked.key_sum_in = relay->states.z.data();
+      args.chunked.value_sum_in = relay->states.u.data();
+      args.chunked.state_out = &relay->states.s_at(1, 0, 0, 0);
+      args.chunked.key_sum_out = &relay->states.z_at(1, 0, 0);
+      args.chunked.value_sum_out = &relay->states.u_at(1, 0, 0);
+    }
     std::vector<float> lengths(p.query_scale.size() + p.key_scale.size(), NAN);
     args.row_scales = Plan::kNormalize ? lengths.data() : nullptr;
-    launch(p.heads * p.items * turns, tiles_of(p.value_dim), seed, args,
+    launch(p.heads * args.chunked.num_items * turns, tiles_of(p.value_dim), seed, args,
            [](const HopperArguments& all) { forward<Plan>(all); });
+    if (relay != nullptr) {
+      relay->get(static_cast<int>(relay->items.size()), states);
+    }
     if constexpr (Plan::kNormalize) {
       compare_lengths(p, lengths);
     }
@@ -278,14 +343,14 @@ void run_gradient_sums(Problem& p, unsigned seed) {
 }
 
 template <class Plan>
-void run_query_gradient(Problem& p, unsigned seed, int turns) {
+void run_query_gradient(Problem& p, unsigned seed, int turns, Handover* relay = nullptr) {
   if constexpr (Plan::kQueryGradient) {
     Tensor dq = p.tensor(kHeads, p.key_dim);
     const Rows delta(p.delta.begin(), p.delta.end());
     if (Plan::kFormsDelta) {
       std::fill(p.delta.begin(), p.delta.end(), NAN);
     }
-    Marks marks(p.heads, p, p.key_dim, turns);
+    Marks marks = marks_of(p.heads, p, p.key_dim, turns, relay);
     std::vector<double> partials(2 * marks.marks.size(), NAN);
     HopperGradientArguments args = {};
     args.tasks[0] = p.gradient(linattn::kQueryGradient, p.dO, p.v, p.k, &dq);
@@ -299,7 +364,17 @@ void run_query_gradient(Problem& p, unsigned seed, int turns) {
     gradient_args.chunked.value_sum_in = p.before.z.data();
     gradient_args.chunked.marks = marks.marks.data();
     gradient_args.chunked.turns = turns;
-    launch(p.heads * p.items * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
+    if (relay != nullptr) {
+      relay->put(0, p.before);
+      relay->set(gradient_args.chunked);
+      gradient_args.chunked.state_in = relay->states.s.data();
+      gradient_args.chunked.key_sum_in = relay->states.u.data();
+      gradient_args.chunked.value_sum_in = relay->states.z.data();
+      gradient_args.chunked.state_out = &relay->states.s_at(1, 0, 0, 0);
+      gradient_args.chunked.key_sum_out = &relay->states.u_at(1, 0, 0);
+      gradient_args.chunked.value_sum_out = &relay->states.z_at(1, 0, 0);
+    }
+    launch(p.heads * gradient_args.chunked.num_items * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
     compare_column("d", p, delta, p.delta);
     p.delta.assign(delta.begin(), delta.end());
     const QueryGradientSums expected(p);
@@ -312,15 +387,17 @@ void run_query_gradient(Problem& p, unsigned seed, int turns) {
 
 // The gradients whose rows x and y are as wide as those of the kernel: by one launch where both are, or by one each.
 template <class Plan>
-void run_key_value_gradient(Problem& p, unsigned seed) {
+void run_key_value_gradient(Problem& p, unsigned seed, bool relays = false) {
   if constexpr (Plan::kReverse && !kOneSweep<Plan>) {
     const bool has_key = p.value_dim == D;
     const bool has_value = p.key_dim == D;
     Tensor dk = p.tensor(kHeads / p.group, p.key_dim);
     Tensor dv = p.tensor(kHeads / p.group, p.value_dim);
     States<float> before = p.states_of_nothing();
-    Marks key_marks(p.kv_heads, p, p.key_dim);
-    Marks value_marks(p.kv_heads, p, p.value_dim);
+    Handover of_key(p), of_value(p);
+    const Handover* relay = relays ? &of_key : nullptr;
+    Marks key_marks = marks_of(p.kv_heads, p, p.key_dim, 1, relay);
+    Marks value_marks = marks_of(p.kv_heads, p, p.value_dim, 1, relay);
     HopperGradientArguments args = {};
     int tasks = 0;
     if (has_key) {
@@ -340,9 +417,28 @@ void run_key_value_gradient(Problem& p, unsigned seed) {
     }
     for (int task = 0; task < tasks; ++task) {
       args.tasks[task].gradient.tasks = tasks;
-      args.tasks[task].gradient.chunked.state_in = p.after.s.data();
+      ChunkedArguments& chunked = args.tasks[task].gradient.chunked;
+      chunked.state_in = p.after.s.data();
+      if (relays) {
+        const bool is_key = args.tasks[task].gradient.task == linattn::kKeyGradient;
+        Handover& handover = is_key ? of_key : of_value;
+        States<float>& states = handover.states;
+        handover.put(Handover::count(p), p.after);
+        handover.set(chunked);
+        chunked.state_in = &states.s_at(1, 0, 0, 0);
+        chunked.value_sum_in = is_key ? &states.z_at(1, 0, 0) : &states.u_at(1, 0, 0);
+        chunked.state_out = states.s.data();
+        chunked.value_sum_out = is_key ? states.z.data() : states.u.data();
+      }
     }
-    launch(p.kv_heads * p.items, tasks * tiles_of(has_key ? p.key_dim : p.value_dim), seed, args, run_gradient<Plan>);
+    launch(p.kv_heads * args.tasks[0].gradient.chunked.num_items,
+           tasks * tiles_of(has_key ? p.key_dim : p.value_dim), seed, args, run_gradient<Plan>);
+    if (relays) {
+      States<float> key_before = p.states_of_nothing();
+      of_key.get(0, key_before);
+      of_value.get(0, before);
+      before.z = key_before.z;
+    }
     const KeyValueGradientSums expected(p);
     const States<double> expected_before = gradients_before(p, &p.after);
     if (has_key) {
@@ -419,6 +515,13 @@ Shape two_items(int group) {
           {}};
 }
 
+// One item, which blocks of a relay have in three parts.
+Shape relay() {
+  constexpr int kTokens = 2 * kRelayTokens + 44;
+  return {"a relay", 2, 2, kTokens, 1, kTokens, false, {{0, kTokens, 0, 0, kBefore}},
+          {{Input::kValueSumBefore, 2, 0, NAN}, {Input::kStateAfter, 2, 0, NAN}}};
+}
+
 // Sequences of two batch rows, among them a short one and an empty one, and rows of none. In the last chunk of a
 // sequence are rows of the next one, some of which are not finite. The state after has a NaN: by an infinity operands
 // of fp16 would be scaled, which takes the digits of the block's other columns, and no mark tells.
@@ -473,6 +576,21 @@ void run_all(const Shape& shape, int key_dim, int value_dim, int first, int sche
   }
 }
 
+void run_relay(int key_dim, int value_dim, int first, int schedules) {
+  const Shape shape = relay();
+  Problem problem(shape, key_dim, value_dim);
+  for (int i = first; i < first + schedules; ++i) {
+    const auto seed = static_cast<unsigned>(i);
+    std::printf("%s, Dk=%d, Dv=%d, seed %d:", shape.name, key_dim, value_dim, i);
+    Handover forward(problem), of_query(problem);
+    run_forward<Plan>(problem, seed, 1, &forward);
+    run_query_gradient<Plan>(problem, seed, 1, &of_query);
+    run_key_value_gradient<Plan>(problem, seed, true);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int count, char** values) {
@@ -484,6 +602,9 @@ int main(int count, char** values) {
     run_all(batch_rows(), D, D, first, schedules);
   } else {
     run_all(two_items(2), D, D, first, schedules);
+    if constexpr (Plan::kMayRelay) {
+      run_relay(D, D, first, schedules);
+    }
     // More blocks than D takes, or fewer, the last with a part of its columns.
     constexpr int kOther = D > 64 && (Plan::kSplit || D % 32 != 0) ? 48 : 80;
     if constexpr (Plan::kReverse || Plan::kQueryGradient) {
