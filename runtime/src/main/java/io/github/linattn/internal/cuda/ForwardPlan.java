@@ -129,6 +129,11 @@ record ForwardPlan(
         why);
   }
 
+  /** Whether each sequence is walked once, without sums of segments. */
+  boolean goesInOnePass() {
+    return kind == Kind.FORWARD || kind == Kind.RELAY;
+  }
+
   /** Items of the forward. */
   Cut forwardCut() {
     return outputs == null ? cut : outputs;

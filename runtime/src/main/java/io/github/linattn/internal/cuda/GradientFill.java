@@ -29,9 +29,6 @@ final class GradientFill {
   private static final int KEY_TASK = 1;
   private static final int VALUE_TASK = 2;
 
-  /** Sweeps of a relay whose blocks hand states on. */
-  static final int RELAYS = 3;
-
   private final CudaQueue queue;
   private final GradientStructs.OfRoles structs;
   private final BackwardCall call;
@@ -228,7 +225,7 @@ final class GradientFill {
         fillTask(
             query, QUERY_TASK, call.outputGradient(), input.v(), input.k(), call.gradients().dq());
     setSweepItems(chunked);
-    setMarks(chunked, plan.memory().queryMarksAt(), plan.turns());
+    setMarks(chunked, Role.QUERY, plan.memory().queryMarksAt());
     if (plan.keptStep() > 0) {
       chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
     }
@@ -247,8 +244,8 @@ final class GradientFill {
   /** The states that dq starts from. */
   private @Nullable StateArrays before() {
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> ends.first;
-      case RELAY -> relay(Role.QUERY).place(0);
+      case SWEEPS, RELAY, ONE_SWEEP ->
+          plan.handsOn(Role.QUERY) ? relay(Role.QUERY).place(0) : ends.first;
       case SEGMENTED -> plan.keptStep() > 0 ? kept() : items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -270,8 +267,8 @@ final class GradientFill {
   /** The gradients that dk and dv start from. */
   private @Nullable StateArrays after(Role role) {
     return switch (plan.kind()) {
-      case SWEEPS, ONE_SWEEP -> ends.lastGradient;
-      case RELAY -> relay(role).place(plan.outputs().items());
+      case SWEEPS, RELAY, ONE_SWEEP ->
+          plan.handsOn(role) ? relay(role).place(plan.keyOutputs().items()) : ends.lastGradient;
       case SEGMENTED -> items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -297,7 +294,7 @@ final class GradientFill {
             input.q(),
             call.gradients().dk());
     setSweepItems(chunked);
-    setMarks(chunked, plan.memory().keyMarksAt(), 1);
+    setMarks(chunked, Role.KEY, plan.memory().keyMarksAt());
     StateArrays after = after(Role.KEY);
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.z());
@@ -318,7 +315,7 @@ final class GradientFill {
             call.outputGradient(),
             call.gradients().dv());
     setSweepItems(chunked);
-    setMarks(chunked, plan.memory().valueMarksAt(), 1);
+    setMarks(chunked, Role.VALUE, plan.memory().valueMarksAt());
     StateArrays after = after(Role.VALUE);
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.u());
@@ -406,8 +403,10 @@ final class GradientFill {
     return new IllegalStateException("each part of a chain has a fill of its own");
   }
 
-  private void setMarks(Arguments chunked, long at, int turns) {
-    chunked.set("turns", plan.kind() == Kind.RELAY ? plan.outputs().items() : turns);
+  /** Of a relay the marks of items stand in the places of turns. */
+  private void setMarks(Arguments chunked, Role role, long at) {
+    int turns = role == Role.QUERY ? plan.turns() : 1;
+    chunked.set("turns", plan.handsOn(role) ? plan.outputs(role).items() : turns);
     if (plan.kind() != Kind.NON_CAUSAL) {
       chunked.set("marks", workspace + at);
     }
@@ -503,7 +502,7 @@ final class GradientFill {
     MemorySegment task = structs.of(role).memory();
     long at = GradientStructs.hopperOffset(index, "gradient");
     MemorySegment.copy(task, 0, struct.memory(), at, task.byteSize());
-    if (plan.kind() == Kind.RELAY) {
+    if (plan.handsOn(role)) {
       Arguments gradient = struct.slice(at, GradientStructs.GRADIENT);
       handOn(gradient.inner("chunked", ChunkedStructs.CHUNKED), role);
     }
@@ -515,13 +514,11 @@ final class GradientFill {
    */
   private void handOn(Arguments chunked, Role role) {
     Relay relay = relay(role);
+    Cut items = plan.outputs(role);
+    int keyValueHeads = shape.batch() * shape.keyValueHeads();
     chunked
-        .setItems(plan.outputs(), 1)
-        .set(
-            "items",
-            queue
-                .lists()
-                .itemsOfRelay(plan.outputs(), counts[0], shape.batch() * shape.keyValueHeads()))
+        .setItems(items, 1)
+        .set("items", queue.lists().itemsOfRelay(items, counts[0], keyValueHeads))
         .set("turns", 1)
         .set("tickets", relay.address());
     StateArrays first = relay.place(0);
@@ -543,21 +540,23 @@ final class GradientFill {
 
   /** What the blocks of dq, of dk or of dv hand on. */
   private Relay relay(Role role) {
-    int items = plan.outputs().items();
-    int index =
-        switch (role) {
-          case QUERY -> 0;
-          case KEY -> 1;
-          default -> 2;
-        };
-    return new Relay(shape, items, workspace + index * Relay.bytes(shape, items));
+    long address = workspace;
+    if (role != Role.QUERY && plan.handsOn(Role.QUERY)) {
+      address += Relay.bytes(shape, plan.outputs().items());
+    }
+    if (role == Role.VALUE) {
+      address += Relay.bytes(shape, plan.keyOutputs().items());
+    }
+    return new Relay(shape, plan.outputs(role).items(), address);
   }
 
   /** What has to be cleared or copied before the launches. */
   void start(List<PreparedClear> clears, List<PreparedCopy> copies) {
-    if (plan.kind() == Kind.RELAY) {
-      int last = plan.outputs().items();
+    if (plan.handsOn(Role.QUERY)) {
       relay(Role.QUERY).start(0, ends.first, queue, clears, copies);
+    }
+    if (plan.handsOn(Role.KEY)) {
+      int last = plan.keyOutputs().items();
       relay(Role.KEY).start(last, ends.lastGradient, queue, clears, copies);
       relay(Role.VALUE).start(last, ends.lastGradient, queue, clears, copies);
     }
@@ -565,7 +564,7 @@ final class GradientFill {
 
   /** What the sweeps have left that is to be copied before the repair. */
   List<PreparedCopy> finish() {
-    if (plan.kind() != Kind.RELAY || ends.firstGradient == null) {
+    if (!plan.handsOn(Role.KEY) || ends.firstGradient == null) {
       return List.of();
     }
     StateArrays ofKey = relay(Role.KEY).place(0);

@@ -10,7 +10,8 @@ import java.util.List;
  * @param launches in order
  * @param cut items of sweeps and of sums
  * @param outputs items of {@link Kind#NON_CAUSAL} outputs, and of a relay those that {@code cut} is
- *     cut into; else {@code cut}
+ *     cut into for dq; else {@code cut}
+ * @param keyOutputs the same for dk and dv
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
  * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
  *     the sweeps do not start from these
@@ -27,6 +28,7 @@ record GradientPlan(
     List<Launch> launches,
     Cut cut,
     Cut outputs,
+    Cut keyOutputs,
     int summed,
     int keptStep,
     int tiles,
@@ -55,6 +57,7 @@ record GradientPlan(
         parts.reversed().stream().flatMap(each -> each.launches.stream()).toList(),
         segments,
         segments,
+        segments,
         0,
         1,
         first.tiles,
@@ -72,8 +75,8 @@ record GradientPlan(
      */
     SWEEPS,
     /**
-     * The same by items of each sequence one after the other, whose blocks go on where those of the
-     * item before have stopped.
+     * The same, but that blocks of dq, or of dk and dv, or of all walk items of each sequence, and
+     * go on where those of the item before have stopped.
      */
     RELAY,
     /** Each sequence from its final state and its gradient, for dq, dk and dv at once. */
@@ -205,7 +208,29 @@ record GradientPlan(
   /** The same plan with this reason. */
   GradientPlan because(String why) {
     return new GradientPlan(
-        kind, launches, cut, outputs, summed, keptStep, tiles, turns, memory, parts, micros, why);
+        kind,
+        launches,
+        cut,
+        outputs,
+        keyOutputs,
+        summed,
+        keptStep,
+        tiles,
+        turns,
+        memory,
+        parts,
+        micros,
+        why);
+  }
+
+  /** Items of dq, or else of dk and dv. */
+  Cut outputs(Role role) {
+    return role == Role.QUERY ? outputs : keyOutputs;
+  }
+
+  /** Whether the blocks of these gradients hand states on. */
+  boolean handsOn(Role role) {
+    return kind == Kind.RELAY && outputs(role).items() > 1;
   }
 
   /** Whether it needs states that a forward kept. */

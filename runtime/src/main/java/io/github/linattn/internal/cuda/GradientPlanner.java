@@ -17,6 +17,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
+import java.util.function.BiConsumer;
 import java.util.function.ToDoubleFunction;
 
 /**
@@ -96,7 +97,10 @@ final class GradientPlanner {
             kernels ->
                 switch (choice.kind()) {
                   case SWEEPS -> whole(question, kernels, cut);
-                  case RELAY -> relay(question, kernels, cut);
+                  case RELAY ->
+                      kernels.isRelay() && cut.isRegular()
+                          ? sweeps(question, kernels, new Cut(shape.tokens(), null, 0), cut, cut)
+                          : Optional.empty();
                   default -> segmented(question, kernels, cut, 0);
                 })
         .map(plan -> explained(plan, List.of()));
@@ -166,6 +170,7 @@ final class GradientPlanner {
     int longest = whole.longest();
     if (longest <= limit) {
       whole(question, kernels, whole).ifPresent(candidates::add);
+      relay(question, kernels, whole).ifPresent(candidates::add);
     }
     long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), COLUMNS);
     for (int parts = Math.max(2, Math.ceilDiv(longest, limit));
@@ -233,32 +238,75 @@ final class GradientPlanner {
 
   /** Each sequence from its states. */
   private Optional<GradientPlan> whole(Question question, Sweeps kernels, Cut cut) {
-    Collected steps = new Collected();
-    addRows(steps, question, kernels.query());
-    int turns = turns(question, kernels.query(), cut);
-    addQuery(steps, question, kernels, cut, turns);
-    addKeyAndValue(steps, question, kernels, cut);
-    addRepair(steps, Role.COEFFICIENTS, question, cut);
-    addNormalized(steps, question);
-    Memory memory = memory(question, 0, 0, cut, turns, marks(question, cut, turns));
-    return plan(Kind.SWEEPS, steps, cut, cut, 0, 0, tiles(question), turns, memory);
+    return sweeps(question, kernels, cut, cut, cut);
   }
 
-  /** The same by blocks that hand the states of items on. */
-  private Optional<GradientPlan> relay(Question question, Sweeps kernels, Cut items) {
-    if (!items.isRegular() || !kernels.isRelay()) {
+  /** The same by blocks that hand states on, of as many items as suit each of the sweeps. */
+  private Optional<GradientPlan> relay(Question question, Sweeps kernels, Cut whole) {
+    if (!whole.isRegular()) {
       return Optional.empty();
     }
-    Cut whole = new Cut(question.shape().tokens(), null, 0);
+    Cut ofQuery =
+        Relay.isFor(kernels.query())
+            ? items(question, whole, (steps, cut) -> addQuery(steps, question, kernels, cut, 1))
+            : whole;
+    Cut ofKey =
+        Relay.isFor(kernels.key()) && Relay.isFor(kernels.value())
+            ? items(question, whole, (steps, cut) -> addKeyAndValue(steps, question, kernels, cut))
+            : whole;
+    return ofQuery.items() > 1 || ofKey.items() > 1
+        ? sweeps(question, kernels, whole, ofQuery, ofKey)
+        : Optional.empty();
+  }
+
+  /** The items of a relay with which a sweep takes least, or whole sequences. */
+  private Cut items(Question question, Cut whole, BiConsumer<Collected, Cut> sweep) {
+    Collected best = new Collected();
+    sweep.accept(best, whole);
+    boolean comesInRounds =
+        best.launches.stream().anyMatch(launch -> launch.step().blocks() > model.multiprocessors());
+    double least = best.micros;
+    Cut found = whole;
+    int most = Math.min(Relay.MOST_ITEMS, whole.longest() / Relay.LEAST_TOKENS);
+    for (int parts = 2; comesInRounds && parts <= most; parts++) {
+      Cut items = Relay.cut(whole.longest(), parts);
+      Collected steps = new Collected();
+      sweep.accept(steps, items);
+      double micros = steps.micros + Relay.micros(question.shape(), items.items());
+      if (steps.complete && micros < least) {
+        least = micros;
+        found = items;
+      }
+    }
+    return found;
+  }
+
+  /** Of relayed items, or of whole sequences where these are not cut. */
+  private Optional<GradientPlan> sweeps(
+      Question question, Sweeps kernels, Cut cut, Cut ofQuery, Cut ofKey) {
+    boolean relays = ofQuery.items() > cut.items();
+    boolean keyRelays = ofKey.items() > cut.items();
+    int turns = relays ? 1 : turns(question, kernels.query(), cut);
     Collected steps = new Collected();
     addRows(steps, question, kernels.query());
-    addQuery(steps, question, kernels, items, 1);
-    addKeyAndValue(steps, question, kernels, items);
-    addRepair(steps, Role.COEFFICIENTS, question, whole);
+    addQuery(steps, question, kernels, ofQuery, turns);
+    addKeyAndValue(steps, question, kernels, ofKey);
+    addRepair(steps, Role.COEFFICIENTS, question, cut);
     addNormalized(steps, question);
-    long states = GradientFill.RELAYS * Relay.bytes(question.shape(), items.items());
-    Memory memory = memory(question, states, 0, items, 1, marks(question, items, 1));
-    return plan(Kind.RELAY, steps, whole, items, 0, 0, tiles(question), 1, memory);
+    AttentionShape shape = question.shape();
+    long states = 0;
+    if (relays) {
+      states += Relay.bytes(shape, ofQuery.items());
+      steps.micros += Relay.micros(shape, ofQuery.items());
+    }
+    if (keyRelays) {
+      states += 2 * Relay.bytes(shape, ofKey.items());
+      steps.micros += 2 * Relay.micros(shape, ofKey.items());
+    }
+    Marks marks = marks(question, ofQuery, turns, ofKey);
+    Memory memory = memory(question, states, 0, ofQuery, turns, marks);
+    Kind kind = relays || keyRelays ? Kind.RELAY : Kind.SWEEPS;
+    return plan(kind, steps, cut, ofQuery, ofKey, 0, 0, tiles(question), turns, memory);
   }
 
   /**
@@ -335,8 +383,8 @@ final class GradientPlanner {
         bothTasks(question, kernel, cut),
         step -> micros(step, question.shape().keyDim(), cut, cut.items(), 1, bytes));
     addRepair(steps, Role.COEFFICIENTS, question, cut);
-    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1));
-    return plan(Kind.ONE_SWEEP, steps, cut, cut, 0, 0, tiles(question), 1, memory);
+    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1, cut));
+    return plan(Kind.ONE_SWEEP, steps, cut, cut, cut, 0, 0, tiles(question), 1, memory);
   }
 
   /** A sequence of one chunk needs the state before it alone. */
@@ -371,8 +419,9 @@ final class GradientPlanner {
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     addNormalized(steps, question);
     long states = StateArrays.bytes(shape, cut.items());
-    Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns));
-    return plan(Kind.SEGMENTED, steps, cut, cut, summed, keptStep, tiles(question), turns, memory);
+    Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns, cut));
+    return plan(
+        Kind.SEGMENTED, steps, cut, cut, cut, summed, keptStep, tiles(question), turns, memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -430,7 +479,17 @@ final class GradientPlanner {
             outputs,
             1,
             Marks.NONE);
-    return plan(Kind.NON_CAUSAL, steps, cut, outputs, cut.items(), 0, tiles(question), 1, memory)
+    return plan(
+            Kind.NON_CAUSAL,
+            steps,
+            cut,
+            outputs,
+            outputs,
+            cut.items(),
+            0,
+            tiles(question),
+            1,
+            memory)
         .map(
             plan ->
                 plan.because(
@@ -442,6 +501,7 @@ final class GradientPlanner {
       Collected steps,
       Cut cut,
       Cut outputs,
+      Cut keyOutputs,
       int summed,
       int keptStep,
       int tiles,
@@ -454,6 +514,7 @@ final class GradientPlanner {
                 steps.launches,
                 cut,
                 outputs,
+                keyOutputs,
                 summed,
                 keptStep,
                 tiles,
@@ -504,14 +565,12 @@ final class GradientPlanner {
   }
 
   /** One for each tile of 64 columns that a block of a sweep writes. */
-  private static Marks marks(Question question, Cut cut, int turns) {
-    long items = (long) cut.items() * Integer.BYTES;
-    long keyItems = question.keyValueHeads() * items;
+  private static Marks marks(Question question, Cut ofQuery, int turns, Cut ofKey) {
+    long queryItems = question.heads() * ofQuery.items() * Integer.BYTES;
+    long keyItems = question.keyValueHeads() * ofKey.items() * Integer.BYTES;
     int valueTiles = Math.ceilDiv(question.shape().valueDim(), COLUMNS);
     return new Marks(
-        question.heads() * items * turns * tiles(question),
-        keyItems * tiles(question),
-        keyItems * valueTiles);
+        queryItems * turns * tiles(question), keyItems * tiles(question), keyItems * valueTiles);
   }
 
   private Optional<KernelEntry> rowKernel(Question question, Operation operation) {
@@ -719,7 +778,9 @@ final class GradientPlanner {
     }
     return switch (plan.kind()) {
       case SEGMENTED -> " with a scan before each sweep";
-      case RELAY -> " by blocks of %s that hand states on".formatted(plan.outputs());
+      case RELAY ->
+          " by blocks that hand states on: dq of %d items, dk and dv of %d"
+              .formatted(plan.outputs().items(), plan.keyOutputs().items());
       default -> "";
     };
   }

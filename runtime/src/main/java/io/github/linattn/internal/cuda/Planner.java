@@ -113,7 +113,7 @@ final class Planner {
                 choice.segment() == 0
                     ? whole(question, forward, cut, choice.turns())
                     : choice.relay()
-                        ? relay(question, forward, choice.segment())
+                        ? relay(question, forward, cut)
                         : segmented(question, forward, choice.segment(), choice.turns()))
         .map(plan -> explained(plan, List.of(), question));
   }
@@ -164,6 +164,7 @@ final class Planner {
       for (int turns = 1; isWorthIt(question, forward, whole, turns); turns *= 2) {
         whole(question, forward, whole, turns).ifPresent(candidates::add);
       }
+      addRelays(candidates, question, forward, whole);
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
@@ -180,6 +181,20 @@ final class Planner {
       if (blocks(question, whole) * parts > 8L * multiprocessors) {
         break; // more parts only add states
       }
+    }
+  }
+
+  /** Where blocks of whole sequences come in more than one round, with an odd one at the end. */
+  private void addRelays(
+      List<ForwardPlan> candidates, Question question, KernelEntry forward, Cut whole) {
+    boolean comesInRounds =
+        model
+            .step(forward, question, question.heads() * whole.items())
+            .filter(step -> step.blocks() > multiprocessors)
+            .isPresent();
+    int most = Math.min(Relay.MOST_ITEMS, whole.longest() / Relay.LEAST_TOKENS);
+    for (int parts = 2; comesInRounds && whole.isRegular() && parts <= most; parts++) {
+      relay(question, forward, Relay.cut(whole.longest(), parts)).ifPresent(candidates::add);
     }
   }
 
@@ -239,16 +254,14 @@ final class Planner {
   }
 
   /** Each sequence from its own initial state, by blocks that hand it on. */
-  private Optional<ForwardPlan> relay(Question question, KernelEntry forward, int segment) {
+  private Optional<ForwardPlan> relay(Question question, KernelEntry forward, Cut items) {
     Cut whole = new Cut(question.shape().tokens(), question.packing(), 0);
-    Cut items = new Cut(question.shape().tokens(), question.packing(), segment);
     Optional<Step> recurrence = recurrence(question, whole);
     Optional<Step> step = model.step(forward, question, question.heads() * items.items());
     if (step.isEmpty() || recurrence.isEmpty() || !whole.isRegular() || !Relay.isFor(forward)) {
       return Optional.empty();
     }
-    long handedOn = Relay.bytes(question.shape(), items.items());
-    double bytes = question.keyValueBytes() + question.queryBytes() + 2.0 * handedOn;
+    double bytes = question.keyValueBytes() + question.queryBytes();
     double micros = pass(question, step.get(), items, items.items(), 1, bytes, true);
     return Optional.of(
         new ForwardPlan(
@@ -258,11 +271,11 @@ final class Planner {
             items,
             0,
             1,
-            handedOn,
+            Relay.bytes(question.shape(), items.items()),
             markBytes(question, items, 1),
             0,
             List.of(),
-            micros + 3 * Rates.LAUNCH_MICROS,
+            micros + Relay.micros(question.shape(), items.items()) + 2 * Rates.LAUNCH_MICROS,
             ""));
   }
 
@@ -468,11 +481,16 @@ final class Planner {
   private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates, Question question) {
     KernelEntry forward = best.steps().get(best.kind() == Kind.SEGMENTED ? 2 : 0).kernel();
     String how =
-        best.kind() == Kind.SEGMENTED
-            ? "segments: %s with a scan between two passes".formatted(best.forwardCut())
-            : best.forwardCut().longest() <= CHUNK
-                ? "short: one chunk, without a state between chunks"
-                : "one pass: %s".formatted(best.forwardCut());
+        switch (best.kind()) {
+          case SEGMENTED ->
+              "segments: %s with a scan between two passes".formatted(best.forwardCut());
+          case RELAY ->
+              "relay: one pass, by blocks of %s that hand states on".formatted(best.forwardCut());
+          default ->
+              best.forwardCut().longest() <= CHUNK
+                  ? "short: one chunk, without a state between chunks"
+                  : "one pass: %s".formatted(best.forwardCut());
+        };
     if (best.turns() > 1) {
       how += ", whose chunks %d blocks write in turn".formatted(best.turns());
     }
@@ -487,7 +505,7 @@ final class Planner {
                     String.format(
                         Locale.ROOT,
                         "; next best %s by %s, %.1f µs",
-                        plan.kind() == Kind.SEGMENTED ? "segments" : "one pass",
+                        name(plan.kind()),
                         forwardOf(plan).technique().id(),
                         plan.micros()))
             .orElse("");
@@ -500,6 +518,14 @@ final class Planner {
             multiprocessors,
             against);
     return best.because(reason);
+  }
+
+  private static String name(Kind kind) {
+    return switch (kind) {
+      case SEGMENTED -> "segments";
+      case RELAY -> "relay";
+      default -> "one pass";
+    };
   }
 
   private static KernelEntry forwardOf(ForwardPlan plan) {

@@ -86,7 +86,7 @@ final class Plans {
     boolean mayChain =
         question.keepsForBackward()
             && question.packing() == null
-            && plan.filter(chosen -> chosen.kind() == ForwardPlan.Kind.FORWARD).isPresent();
+            && plan.filter(chosen -> chosen.goesInOnePass()).isPresent();
     return kept.isEmpty() && mayChain ? chain(question.ofBackward(sumsSlope, true, null)) : kept;
   }
 

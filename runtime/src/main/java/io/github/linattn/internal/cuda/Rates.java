@@ -63,6 +63,9 @@ final class Rates {
   /** What blocks that take turns need longer to start. */
   static final double TURNS_MICROS = 1.3;
 
+  /** Filling the places of a relay before its launch, and what its words cost. */
+  static final double RELAY_MICROS = 8;
+
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
   /** With lengths of rows of q and k to find first; gradients are given them. */

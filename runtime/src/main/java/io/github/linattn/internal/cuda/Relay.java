@@ -22,6 +22,12 @@ record Relay(AttentionShape shape, int items, long address) {
   /** {@code linattn::kTicketWords}, in bytes. */
   private static final long WORD_BYTES = 128;
 
+  /** With more the last round of blocks is hardly fuller. */
+  static final int MOST_ITEMS = 8;
+
+  /** Of an item: with less, handing on costs more than it saves. */
+  static final int LEAST_TOKENS = 512;
+
   /** Whether a kernel has blocks for it, as {@code HopperPlan::kMayRelay} says. */
   static boolean isFor(KernelEntry kernel) {
     boolean weighsRows =
@@ -33,6 +39,17 @@ record Relay(AttentionShape shape, int items, long address) {
   static long bytes(AttentionShape shape, int items) {
     long states = StateArrays.bytes(shape, items + 1);
     return ChunkedCall.alignedBytes(wordBytes(shape, items) + states);
+  }
+
+  /** What handing on takes beside the sweep. */
+  static double micros(AttentionShape shape, int items) {
+    return Rates.RELAY_MICROS + 2.0 * bytes(shape, items) / Rates.BYTES_PER_MICRO;
+  }
+
+  /** The items of a relay of so many. */
+  static Cut cut(int tokens, int parts) {
+    int least = Math.ceilDiv(tokens, parts);
+    return new Cut(tokens, null, Math.ceilDiv(least, Planner.CHUNK) * Planner.CHUNK);
   }
 
   private static long wordBytes(AttentionShape shape, int items) {

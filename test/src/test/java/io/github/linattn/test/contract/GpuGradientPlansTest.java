@@ -22,8 +22,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * Breaks when a plan of a backward that the planner does not choose for a small problem is wrong:
- * every technique, with whole sequences and with segments of one, two and three chunks, and one
- * sweep.
+ * every technique, with whole sequences, with segments of one, two and three chunks, by blocks that
+ * hand states on, and one sweep.
  */
 @GpuTest
 final class GpuGradientPlansTest {
@@ -63,7 +63,7 @@ final class GpuGradientPlansTest {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (String technique : List.of("wgmma", "mma")) {
-        for (String cut : List.of("", ":64", ":128", ":192")) {
+        for (String cut : List.of("", ":64", ":128", ":192", ":64+", ":128+")) {
           String plan = technique + cut;
           for (Case.Builder builder : cases()) {
             Case problem = builder.build();
@@ -77,7 +77,9 @@ final class GpuGradientPlansTest {
     return rows;
   }
 
-  /** Not every technique has kernels for every problem. */
+  /**
+   * Not every technique has kernels for every problem, and relays are for one sequence by wgmma.
+   */
   private static boolean isThere(String plan, Case problem, Subject subject) {
     System.setProperty(PROPERTY, plan);
     try {

@@ -10,6 +10,7 @@ import io.github.linattn.test.harness.Run;
 import io.github.linattn.test.harness.Subject;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
@@ -17,8 +18,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * Breaks when a plan that the planner does not choose for a small problem is wrong: every
- * technique, with whole sequences and with segments of one, two and three chunks, and with blocks
- * that take turns.
+ * technique, with whole sequences and with segments of one, two and three chunks, with blocks that
+ * take turns, and with blocks that hand states on.
  */
 @GpuTest
 final class GpuPlansTest {
@@ -40,6 +41,12 @@ final class GpuPlansTest {
           for (Case.Builder builder : casesInTurns()) {
             rows.add(Arguments.of("wgmma" + turns, builder.build(), subject));
           }
+        }
+        for (String relay : List.of(":64+", ":128+")) {
+          Stream.of(cases(), relayedCases())
+              .flatMap(List::stream)
+              .forEach(
+                  builder -> rows.add(Arguments.of("wgmma" + relay, builder.build(), subject)));
         }
       }
     }
@@ -72,6 +79,18 @@ final class GpuPlansTest {
           cases.add(SweepContract.of(name, 1, 2, 200, 192).dtype(dtype).mode(mode));
         }
       }
+    }
+    return cases;
+  }
+
+  /** What blocks that hand states on have beside: states before the first item, groups of heads. */
+  private static List<Case.Builder> relayedCases() {
+    List<Case.Builder> cases = new ArrayList<>();
+    for (DType dtype : DType.values()) {
+      String name = "relay " + dtype;
+      cases.add(SweepContract.of(name, 2, 2, 391, 128).dtype(dtype).afterTokens(37));
+      cases.add(SweepContract.of(name, 2, 6, 2, 320, 192, 256).dtype(dtype).afterTokens(9));
+      cases.add(SweepContract.of(name, 1, 3, 500, 96).dtype(dtype).keepingState().normalized());
     }
     return cases;
   }
