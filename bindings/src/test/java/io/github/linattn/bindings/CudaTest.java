@@ -156,6 +156,12 @@ class CudaTest {
       cuda.fill(a, 0, (byte) 3, 16);
       cuda.copy(copy);
       assertThat(CudartDouble.peek(b).get(JAVA_BYTE, 8)).isEqualTo((byte) 3);
+      PreparedClear clear = cuda.prepareClear(b, 8, 4, stream);
+      cuda.clear(clear);
+      assertThat(CudartDouble.peek(b).get(JAVA_BYTE, 11)).isZero();
+      assertThat(CudartDouble.peek(b).get(JAVA_BYTE, 12)).isEqualTo((byte) 3);
+      assertThatThrownBy(() -> cuda.prepareClear(b, 8, 9, stream))
+          .isInstanceOf(IndexOutOfBoundsException.class);
       assertThatThrownBy(() -> cuda.prepareCopy(b, 9, a, 0, 8, stream))
           .isInstanceOf(IndexOutOfBoundsException.class);
     }

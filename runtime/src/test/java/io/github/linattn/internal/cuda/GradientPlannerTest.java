@@ -588,6 +588,50 @@ class GradientPlannerTest {
     assertThat(query.kernel().technique()).isEqualTo(Technique.MMA);
   }
 
+  /** Of as many items as suit dq, and dk and dv, which come in rounds of their own. */
+  @Test
+  void statesAreHandedOnWhereBlocksComeInRounds() {
+    AttentionShape shape = AttentionShape.of(4, 20, 10_000, 128);
+    Question question = Question.of(shape, DType.F32, Mode.DEFAULT, true, false);
+    GradientPlan plan = planner(true).plan(question).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.RELAY);
+    assertThat(plan.cut().items()).isEqualTo(1);
+    int ofQuery = plan.outputs(Role.QUERY).items();
+    int ofKey = plan.outputs(Role.KEY).items();
+    assertThat(ofQuery).isEqualTo(4);
+    assertThat(ofKey).isGreaterThan(1).isEqualTo(plan.outputs(Role.VALUE).items());
+    assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(80 * ofQuery * 2);
+    assertThat(plan.memory().states())
+        .isEqualTo(Relay.bytes(shape, ofQuery) + 2 * Relay.bytes(shape, ofKey));
+    assertThat(plan.memory().marks().query()).isEqualTo(aligned(80L * ofQuery * 2 * 4));
+    assertThat(plan.memory().marks().key()).isEqualTo(aligned(80L * ofKey * 2 * 4));
+    assertThat(plan.partials()).isEqualTo(ofQuery * 2);
+    assertThat(plan.reason())
+        .startsWith(
+            "relay: 1 items of up to 10000 tokens by blocks that hand states on: dq of %d items, dk"
+                    .formatted(ofQuery)
+                + " and dv of %d, dq by wgmma".formatted(ofKey));
+    Question full =
+        Question.of(AttentionShape.of(4, 16, 10_000, 128), DType.F32, Mode.DEFAULT, true, false);
+    assertThat(planner(true).plan(full).orElseThrow().kind()).isEqualTo(Kind.SWEEPS);
+  }
+
+  @Test
+  void aRelayCanBeAskedFor() {
+    Question question = causal(AttentionShape.of(1, 2, 200, 128), false);
+    GradientChoice relay = GradientChoice.parse("wgmma:64+");
+    assertThat(relay)
+        .isEqualTo(new GradientChoice(Kind.RELAY, Technique.WGMMA, 64))
+        .hasToString("linattn.gradient.plan=wgmma:64+");
+    GradientPlan plan = planner(true).plan(question, relay).orElseThrow();
+    assertThat(plan.handsOn(Role.QUERY)).isTrue();
+    assertThat(plan.handsOn(Role.VALUE)).isTrue();
+    assertThat(plan.outputs().items()).isEqualTo(4);
+    assertThat(planner(true).plan(question, GradientChoice.parse("mma:64+"))).isEmpty();
+    Question normalized = Question.of(question.shape(), DType.BF16, Mode.DEFAULT, true, true);
+    assertThat(planner(true).plan(normalized, relay)).as("dq of it hands nothing on").isEmpty();
+  }
+
   @Test
   void aChoiceOfPlanHasAForm() {
     assertThat(GradientChoice.parse("wgmma:128"))

@@ -323,9 +323,51 @@ class PlannerTest {
     assertThat(PlanChoice.parse("wgmma:128*4"))
         .isEqualTo(new PlanChoice(Technique.WGMMA, 128, 4, false));
     assertThat(PlanChoice.parse("wgmma:128*4")).hasToString("linattn.plan=wgmma:128*4");
-    for (String wrong : List.of("", "wgmma:", "wgmma*", "wgmma:100", "wgmma*3", "wgmma*2:64")) {
+    for (String wrong :
+        List.of("", "wgmma:", "wgmma*", "wgmma:100", "wgmma*3", "wgmma*2:64", "wgmma:64*2+")) {
       assertThatIllegalArgumentException().isThrownBy(() -> PlanChoice.parse(wrong));
     }
+  }
+
+  /** 160 blocks are two rounds for 132 multiprocessors, 640 a quarter as long are five quarters. */
+  @Test
+  void statesAreHandedOnWhereBlocksComeInRounds() {
+    AttentionShape shape = AttentionShape.of(4, 20, 10_000, KEY_DIM);
+    ForwardPlan plan = plan(causal(shape, DType.F32, Mode.DEFAULT));
+    assertThat(plan.kind()).isEqualTo(Kind.RELAY);
+    assertThat(plan.cut().items()).isEqualTo(1);
+    assertThat(plan.forwardCut().items()).isEqualTo(4);
+    assertThat(plan.steps().getFirst().blocks()).isEqualTo(80 * 4 * 2);
+    assertThat(plan.markBytes()).isEqualTo(80 * 4 * 2 * Integer.BYTES);
+    assertThat(plan.stateBytes()).isEqualTo(Relay.bytes(shape, 4)).isGreaterThan(80 * 5 * 65_536);
+    assertThat(plan.reason())
+        .startsWith(
+            "relay: one pass, by blocks of 4 items of up to 2560 tokens that hand states on, by"
+                + " wgmma on 132 multiprocessors; next best segments by wgmma, ");
+    Question keeping = causal(shape, DType.F32, Mode.DEFAULT).keeping(true);
+    assertThat(planner(true).plan(keeping).orElseThrow().toKeep(keeping)).isEmpty();
+    for (int heads : new int[] {64, 128}) { // 128 and 256 blocks fill one round and two
+      AttentionShape full = AttentionShape.of(1, heads, 10_000, KEY_DIM);
+      assertThat(plan(causal(full, DType.F32, Mode.DEFAULT)).kind()).isEqualTo(Kind.FORWARD);
+    }
+    AttentionShape brief = AttentionShape.of(4, 20, 1000, KEY_DIM);
+    assertThat(plan(causal(brief, DType.F32, Mode.DEFAULT)).kind()).isEqualTo(Kind.FORWARD);
+    assertThat(planner(false).plan(causal(shape, DType.F32, Mode.DEFAULT)).orElseThrow().kind())
+        .as("blocks by mma hand nothing on")
+        .isEqualTo(Kind.FORWARD);
+  }
+
+  @Test
+  void aRelayCanBeAskedFor() {
+    Question question = causal(AttentionShape.of(1, 2, 200, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    PlanChoice relay = PlanChoice.parse("wgmma:64+");
+    assertThat(relay)
+        .isEqualTo(new PlanChoice(Technique.WGMMA, 64, 1, true))
+        .hasToString("linattn.plan=wgmma:64+");
+    ForwardPlan plan = planner(true).plan(question, relay).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.RELAY);
+    assertThat(plan.forwardCut().items()).isEqualTo(4);
+    assertThat(planner(true).plan(question, PlanChoice.parse("mma:64+"))).isEmpty();
   }
 
   /** Sums of fewer blocks than multiprocessors are cut finer than the forward. */

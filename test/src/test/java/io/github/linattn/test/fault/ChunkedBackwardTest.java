@@ -561,6 +561,60 @@ final class ChunkedBackwardTest extends OnFakeKernels {
     }
   }
 
+  /** dq hands states on from the first item, dk and dv their gradients from the last. */
+  @Test
+  void blocksOfARelayHandStatesOn() {
+    System.setProperty(PLAN, "wgmma:64+");
+    AttentionShape shape = AttentionShape.of(2, 4, 200, D);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      f.backward(linear());
+      assertThat(kernels(0, 3))
+          .containsExactly(
+              "query_gradient_wgmma_d128",
+              "key_value_gradient_wgmma_d128",
+              "gradient_recurrence_simt");
+      MemorySegment query = hopperTask(0, 0);
+      MemorySegment key = hopperTask(1, 0);
+      MemorySegment value = hopperTask(1, 1);
+      long slot = 8L * D * D * Float.BYTES;
+      for (MemorySegment task : List.of(query, key, value)) {
+        assertThat(count(task, CHUNKED, "num_items")).isEqualTo(4);
+        assertThat(count(task, CHUNKED, "turns")).isEqualTo(1);
+        assertThat(number(task, CHUNKED, "items")).isNotZero();
+        long further = number(task, CHUNKED, "state_out") - number(task, CHUNKED, "state_in");
+        assertThat(further).isEqualTo(task == query ? slot : -slot);
+        long sums = number(task, CHUNKED, "value_sum_out") - number(task, CHUNKED, "value_sum_in");
+        assertThat(sums).isEqualTo((task == query ? slot : -slot) / D);
+      }
+      assertThat(number(query, CHUNKED, "key_sum_out") - number(query, CHUNKED, "key_sum_in"))
+          .isEqualTo(slot / D);
+      long bytes = number(key, CHUNKED, "tickets") - number(query, CHUNKED, "tickets");
+      assertThat(number(value, CHUNKED, "tickets") - number(key, CHUNKED, "tickets"))
+          .isEqualTo(bytes)
+          .isGreaterThan(5 * slot);
+      MemorySegment repair = arguments(2, REPAIR);
+      for (int i = 0; i < 3; i++) {
+        MemorySegment task = repair.asSlice(i * GRADIENT.byteSize(), GRADIENT);
+        MemorySegment sweep = List.of(query, key, value).get(i);
+        assertThat(count(task, CHUNKED, "num_items")).isEqualTo(1);
+        assertThat(count(task, CHUNKED, "turns")).as("marks of items").isEqualTo(4);
+        assertThat(number(task, CHUNKED, "marks")).isEqualTo(number(sweep, CHUNKED, "marks"));
+        assertThat(number(task, CHUNKED, "tickets")).isZero();
+        assertThat(number(task, CHUNKED, "items")).isZero();
+      }
+      assertThat(number(repair, CHUNKED, "state_in"))
+          .as("before the first token")
+          .isEqualTo(number(query, CHUNKED, "state_in"));
+      assertThat(repair.asSlice(GRADIENT.byteSize(), GRADIENT))
+          .as("after the last")
+          .matches(
+              task ->
+                  number(task, CHUNKED, "state_in") - number(key, CHUNKED, "state_in") == 3 * slot);
+      assertThat(count(coefficients(2), COEFFICIENTS, "count")).isEqualTo(4 * 2);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
   @Test
   void statesAndTheirGradientsGoThroughTheSweeps() {
     System.setProperty(PLAN, "mma");

@@ -246,6 +246,81 @@ final class ChunkedForwardTest extends OnFakeKernels {
     }
   }
 
+  /** Parts of a relay start where those before have stopped; the recurrence has whole sequences. */
+  @Test
+  void blocksOfARelayHandStatesOn() {
+    AttentionShape shape = new AttentionShape(2, 4, 2, 200, D, D);
+    try (Fixture f = new Fixture(shape, DType.BF16);
+        AttentionState state = f.gpu.newState(shape, 1)) {
+      System.setProperty("linattn.plan", "wgmma:64+");
+      LinearAttention attention = LinearAttention.builder().on(f.gpu);
+      attention.forwardInto(f.input(), f.o, f.g, state);
+      assertThat(kernels(0, 2)).containsExactly("forward", "recurrence");
+      assertThat(cudart.launchBlocks(0)).isEqualTo(2 * 4 * 4 * 2);
+      MemorySegment relay =
+          cudart.launchArguments(0, ChunkedStructs.HOPPER.byteSize()).asSlice(512, CHUNKED);
+      MemorySegment whole = cudart.launchArguments(1, CHUNKED.byteSize());
+      assertThat(count(relay, "num_items")).isEqualTo(4);
+      assertThat(count(relay, "item_tokens")).isEqualTo(64);
+      assertThat(count(relay, "slots")).isEqualTo(1);
+      assertThat(count(relay, "turns")).isEqualTo(1);
+      assertThat(items(relay, 4)).containsExactly(0, 64, 0, 64, 64, 4, 128, 64, 8, 192, 8, 12);
+      long words = 4L * 4 * 128;
+      long slot = 4L * D * D * Float.BYTES;
+      assertThat(number(relay, "state_in") - number(relay, "tickets")).isEqualTo(words);
+      assertThat(number(relay, "state_out") - number(relay, "state_in")).isEqualTo(slot);
+      assertThat(number(relay, "key_sum_out") - number(relay, "key_sum_in")).isEqualTo(slot / D);
+      assertThat(number(relay, "value_sum_out") - number(relay, "value_sum_in"))
+          .isEqualTo(slot / D);
+      assertThat(count(whole, "num_items")).isEqualTo(1);
+      assertThat(count(whole, "turns")).as("marks of items").isEqualTo(4);
+      assertThat(number(whole, "marks")).isEqualTo(number(relay, "marks"));
+      assertThat(number(whole, "tickets")).isZero();
+      assertThat(number(whole, "items")).isZero();
+      assertThat(number(whole, "state_in")).isEqualTo(number(relay, "state_in"));
+      assertThat(number(whole, "state_out")).isEqualTo(state.s().segment().address());
+      attention.forwardInto(f.input().from(state), f.o, f.g, state);
+      MemorySegment next =
+          cudart.launchArguments(2, ChunkedStructs.HOPPER.byteSize()).asSlice(512, CHUNKED);
+      assertThat(counts(next, 4))
+          .as("tokens before each item")
+          .containsExactly(200L, 264L, 328L, 392L);
+      attention.forwardInto(f.input().from(state), f.o, f.g, state);
+      MemorySegment last =
+          cudart.launchArguments(4, ChunkedStructs.HOPPER.byteSize()).asSlice(512, CHUNKED);
+      assertThat(counts(last, 4)).containsExactly(400L, 464L, 528L, 592L);
+    } finally {
+      System.clearProperty("linattn.plan");
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  /** Start, tokens and slot of each. */
+  private static List<Integer> items(MemorySegment chunked, int count) {
+    List<Integer> members = new ArrayList<>();
+    for (int i = 0; i < count; i++) {
+      for (int at = 0; at < 3; at++) {
+        members.add(
+            list(chunked, count).get(JAVA_INT, i * ChunkedStructs.ITEM.byteSize() + 4L * at));
+      }
+    }
+    return members;
+  }
+
+  private static List<Long> counts(MemorySegment chunked, int count) {
+    List<Long> counts = new ArrayList<>();
+    for (int i = 0; i < count; i++) {
+      counts.add(list(chunked, count).get(JAVA_LONG, i * ChunkedStructs.ITEM.byteSize() + 16));
+    }
+    return counts;
+  }
+
+  /** Device memory of the double is memory of the host. */
+  private static MemorySegment list(MemorySegment chunked, int count) {
+    return MemorySegment.ofAddress(number(chunked, "items"))
+        .reinterpret(count * ChunkedStructs.ITEM.byteSize());
+  }
+
   private static List<String> kernels(int first, int count) {
     List<String> operations = new ArrayList<>();
     for (int i = first; i < first + count; i++) {
