@@ -29,8 +29,9 @@ final class BenchPlans {
   private static final long MOST_TURN_BLOCKS = 128;
 
   private static final int MOST_TURNS = 8;
+  private static final int MOST_RELAYED = 8;
   private static final Pattern SEGMENTS =
-      Pattern.compile("^segments: \\d+ items of up to (\\d+) tokens");
+      Pattern.compile("^(?:segments:|relay: .*?) \\d+ items of up to (\\d+) tokens");
   private static final Pattern TURNS = Pattern.compile("chunks (\\d+) blocks write in turn");
   private static final Pattern TECHNIQUE = Pattern.compile(", by (\\w+) on ");
 
@@ -44,6 +45,7 @@ final class BenchPlans {
         names.add(technique);
         if (technique.equals("wgmma")) {
           turns(problem.shape()).forEach(turns -> names.add(technique + "*" + turns));
+          relays(problem.shape()).forEach(items -> names.add(technique + ":" + items + "+"));
         }
         segments(problem.shape()).forEach(segment -> names.add(technique + ":" + segment));
       }
@@ -62,6 +64,17 @@ final class BenchPlans {
       turns.add(i);
     }
     return turns;
+  }
+
+  /** Lengths of the items of a relay, where blocks of whole sequences come in rounds. */
+  private static List<Integer> relays(AttentionShape shape) {
+    List<Integer> items = new ArrayList<>();
+    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
+    int most = Math.min(MOST_RELAYED, shape.tokens() / LEAST_SEGMENT);
+    for (int parts = 2; blocks > MOST_TURN_BLOCKS && parts <= most; parts++) {
+      items.add(Math.ceilDiv(Math.ceilDiv(shape.tokens(), parts), CHUNK) * CHUNK);
+    }
+    return items;
   }
 
   /** Lengths of 2, 4, 8, ... equal segments; the first, the last and some between. */
@@ -113,7 +126,7 @@ final class BenchPlans {
     String kind = pass.reason().split(":", 2)[0];
     Matcher segments = SEGMENTS.matcher(pass.reason());
     if (segments.find()) {
-      kind = "segments " + segments.group(1);
+      kind = kind + " " + segments.group(1);
     }
     Matcher technique = TECHNIQUE.matcher(pass.reason());
     return technique.find() ? kind + ", " + technique.group(1) + inTurn : kind;

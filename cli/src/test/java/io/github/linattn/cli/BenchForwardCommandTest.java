@@ -295,6 +295,9 @@ class BenchForwardCommandTest {
         .startsWith("wgmma", "wgmma*2", "wgmma*4", "wgmma*8", "wgmma:524288");
     BenchCase many = BenchCase.of(AttentionShape.of(1, 256, 1000, 256), BF16);
     assertThat(BenchPlans.names(many)).containsExactly("wgmma", "wgmma:512", "mma", "mma:512");
+    BenchCase inRounds = BenchCase.of(AttentionShape.of(1, 80, 2000, 128), BF16);
+    assertThat(BenchPlans.names(inRounds))
+        .startsWith("wgmma", "wgmma:1024+", "wgmma:704+", "wgmma:1024");
     assertThat(BenchPlans.names(many.with(false, false))).isEmpty();
     assertThat(BenchPlans.segments(AttentionShape.of(1, 1, 100, 64))).isEmpty();
     var pass = new Plan.Pass(List.of(), 0, 0, 1, "one pass: x, by wgmma on 132 multiprocessors");
@@ -311,6 +314,15 @@ class BenchForwardCommandTest {
         new Plan.Pass(
             List.of(), 0, 0, 1, "segments: 5 items of up to 64 tokens with a scan, by mma on 1 x");
     assertThat(BenchPlans.word(many, cut)).isEqualTo("segments 64, mma");
+    var relay =
+        new Plan.Pass(
+            List.of(),
+            0,
+            0,
+            1,
+            "relay: one pass, by blocks of 4 items of up to 2560 tokens that hand states on, by wgmma"
+                + " on 132 multiprocessors");
+    assertThat(BenchPlans.word(many, relay)).isEqualTo("relay 2560, wgmma");
     BenchPlans.asking(
         BenchPass.FORWARD,
         "mma",
