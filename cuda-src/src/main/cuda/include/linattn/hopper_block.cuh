@@ -586,10 +586,10 @@ struct StateAddress {
 // Notes which block this is, counted by heads, and waits until the state that it starts from is there, for all threads
 // behind their next barrier.
 template <class Plan>
-__device__ __forceinline__ void take_over(const Block<Plan>& block, int64_t number, int64_t kv_head, int item) {
+__device__ __forceinline__ void take_over(const Block<Plan>& block, uint32_t number, int64_t kv_head, int item) {
   const ChunkedArguments& args = block.chunked();
   if (Plan::kMayRelay && threadIdx.x == 0) {
-    store_word(block.number_address(), static_cast<uint32_t>(number));
+    store_word(block.number_address(), number);
     const Relay<Plan> relay(args, kv_head, item);
     while (args.tickets != nullptr && relay.takes() && load_acquire(relay.word_before()) < block.tiles()) {
     }

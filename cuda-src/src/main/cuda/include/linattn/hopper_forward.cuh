@@ -155,7 +155,8 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const uint32_t start = shared_address(shared);
   const uint32_t base = (start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1);
-  const Turn<Plan> turn(args.chunked, number_by_head<Plan>(args.chunked, blockIdx.x));
+  const uint32_t number = number_by_head<Plan>(args.chunked, blockIdx.x);
+  const Turn<Plan> turn(args.chunked, number);
   const ValueTile<Plan::kTileColumns> tile(args.chunked, turn.block);
   const ItemWork item(tile, turn.turn);
   // Where registers are short the item is read again where it is used.
@@ -172,7 +173,7 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   static_assert(sizeof(ItemWork) <= 44, "its place in shared memory");
   clear_constants(block);
   publish_to_async_proxy();
-  take_over(block, turn.block, tile.head.kv_index, tile.block.item_idx);
+  take_over(block, number, tile.head.kv_index, tile.block.item_idx);
   if constexpr (Plan::kScaled) {
     __syncthreads();
     make_scales(block, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));

@@ -84,7 +84,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   }
   clear_constants(block);
   publish_to_async_proxy();
-  take_over(block, turn.block, tile.head.kv_index, tile.block.item_idx);
+  take_over(block, block_number, tile.head.kv_index, tile.block.item_idx);
   __syncthreads();
   if constexpr (Plan::kScaled) {
     make_scales(block, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));

@@ -106,7 +106,8 @@ struct HopperPlan {
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
   // Whether blocks may go on where others have stopped: hopper_relay.cuh. That of the gradient of q which weighs rows in
-  // the registers of the state has none left for it.
+  // the registers of the state has none left for it. Blocks that take turns never do, but the two walks of a kernel begin
+  // alike: where one noted its number and the other did not, synccheck met illegal addresses.
   static constexpr bool kMayRelay = !kSums && !(kQueryGradient && kWeighsInState);
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
@@ -275,7 +276,6 @@ struct WithUnevenSteps : Plan {
 template <class Plan>
 struct InTurns : Plan {
   static constexpr bool kTurns = true;
-  static constexpr bool kMayRelay = false;
 };
 
 }  // namespace hopper

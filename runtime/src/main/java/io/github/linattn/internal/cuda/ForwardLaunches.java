@@ -121,9 +121,13 @@ final class ForwardLaunches {
     long copy = marks + ChunkedCall.alignedBytes(plan.markBytes());
     AttentionShape shape = forward.input().shape();
     fillCommon(main, forward);
-    main.set("turns", plan.turns()).set("slot_step", plan.slotStep()).set("tickets", tickets);
+    main.set("turns", plan.turns()).set("slot_step", plan.slotStep());
     switch (plan.kind()) {
-      case FORWARD, DECODE -> fillWhole(plan, shape, ends, marks, copy);
+      case FORWARD -> fillWhole(plan, shape, ends, marks, copy);
+      case DECODE -> {
+        fillWhole(plan, shape, ends, marks, copy);
+        main.set("tickets", tickets); // with which another kernel would hand states on
+      }
       case RELAY -> fillRelay(plan, shape, ends, states, marks);
       case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
       case NON_CAUSAL -> fillNonCausal(plan, shape, states);

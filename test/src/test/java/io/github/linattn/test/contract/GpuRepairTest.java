@@ -81,7 +81,8 @@ final class GpuRepairTest {
   void theRowsBesideASpoiledOneAreRight(String plan, Case clean, Subject subject) {
     System.setProperty(PROPERTY, plan);
     assumeTrue(
-        Subject.differentiates(clean, subject.backend()),
+        Subject.differentiates(clean, subject.backend())
+            && !(plan.endsWith("+") && clean.packing != null),
         "left out: this technique has no kernels for the problem");
     float[] dO = clean.dO.clone();
     dO[0] = Float.NaN;

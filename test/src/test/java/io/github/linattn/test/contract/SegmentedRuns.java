@@ -17,14 +17,19 @@ import java.util.List;
 import java.util.Random;
 
 /**
- * A program for the sanitizers: forwards and backwards in segments, from a state and with the
- * gradients of states, and in chains, of few tokens, which no planner would cut; and backwards from
- * lengths that a forward kept. Others look at results; here they must be finite.
+ * A program for the sanitizers: forwards and backwards in segments and by blocks that hand states
+ * on, from a state and with the gradients of states, and in chains, of few tokens, which no planner
+ * would cut; and backwards from lengths that a forward kept. Others look at results; here they must
+ * be finite.
  */
 public final class SegmentedRuns {
   private static final int TOKENS = 300;
 
-  private record Problem(DType dtype, Mode mode, int dim, boolean normalize) {}
+  private record Problem(DType dtype, Mode mode, int dim, boolean normalize) {
+    boolean handsOnForDq() {
+      return dtype == DType.F32 || !normalize;
+    }
+  }
 
   private static final List<Problem> PROBLEMS =
       List.of(
@@ -58,6 +63,17 @@ public final class SegmentedRuns {
         }
       }
     }
+    System.setProperty("linattn.plan", "wgmma:128+");
+    try (Backend gpu = Backend.cuda(0)) {
+      for (Problem problem : PROBLEMS) {
+        System.setProperty(
+            "linattn.gradient.plan", problem.handsOnForDq() ? "wgmma:128+" : "wgmma:128");
+        if (!isRight(gpu, problem)) {
+          System.out.println("not finite: a relay of " + problem);
+          failed++;
+        }
+      }
+    }
     System.clearProperty("linattn.plan");
     System.setProperty("linattn.gradient.plan", "one_sweep:128");
     int chains = 0;
@@ -85,7 +101,7 @@ public final class SegmentedRuns {
         }
       }
     }
-    int runs = PROBLEMS.size() + chains + lengths;
+    int runs = 2 * PROBLEMS.size() + chains + lengths;
     System.out.println(runs - failed + " passed, " + failed + " failed");
     System.exit(failed == 0 ? 0 : 1);
   }
