@@ -82,7 +82,8 @@ struct Item {
 //    292      4  batches        batch rows
 //    296      4  turns          a power of two; 1 where a kernel knows no turns
 //    300      4  slot_step      see above
-//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch
+//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch; words of a
+//                               relay, hopper_relay.cuh; null of all else
 struct ChunkedArguments {
   TensorView query;
   TensorView key;

@@ -39,7 +39,7 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 // task reads it; key_sum_in the sum of rows y (u, for kQueryGradient alone), value_sum_in that of rows z
 // (z; dz; du). state_out is dS before the item and written by the task kValueGradient, value_sum_out (dz;
 // du) by either of the two. Items, slots and counts are those of the forward, and so are turns and marks: each
-// task has marks of its own, [heads of x, items, turns, tiles]. Tickets are unused.
+// task has marks of its own, [heads of x, items, turns, tiles], and words and states of a relay.
 // chunked.normalize is 1 where query_scale and key_scale are given.
 //
 // offset  bytes  member
