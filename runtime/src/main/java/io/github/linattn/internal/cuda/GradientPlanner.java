@@ -42,7 +42,7 @@ final class GradientPlanner {
     }
 
     /** Whether the blocks of each can hand states on. */
-    boolean isRelay() {
+    boolean canRelay() {
       return Relay.isFor(query) && Relay.isFor(key) && Relay.isFor(value);
     }
 
@@ -98,7 +98,7 @@ final class GradientPlanner {
                 switch (choice.kind()) {
                   case SWEEPS -> whole(question, kernels, cut);
                   case RELAY ->
-                      kernels.isRelay() && cut.isRegular()
+                      kernels.canRelay() && cut.isRegular()
                           ? sweeps(question, kernels, new Cut(shape.tokens(), null, 0), cut, cut)
                           : Optional.empty();
                   default -> segmented(question, kernels, cut, 0);

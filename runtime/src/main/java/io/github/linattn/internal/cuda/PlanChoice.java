@@ -45,6 +45,10 @@ record PlanChoice(Technique technique, int segment, int turns, boolean relay) {
           "%s=%s: the number of turns is a power of two".formatted(PROPERTY, text));
     }
     boolean relay = parts.group(4) != null;
+    if (relay && segment == 0) {
+      throw new IllegalArgumentException(
+          "%s=%s: a relay has segments of so many tokens".formatted(PROPERTY, text));
+    }
     return new PlanChoice(Technique.parse(parts.group(1)), segment, turns, relay);
   }
 

@@ -324,7 +324,15 @@ class PlannerTest {
         .isEqualTo(new PlanChoice(Technique.WGMMA, 128, 4, false));
     assertThat(PlanChoice.parse("wgmma:128*4")).hasToString("linattn.plan=wgmma:128*4");
     for (String wrong :
-        List.of("", "wgmma:", "wgmma*", "wgmma:100", "wgmma*3", "wgmma*2:64", "wgmma:64*2+")) {
+        List.of(
+            "",
+            "wgmma:",
+            "wgmma*",
+            "wgmma:100",
+            "wgmma*3",
+            "wgmma*2:64",
+            "wgmma:64*2+",
+            "wgmma+")) {
       assertThatIllegalArgumentException().isThrownBy(() -> PlanChoice.parse(wrong));
     }
   }
