@@ -106,9 +106,8 @@ struct HopperPlan {
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
   // Whether blocks may go on where others have stopped: hopper_relay.cuh. That of the gradient of q which weighs rows in
-  // the registers of the state has none left for it. Blocks that take turns never do, but the two walks of a kernel begin
-  // alike: where one noted its number and the other did not, synccheck met illegal addresses.
-  static constexpr bool kMayRelay = !kSums && !(kQueryGradient && kWeighsInState);
+  // the registers of the state has none left for it; of kernels whose blocks may take turns decision 21 tells why not.
+  static constexpr bool kMayRelay = !kSums && !kMayTakeTurns && !(kQueryGradient && kWeighsInState);
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
   static constexpr bool kUneven = false;

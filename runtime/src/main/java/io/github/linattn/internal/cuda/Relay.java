@@ -3,6 +3,7 @@ package io.github.linattn.internal.cuda;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.bindings.PreparedClear;
 import io.github.linattn.bindings.PreparedCopy;
+import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
@@ -33,7 +34,8 @@ record Relay(AttentionShape shape, int items, long address) {
     boolean weighsRows =
         kernel.operation() == Operation.NORMALIZED_QUERY_GRADIENT
             && kernel.precision() == Precision.NATIVE;
-    return kernel.technique() == Technique.WGMMA && !weighsRows;
+    boolean mayTakeTurns = kernel.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS;
+    return kernel.technique() == Technique.WGMMA && !mayTakeTurns && !weighsRows;
   }
 
   static long bytes(AttentionShape shape, int items) {
