@@ -219,7 +219,9 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   if constexpr (!Plan::kSums) {
     write_marks(block, same_number(block, blockIdx.x), marks != 0.0f, marked_box);  // NaN is not 0
   }
-  hand_on(block);
+  if constexpr (Plan::kMayRelay) {
+    hand_on(block);
+  }
   cluster_sync();
 }
 

@@ -145,7 +145,9 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
     const int marked_box = static_cast<int>(threadIdx.x) / kWarpgroup - Plan::kStateGroup;  // of the scores all
     write_marks(block, same_number(block, block_number), marks != 0.0f, marked_box);  // NaN is not 0
   }
-  hand_on(block);
+  if constexpr (Plan::kMayRelay) {
+    hand_on(block);
+  }
   cluster_sync();
 }
 
