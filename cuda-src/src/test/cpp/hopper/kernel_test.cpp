@@ -239,6 +239,20 @@ struct Handover {
     args.tickets = words.data();
   }
 
+  // For a walk from the first item on, whose sums of y and of z are these of `states`, so wide each.
+  void set_forwards(ChunkedArguments& args, const States<float>& before, std::vector<float>& y_sums, int y_width,
+                    std::vector<float>& z_sums, int z_width) {
+    const size_t kv_heads = states.slots;
+    put(0, before);
+    set(args);
+    args.state_in = states.s.data();
+    args.key_sum_in = y_sums.data();
+    args.value_sum_in = z_sums.data();
+    args.state_out = states.s.data() + kv_heads * states.key_dim * states.value_dim;
+    args.key_sum_out = y_sums.data() + kv_heads * y_width;
+    args.value_sum_out = z_sums.data() + kv_heads * z_width;
+  }
+
  private:
   template <class Other, class Function>
   void copy(int item, Other& other, Function function) {
@@ -289,14 +303,8 @@ void run_forward(Problem& p, unsigned seed, int turns, Handover* relay = nullptr
     args.chunked.marks = marks.marks.data();
     args.chunked.turns = turns;
     if (relay != nullptr) {
-      relay->put(0, p.before);
-      relay->set(args.chunked);
-      args.chunked.state_in = relay->states.s.data();
-      args.chunked.key_sum_in = relay->states.z.data();
-      args.chunked.value_sum_in = relay->states.u.data();
-      args.chunked.state_out = &relay->states.s_at(1, 0, 0, 0);
-      args.chunked.key_sum_out = &relay->states.z_at(1, 0, 0);
-      args.chunked.value_sum_out = &relay->states.u_at(1, 0, 0);
+      States<float>& handed_on = relay->states;
+      relay->set_forwards(args.chunked, p.before, handed_on.z, p.key_dim, handed_on.u, p.value_dim);
     }
     std::vector<float> lengths(p.query_scale.size() + p.key_scale.size(), NAN);
     args.row_scales = Plan::kNormalize ? lengths.data() : nullptr;
@@ -365,14 +373,8 @@ void run_query_gradient(Problem& p, unsigned seed, int turns, Handover* relay = 
     gradient_args.chunked.marks = marks.marks.data();
     gradient_args.chunked.turns = turns;
     if (relay != nullptr) {
-      relay->put(0, p.before);
-      relay->set(gradient_args.chunked);
-      gradient_args.chunked.state_in = relay->states.s.data();
-      gradient_args.chunked.key_sum_in = relay->states.u.data();
-      gradient_args.chunked.value_sum_in = relay->states.z.data();
-      gradient_args.chunked.state_out = &relay->states.s_at(1, 0, 0, 0);
-      gradient_args.chunked.key_sum_out = &relay->states.u_at(1, 0, 0);
-      gradient_args.chunked.value_sum_out = &relay->states.z_at(1, 0, 0);
+      States<float>& handed_on = relay->states;
+      relay->set_forwards(gradient_args.chunked, p.before, handed_on.u, p.value_dim, handed_on.z, p.key_dim);
     }
     launch(p.heads * gradient_args.chunked.num_items * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
     compare_column("d", p, delta, p.delta);
