@@ -637,6 +637,15 @@ public final class Cuda {
         argumentStruct);
   }
 
+  /** Gives prepared work to its stream and returns; takes no memory of its own. */
+  public void run(Prepared work) {
+    switch (work) {
+      case PreparedClear clear -> clear(clear);
+      case PreparedCopy copy -> copy(copy);
+      case PreparedLaunch launch -> launch(launch);
+    }
+  }
+
   /** Starts a prepared launch and returns; takes no memory of its own. */
   public void launch(PreparedLaunch launch) {
     KernelLaunchEvent event = KernelLaunchEvent.begun();

@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
  * A range of device memory that was checked once and is set to zeros by {@link Cuda#clear}, again
  * and again. One thread at a time.
  */
-public final class PreparedClear {
+public final class PreparedClear implements Prepared {
   private final MemorySegment target;
   private final long bytes;
   private final CudaStream stream;

@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
  * A copy within the device that was checked once and is repeated by {@link Cuda#copy}. One thread
  * at a time.
  */
-public final class PreparedCopy {
+public final class PreparedCopy implements Prepared {
   private final MemorySegment target;
   private final MemorySegment source;
   private final long bytes;

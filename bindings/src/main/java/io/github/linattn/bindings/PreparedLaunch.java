@@ -7,7 +7,7 @@ import java.lang.foreign.MemorySegment;
  * grid, stream, and the argument struct, which may be changed between launches. It ends when its
  * scratch serves another launch, or with the arena of that. One thread at a time.
  */
-public final class PreparedLaunch {
+public final class PreparedLaunch implements Prepared {
   private final LaunchScratch scratch;
   private final CudaKernel kernel;
   private final CudaStream stream;

@@ -12,6 +12,7 @@ import io.github.linattn.bindings.DeviceMemory;
 import io.github.linattn.bindings.EventTiming;
 import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
+import io.github.linattn.bindings.Prepared;
 import io.github.linattn.bindings.PreparedClear;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
@@ -156,7 +157,7 @@ final class CudaQueue implements Stream {
   }
 
   /** Copies of states of these sizes. */
-  List<PreparedCopy> copiesOf(StateArrays source, StateArrays target, StateArrays sizes) {
+  List<Prepared> copiesOf(StateArrays source, StateArrays target, StateArrays sizes) {
     return List.of(
         copyOf(source.s(), target.s(), sizes.s()),
         copyOf(source.z(), target.z(), sizes.z()),

@@ -32,6 +32,11 @@ final class Cut {
     this.items = count;
   }
 
+  /** Tokens of each of so many segments, the last of them shorter, in whole steps. */
+  static int segment(int longest, int parts, int step) {
+    return Math.ceilDiv(Math.ceilDiv(longest, parts), step) * step;
+  }
+
   int sequences() {
     return packing == null ? 1 : packing.count();
   }

@@ -7,14 +7,13 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchScratch;
-import io.github.linattn.bindings.PreparedClear;
-import io.github.linattn.bindings.PreparedCopy;
-import io.github.linattn.bindings.PreparedLaunch;
+import io.github.linattn.bindings.Prepared;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Technique;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -23,8 +22,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The copies and launches of one forward plan, with their arguments. The caller holds the queue's
- * lock.
+ * What one forward plan gives to a stream, in order, with its arguments. The caller holds the
+ * queue's lock.
  */
 final class ForwardLaunches {
   private static final int MOST_LAUNCHES = 4;
@@ -42,11 +41,8 @@ final class ForwardLaunches {
   private final Arguments sums;
   private final Arguments scan;
   private final Arguments repair;
-  private final PreparedLaunch[] launches = new PreparedLaunch[MOST_LAUNCHES];
-  private int launchCount;
-  private final List<PreparedClear> clears = new ArrayList<>();
-  private final List<PreparedCopy> copies = new ArrayList<>();
-  private final List<PreparedCopy> lateCopies = new ArrayList<>();
+  private final List<Prepared> work = new ArrayList<>();
+  private final List<Prepared> beforeRepair = new ArrayList<>();
   private long[] counts = {};
 
   /**
@@ -77,19 +73,10 @@ final class ForwardLaunches {
     hopper.memory().set(JAVA_LONG, HOPPER_CHUNKED + INITIAL_COUNT, count);
   }
 
-  /** Gives the copies and launches to the stream. */
+  /** Gives it to the stream. */
   void run(Cuda cuda) {
-    for (int i = 0; i < clears.size(); i++) {
-      cuda.clear(clears.get(i));
-    }
-    for (int i = 0; i < copies.size(); i++) {
-      cuda.copy(copies.get(i));
-    }
-    for (int i = 0; i < launchCount; i++) {
-      cuda.launch(launches[i]);
-      for (int j = 0; i == 0 && j < lateCopies.size(); j++) {
-        cuda.copy(lateCopies.get(j));
-      }
+    for (int i = 0; i < work.size(); i++) {
+      cuda.run(work.get(i));
     }
   }
 
@@ -110,10 +97,8 @@ final class ForwardLaunches {
       Kernels kernels,
       long workspace,
       long tickets) {
-    launchCount = 0;
-    clears.clear();
-    copies.clear();
-    lateCopies.clear();
+    work.clear();
+    beforeRepair.clear();
     counts = tokensBefore;
     Checkpoints kept = forward.checkpoints();
     long states = kept != null && kept.hasStates() ? kept.memory().segment().address() : workspace;
@@ -133,14 +118,18 @@ final class ForwardLaunches {
       case NON_CAUSAL -> fillNonCausal(plan, shape, states);
       case CHAIN -> throw new IllegalStateException("each part of a chain has launches of its own");
     }
-    for (Step step : plan.steps()) {
-      launches[launchCount] = prepare(plan, step, kernels.load(step.kernel()), forward);
-      launchCount++;
+    List<Step> steps = plan.steps();
+    for (int i = 0; i < steps.size(); i++) {
+      Step step = steps.get(i);
+      if (step.kernel().operation() == Operation.RECURRENCE) {
+        work.addAll(beforeRepair);
+      }
+      work.add(prepare(scratch[i], plan, step, kernels.load(step.kernel()), forward));
     }
   }
 
-  private PreparedLaunch prepare(
-      ForwardPlan plan, Step step, LoadedKernel kernel, ForwardCall forward) {
+  private Prepared prepare(
+      LaunchScratch mine, ForwardPlan plan, Step step, LoadedKernel kernel, ForwardCall forward) {
     Arguments arguments =
         switch (step.kernel().operation()) {
           case STATE_SUMS, NORMALIZED_STATE_SUMS -> sums;
@@ -153,7 +142,7 @@ final class ForwardLaunches {
       fillHopper(withMaps, arguments, forward, step.kernel().elementType());
       arguments = withMaps;
     }
-    return queue.prepare(scratch[launchCount], step, kernel, arguments);
+    return queue.prepare(mine, step, kernel, arguments);
   }
 
   private void fillCommon(Arguments struct, ForwardCall forward) {
@@ -197,27 +186,23 @@ final class ForwardLaunches {
   private void fillRelay(
       ForwardPlan plan, AttentionShape shape, Boundary ends, long handedOn, long marks) {
     Cut items = plan.forwardCut();
-    Relay relay = new Relay(shape, items.items(), handedOn);
-    relay.start(0, ends.before(), queue, clears, copies);
+    Relay relay = new Relay(shape, items, handedOn);
+    relay.start(0, ends.before(), queue, work);
     main.set("marks", marks).setItems(plan.cut(), 1).setState("_in", relay.place(0));
     repair.copyOf(main).set("turns", items.items());
     if (ends.after() != null) {
       repair.setState("_out", ends.after());
-      lateCopies.addAll(
+      beforeRepair.addAll(
           queue.copiesOf(relay.place(items.items()), ends.after(), StateArrays.sizes(shape)));
     }
-    int keyValueHeads = shape.batch() * shape.keyValueHeads();
-    main.setItems(items, 1)
-        .set("items", queue.lists().itemsOfRelay(items, counts[0], keyValueHeads))
-        .set("tickets", handedOn)
-        .setState("_out", relay.place(1));
+    relay.handOn(main, counts[0], queue.lists()).setState("_out", relay.place(1));
   }
 
   /** The state at another place, which the copies before the launches bring there. */
   private StateArrays copied(StateArrays state, AttentionShape shape, int sequences, long target) {
     StateArrays copy = StateArrays.at(target, shape, sequences);
     StateArrays none = new StateArrays(0, 0, 0);
-    copies.addAll(queue.copiesOf(state, copy, none.further(StateArrays.sizes(shape), sequences)));
+    work.addAll(queue.copiesOf(state, copy, none.further(StateArrays.sizes(shape), sequences)));
     return copy;
   }
 

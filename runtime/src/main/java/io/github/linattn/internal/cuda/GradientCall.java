@@ -8,9 +8,7 @@ import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.LaunchScratch;
-import io.github.linattn.bindings.PreparedClear;
-import io.github.linattn.bindings.PreparedCopy;
-import io.github.linattn.bindings.PreparedLaunch;
+import io.github.linattn.bindings.Prepared;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.Operator;
@@ -33,12 +31,8 @@ final class GradientCall {
   private final Arena owner;
   private final List<Part> parts = new ArrayList<>();
   private int partCount;
-  private final List<PreparedClear> clears = new ArrayList<>();
-  private final List<PreparedCopy> copies = new ArrayList<>();
-  private final List<PreparedCopy> lateCopies = new ArrayList<>();
-  private int beforeLateCopies; // launches
+  private final List<Prepared> work = new ArrayList<>();
   private boolean listed; // counts, in memory of the device
-  private final List<PreparedLaunch> launches = new ArrayList<>();
   private @Nullable BackwardCall call;
   private @Nullable AttentionState initial;
   private List<Tensor> tensors = List.of();
@@ -68,10 +62,7 @@ final class GradientCall {
     call = null;
     initial = null;
     tensors = List.of();
-    clears.clear();
-    copies.clear();
-    lateCopies.clear();
-    launches.clear();
+    work.clear();
     partCount = 0;
   }
 
@@ -192,19 +183,18 @@ final class GradientCall {
     part.start = start;
     long[] before = Arrays.stream(counts).map(count -> count + start).toArray();
     var fill = new GradientFill(queue, part.structs, backward, by, ends, before, workspace);
-    fill.start(clears, copies);
+    fill.start(work);
     for (Launch launch : by.launches()) {
       if (launch.role() == Role.COEFFICIENTS) {
-        lateCopies.addAll(fill.finish());
-        beforeLateCopies = launches.size();
+        work.addAll(fill.finish());
       }
       LoadedKernel kernel = kernels.load(launch.step().kernel());
       LaunchScratch mine = part.scratch[launch.role().ordinal()];
-      launches.add(queue.prepare(mine, launch.step(), kernel, fill.fill(launch)));
+      work.add(queue.prepare(mine, launch.step(), kernel, fill.fill(launch)));
     }
   }
 
-  /** Gives the launches to the stream. */
+  /** Gives its work to the stream. */
   void run() {
     Cuda cuda = queue.device().enter();
     if (initial != null) {
@@ -213,17 +203,8 @@ final class GradientCall {
         part.structs.setInitialCount(initial.count(0) + part.start);
       }
     }
-    for (int i = 0; i < clears.size(); i++) {
-      cuda.clear(clears.get(i));
-    }
-    for (int i = 0; i < copies.size(); i++) {
-      cuda.copy(copies.get(i));
-    }
-    for (int i = 0; i < launches.size(); i++) {
-      for (int j = 0; i == beforeLateCopies && j < lateCopies.size(); j++) {
-        cuda.copy(lateCopies.get(j));
-      }
-      cuda.launch(launches.get(i));
+    for (int i = 0; i < work.size(); i++) {
+      cuda.run(work.get(i));
     }
   }
 }

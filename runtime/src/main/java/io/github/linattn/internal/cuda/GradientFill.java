@@ -5,8 +5,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
-import io.github.linattn.bindings.PreparedClear;
-import io.github.linattn.bindings.PreparedCopy;
+import io.github.linattn.bindings.Prepared;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.Operator;
@@ -514,13 +513,7 @@ final class GradientFill {
    */
   private void handOn(Arguments chunked, Role role) {
     Relay relay = relay(role);
-    Cut items = plan.outputs(role);
-    int keyValueHeads = shape.batch() * shape.keyValueHeads();
-    chunked
-        .setItems(items, 1)
-        .set("items", queue.lists().itemsOfRelay(items, counts[0], keyValueHeads))
-        .set("turns", 1)
-        .set("tickets", relay.address());
+    relay.handOn(chunked, counts[0], queue.lists());
     StateArrays first = relay.place(0);
     StateArrays second = relay.place(1);
     if (role == Role.QUERY) {
@@ -542,28 +535,28 @@ final class GradientFill {
   private Relay relay(Role role) {
     long address = workspace;
     if (role != Role.QUERY && plan.handsOn(Role.QUERY)) {
-      address += Relay.bytes(shape, plan.outputs().items());
+      address += Relay.bytes(shape, plan.outputs());
     }
     if (role == Role.VALUE) {
-      address += Relay.bytes(shape, plan.keyOutputs().items());
+      address += Relay.bytes(shape, plan.keyOutputs());
     }
-    return new Relay(shape, plan.outputs(role).items(), address);
+    return new Relay(shape, plan.outputs(role), address);
   }
 
   /** What has to be cleared or copied before the launches. */
-  void start(List<PreparedClear> clears, List<PreparedCopy> copies) {
+  void start(List<Prepared> work) {
     if (plan.handsOn(Role.QUERY)) {
-      relay(Role.QUERY).start(0, ends.first, queue, clears, copies);
+      relay(Role.QUERY).start(0, ends.first, queue, work);
     }
     if (plan.handsOn(Role.KEY)) {
       int last = plan.keyOutputs().items();
-      relay(Role.KEY).start(last, ends.lastGradient, queue, clears, copies);
-      relay(Role.VALUE).start(last, ends.lastGradient, queue, clears, copies);
+      relay(Role.KEY).start(last, ends.lastGradient, queue, work);
+      relay(Role.VALUE).start(last, ends.lastGradient, queue, work);
     }
   }
 
   /** What the sweeps have left that is to be copied before the repair. */
-  List<PreparedCopy> finish() {
+  List<Prepared> finish() {
     if (!plan.handsOn(Role.KEY) || ends.firstGradient == null) {
       return List.of();
     }

@@ -176,7 +176,7 @@ final class GradientPlanner {
     for (int parts = Math.max(2, Math.ceilDiv(longest, limit));
         candidates.isEmpty() || Math.ceilDiv(longest, parts) >= LEAST_SEGMENT;
         parts++) {
-      int segment = Math.ceilDiv(Math.ceilDiv(longest, parts), Planner.CHUNK) * Planner.CHUNK;
+      int segment = Cut.segment(longest, parts, Planner.CHUNK);
       Cut cut = new Cut(shape.tokens(), question.packing(), segment);
       Optional<GradientPlan> plan = segmented(question, kernels, cut, 0);
       plan.ifPresent(candidates::add);
@@ -243,9 +243,6 @@ final class GradientPlanner {
 
   /** The same by blocks that hand states on, of as many items as suit each of the sweeps. */
   private Optional<GradientPlan> relay(Question question, Sweeps kernels, Cut whole) {
-    if (!whole.isRegular()) {
-      return Optional.empty();
-    }
     Cut ofQuery =
         Relay.isFor(kernels.query())
             ? items(question, whole, (steps, cut) -> addQuery(steps, question, kernels, cut, 1))
@@ -254,7 +251,7 @@ final class GradientPlanner {
         Relay.isFor(kernels.key()) && Relay.isFor(kernels.value())
             ? items(question, whole, (steps, cut) -> addKeyAndValue(steps, question, kernels, cut))
             : whole;
-    return ofQuery.items() > 1 || ofKey.items() > 1
+    return ofQuery != whole || ofKey != whole
         ? sweeps(question, kernels, whole, ofQuery, ofKey)
         : Optional.empty();
   }
@@ -267,12 +264,10 @@ final class GradientPlanner {
         best.launches.stream().anyMatch(launch -> launch.step().blocks() > model.multiprocessors());
     double least = best.micros;
     Cut found = whole;
-    int most = Math.min(Relay.MOST_ITEMS, whole.longest() / Relay.LEAST_TOKENS);
-    for (int parts = 2; comesInRounds && parts <= most; parts++) {
-      Cut items = Relay.cut(whole.longest(), parts);
+    for (Cut items : comesInRounds ? Relay.cuts(whole) : List.<Cut>of()) {
       Collected steps = new Collected();
       sweep.accept(steps, items);
-      double micros = steps.micros + Relay.micros(question.shape(), items.items());
+      double micros = steps.micros + Relay.micros(question.shape(), items);
       if (steps.complete && micros < least) {
         least = micros;
         found = items;
@@ -296,12 +291,12 @@ final class GradientPlanner {
     AttentionShape shape = question.shape();
     long states = 0;
     if (relays) {
-      states += Relay.bytes(shape, ofQuery.items());
-      steps.micros += Relay.micros(shape, ofQuery.items());
+      states += Relay.bytes(shape, ofQuery);
+      steps.micros += Relay.micros(shape, ofQuery);
     }
     if (keyRelays) {
-      states += 2 * Relay.bytes(shape, ofKey.items());
-      steps.micros += 2 * Relay.micros(shape, ofKey.items());
+      states += 2 * Relay.bytes(shape, ofKey);
+      steps.micros += 2 * Relay.micros(shape, ofKey);
     }
     Marks marks = marks(question, ofQuery, turns, ofKey);
     Memory memory = memory(question, states, 0, ofQuery, turns, marks);
@@ -321,8 +316,7 @@ final class GradientPlanner {
     if (tokens <= most || tokens > Rates.mostChainTokens(question.element())) {
       return Optional.empty();
     }
-    int least = Math.ceilDiv(tokens, Math.ceilDiv(tokens, most));
-    int segment = Math.ceilDiv(least, Planner.CHUNK) * Planner.CHUNK;
+    int segment = Cut.segment(tokens, Math.ceilDiv(tokens, most), Planner.CHUNK);
     Checkpoints.Form form = Checkpoints.Form.ofChain(segment);
     return plan(question.keeping(form)).filter(plan -> plan.kind() == Kind.CHAIN).map(plan -> form);
   }

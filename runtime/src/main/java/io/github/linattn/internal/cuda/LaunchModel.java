@@ -85,8 +85,8 @@ record LaunchModel(int multiprocessors, int sharedBytes, int capability, Built b
   /** Segments of which there are enough for two blocks on every multiprocessor. */
   int segmentFor(long blocksPerItem, int tokens, int least, int most) {
     long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors, Math.max(1, blocksPerItem)));
-    long segment = Math.ceilDiv(Math.ceilDiv(tokens, parts), Planner.CHUNK) * Planner.CHUNK;
-    return (int) Math.min(Math.max(segment, least), most);
+    int segment = Cut.segment(tokens, (int) parts, Planner.CHUNK);
+    return Math.min(Math.max(segment, least), most);
   }
 
   /**

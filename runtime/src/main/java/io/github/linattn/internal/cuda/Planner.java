@@ -171,7 +171,7 @@ final class Planner {
     for (int parts = 2; Math.ceilDiv(longest, parts) >= LEAST_SEGMENT; parts++) {
       int least = Math.ceilDiv(longest, parts);
       int step = least < LONG_SEGMENT ? CHUNK : 2 * CHUNK; // that sums of halves are possible
-      int segment = Math.ceilDiv(least, step) * step;
+      int segment = Cut.segment(longest, parts, step);
       Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
       for (int turns = 1;
           segment <= limit && isWorthIt(question, forward, cut, turns);
@@ -192,9 +192,9 @@ final class Planner {
             .step(forward, question, question.heads() * whole.items())
             .filter(step -> step.blocks() > multiprocessors)
             .isPresent();
-    int most = Math.min(Relay.MOST_ITEMS, whole.longest() / Relay.LEAST_TOKENS);
-    for (int parts = 2; comesInRounds && whole.isRegular() && parts <= most; parts++) {
-      relay(question, forward, Relay.cut(whole.longest(), parts)).ifPresent(candidates::add);
+    if (comesInRounds) {
+      Relay.cuts(whole)
+          .forEach(items -> relay(question, forward, items).ifPresent(candidates::add));
     }
   }
 
@@ -213,7 +213,7 @@ final class Planner {
   /** The fewest segments that respect the limit. */
   private static int segments(Cut whole, int limit) {
     int parts = Math.ceilDiv(Math.max(1, whole.longest()), limit);
-    return Math.max(CHUNK, Math.ceilDiv(Math.ceilDiv(whole.longest(), parts), CHUNK) * CHUNK);
+    return Math.max(CHUNK, Cut.segment(whole.longest(), parts, CHUNK));
   }
 
   private static long blocks(Question question, Cut cut) {
@@ -271,11 +271,11 @@ final class Planner {
             items,
             0,
             1,
-            Relay.bytes(question.shape(), items.items()),
+            Relay.bytes(question.shape(), items),
             markBytes(question, items, 1),
             0,
             List.of(),
-            micros + Relay.micros(question.shape(), items.items()) + 2 * Rates.LAUNCH_MICROS,
+            micros + Relay.micros(question.shape(), items) + 2 * Rates.LAUNCH_MICROS,
             ""));
   }
 

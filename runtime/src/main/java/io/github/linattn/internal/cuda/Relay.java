@@ -1,14 +1,14 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionShape;
-import io.github.linattn.bindings.PreparedClear;
-import io.github.linattn.bindings.PreparedCopy;
+import io.github.linattn.bindings.Prepared;
 import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -16,18 +16,18 @@ import org.jspecify.annotations.Nullable;
  * linattn/hopper_relay.cuh} has it: words that say what is there, then a state of each key/value
  * head before every item and one after the last. Immutable.
  *
- * @param items of each key/value head
+ * @param items of the sequence
  * @param address on the device
  */
-record Relay(AttentionShape shape, int items, long address) {
+record Relay(AttentionShape shape, Cut items, long address) {
   /** {@code linattn::kTicketWords}, in bytes. */
   private static final long WORD_BYTES = 128;
 
   /** With more the last round of blocks is hardly fuller. */
-  static final int MOST_ITEMS = 8;
+  private static final int MOST_ITEMS = 8;
 
   /** Of an item: with less, handing on costs more than it saves. */
-  static final int LEAST_TOKENS = 512;
+  private static final int LEAST_TOKENS = 512;
 
   /** Whether a kernel has blocks for it, as {@code HopperPlan::kMayRelay} says. */
   static boolean isFor(KernelEntry kernel) {
@@ -38,48 +38,62 @@ record Relay(AttentionShape shape, int items, long address) {
     return kernel.technique() == Technique.WGMMA && !mayTakeTurns && !weighsRows;
   }
 
-  static long bytes(AttentionShape shape, int items) {
-    long states = StateArrays.bytes(shape, items + 1);
+  /** The ways of cutting one sequence into items that are worth it, from two on. */
+  static List<Cut> cuts(Cut whole) {
+    int tokens = whole.longest();
+    int most = Math.min(MOST_ITEMS, tokens / LEAST_TOKENS);
+    return whole.isRegular()
+        ? IntStream.rangeClosed(2, most)
+            .mapToObj(parts -> new Cut(tokens, null, Cut.segment(tokens, parts, Planner.CHUNK)))
+            .toList()
+        : List.of();
+  }
+
+  static long bytes(AttentionShape shape, Cut items) {
+    long states = StateArrays.bytes(shape, items.items() + 1);
     return ChunkedCall.alignedBytes(wordBytes(shape, items) + states);
   }
 
   /** What handing on takes beside the sweep. */
-  static double micros(AttentionShape shape, int items) {
+  static double micros(AttentionShape shape, Cut items) {
     return Rates.RELAY_MICROS + 2.0 * bytes(shape, items) / Rates.BYTES_PER_MICRO;
   }
 
-  /** The items of a relay of so many. */
-  static Cut cut(int tokens, int parts) {
-    int least = Math.ceilDiv(tokens, parts);
-    return new Cut(tokens, null, Math.ceilDiv(least, Planner.CHUNK) * Planner.CHUNK);
+  private static long wordBytes(AttentionShape shape, Cut items) {
+    return keyValueHeads(shape) * items.items() * WORD_BYTES;
   }
 
-  private static long wordBytes(AttentionShape shape, int items) {
-    return (long) shape.batch() * shape.keyValueHeads() * items * WORD_BYTES;
+  private static long keyValueHeads(AttentionShape shape) {
+    return (long) shape.batch() * shape.keyValueHeads();
   }
 
   /** The states before item {@code index}; after all of them with the number of items. */
   StateArrays place(int index) {
-    StateArrays first = StateArrays.at(address + wordBytes(shape, items), shape, items + 1);
+    StateArrays first = StateArrays.at(address + wordBytes(shape, items), shape, items.items() + 1);
     return first.further(StateArrays.sizes(shape), index);
   }
 
+  /** Tells a sweep its items and words; its states are set beside. */
+  Arguments handOn(Arguments chunked, long count, DeviceLists lists) {
+    int keyValueHeads = Math.toIntExact(keyValueHeads(shape));
+    return chunked
+        .setItems(items, 1)
+        .set("items", lists.itemsOfRelay(items, count, keyValueHeads))
+        .set("turns", 1)
+        .set("tickets", address);
+  }
+
   /** Fills a place before the launch, from {@code source} or with zeros, and clears the words. */
-  void start(
-      int index,
-      @Nullable StateArrays source,
-      CudaQueue queue,
-      List<PreparedClear> clears,
-      List<PreparedCopy> copies) {
-    clears.add(queue.clearOf(address, wordBytes(shape, items)));
+  void start(int index, @Nullable StateArrays source, CudaQueue queue, List<Prepared> work) {
+    work.add(queue.clearOf(address, wordBytes(shape, items)));
     StateArrays sizes = StateArrays.sizes(shape);
     StateArrays target = place(index);
     if (source != null) {
-      copies.addAll(queue.copiesOf(source, target, sizes));
+      work.addAll(queue.copiesOf(source, target, sizes));
     } else {
-      clears.add(queue.clearOf(target.s(), sizes.s()));
-      clears.add(queue.clearOf(target.z(), sizes.z()));
-      clears.add(queue.clearOf(target.u(), sizes.u()));
+      work.add(queue.clearOf(target.s(), sizes.s()));
+      work.add(queue.clearOf(target.z(), sizes.z()));
+      work.add(queue.clearOf(target.u(), sizes.u()));
     }
   }
 }

@@ -602,7 +602,9 @@ class GradientPlannerTest {
     assertThat(ofKey).isGreaterThan(1).isEqualTo(plan.outputs(Role.VALUE).items());
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(80 * ofQuery * 2);
     assertThat(plan.memory().states())
-        .isEqualTo(Relay.bytes(shape, ofQuery) + 2 * Relay.bytes(shape, ofKey));
+        .isEqualTo(
+            Relay.bytes(shape, plan.outputs(Role.QUERY))
+                + 2 * Relay.bytes(shape, plan.outputs(Role.KEY)));
     assertThat(plan.memory().marks().query()).isEqualTo(aligned(80L * ofQuery * 2 * 4));
     assertThat(plan.memory().marks().key()).isEqualTo(aligned(80L * ofKey * 2 * 4));
     assertThat(plan.partials()).isEqualTo(ofQuery * 2);

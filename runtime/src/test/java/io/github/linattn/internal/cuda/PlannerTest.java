@@ -347,7 +347,9 @@ class PlannerTest {
     assertThat(plan.forwardCut().items()).isEqualTo(4);
     assertThat(plan.steps().getFirst().blocks()).isEqualTo(80 * 4 * 2);
     assertThat(plan.markBytes()).isEqualTo(80 * 4 * 2 * Integer.BYTES);
-    assertThat(plan.stateBytes()).isEqualTo(Relay.bytes(shape, 4)).isGreaterThan(80 * 5 * 65_536);
+    assertThat(plan.stateBytes())
+        .isEqualTo(Relay.bytes(shape, plan.forwardCut()))
+        .isGreaterThan(80 * 5 * 65_536);
     assertThat(plan.reason())
         .startsWith(
             "relay: one pass, by blocks of 4 items of up to 2560 tokens that hand states on, by"
