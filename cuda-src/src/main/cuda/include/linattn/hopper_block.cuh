@@ -583,15 +583,6 @@ struct StateAddress {
   }
 };
 
-// The number that a walk has been given, once more.
-template <class Plan>
-__device__ __forceinline__ uint32_t same_number(const Block<Plan>& block, uint32_t number) {
-  if constexpr (Plan::kMayRelay) {
-    return StateAddress<Plan>::block_number(block);
-  }
-  return number;
-}
-
 // Notes which block this is, counted by heads, and waits until the state that it starts from is there, for all threads
 // behind their next barrier.
 template <class Plan>

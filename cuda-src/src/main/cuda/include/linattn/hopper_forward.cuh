@@ -217,11 +217,9 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
     }
   }
   if constexpr (!Plan::kSums) {
-    write_marks(block, same_number(block, blockIdx.x), marks != 0.0f, marked_box);  // NaN is not 0
+    write_marks(block, StateAddress<Plan>::block_number(block), marks != 0.0f, marked_box);  // NaN is not 0
   }
-  if constexpr (Plan::kMayRelay) {
-    hand_on(block);
-  }
+  hand_on(block);
   cluster_sync();
 }
 

@@ -48,7 +48,7 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block) {
     slopes += sums_smem[2 * i + 1];
   }
   const int value_dim = block.chunked().value_dim;
-  const int64_t walk = same_number(block, blockIdx.x) / ceil_div(value_dim, Plan::kTileColumns);
+  const int64_t walk = StateAddress<Plan>::block_number(block) / ceil_div(value_dim, Plan::kTileColumns);
   const int first_box = block.work.first_column / Plan::kBoxColumns;
   const int boxes = ceil_div(value_dim, Plan::kBoxColumns);
   double* const partial_gmem = block.args.gradient.partials + 2 * (walk * boxes + first_box);
@@ -143,11 +143,9 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   __syncwarp();  // the lanes of the producer
   if constexpr (!Plan::kSums && !Plan::kMarksAtOnce) {
     const int marked_box = static_cast<int>(threadIdx.x) / kWarpgroup - Plan::kStateGroup;  // of the scores all
-    write_marks(block, same_number(block, block_number), marks != 0.0f, marked_box);  // NaN is not 0
+    write_marks(block, StateAddress<Plan>::block_number(block), marks != 0.0f, marked_box);  // NaN is not 0
   }
-  if constexpr (Plan::kMayRelay) {
-    hand_on(block);
-  }
+  hand_on(block);
   cluster_sync();
 }
 

@@ -106,8 +106,8 @@ struct HopperPlan {
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
   // Whether blocks may go on where others have stopped: hopper_relay.cuh. That of the gradient of q which weighs rows in
-  // the registers of the state has none left for it; of kernels whose blocks may take turns decision 21 tells why not.
-  static constexpr bool kMayRelay = !kSums && !kMayTakeTurns && !(kQueryGradient && kWeighsInState);
+  // the registers of the state has none left for it. Blocks that take turns do not.
+  static constexpr bool kMayRelay = !kSums && !(kQueryGradient && kWeighsInState);
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
   static constexpr bool kUneven = false;
@@ -275,6 +275,7 @@ struct WithUnevenSteps : Plan {
 template <class Plan>
 struct InTurns : Plan {
   static constexpr bool kTurns = true;
+  static constexpr bool kMayRelay = false;
 };
 
 }  // namespace hopper

@@ -2,7 +2,6 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.bindings.Prepared;
-import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
@@ -34,8 +33,7 @@ record Relay(AttentionShape shape, Cut items, long address) {
     boolean weighsRows =
         kernel.operation() == Operation.NORMALIZED_QUERY_GRADIENT
             && kernel.precision() == Precision.NATIVE;
-    boolean mayTakeTurns = kernel.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS;
-    return kernel.technique() == Technique.WGMMA && !mayTakeTurns && !weighsRows;
+    return kernel.technique() == Technique.WGMMA && !weighsRows;
   }
 
   /** The ways of cutting one sequence into items that are worth it, from two on. */

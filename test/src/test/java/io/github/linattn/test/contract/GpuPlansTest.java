@@ -45,9 +45,8 @@ final class GpuPlansTest {
         for (String relay : List.of(":64+", ":128+")) {
           Stream.of(cases(), relayedCases())
               .flatMap(List::stream)
-              .map(Case.Builder::build)
-              .filter(GpuPlansTest::mayRelay)
-              .forEach(problem -> rows.add(Arguments.of("wgmma" + relay, problem, subject)));
+              .forEach(
+                  builder -> rows.add(Arguments.of("wgmma" + relay, builder.build(), subject)));
         }
       }
     }
@@ -82,11 +81,6 @@ final class GpuPlansTest {
       }
     }
     return cases;
-  }
-
-  /** Blocks that may take turns hand nothing on. */
-  private static boolean mayRelay(Case problem) {
-    return problem.dtype == DType.F32 || problem.normalize || problem.shape.keyDim() > 128;
   }
 
   /** What blocks that hand states on have beside: states before the first item, groups of heads. */

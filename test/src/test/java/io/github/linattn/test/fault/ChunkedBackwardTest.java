@@ -13,7 +13,6 @@ import io.github.linattn.DType;
 import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
-import io.github.linattn.Mode;
 import io.github.linattn.Plan;
 import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
@@ -567,8 +566,8 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   void blocksOfARelayHandStatesOn() {
     System.setProperty(PLAN, "wgmma:64+");
     AttentionShape shape = AttentionShape.of(2, 4, 200, D);
-    try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
-      f.backward(linear().mode(Mode.ACCURATE));
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      f.backward(linear());
       assertThat(kernels(0, 3))
           .containsExactly(
               "query_gradient_wgmma_d128",

@@ -250,7 +250,7 @@ final class ChunkedForwardTest extends OnFakeKernels {
   @Test
   void blocksOfARelayHandStatesOn() {
     AttentionShape shape = new AttentionShape(2, 4, 2, 200, D, D);
-    try (Fixture f = new Fixture(shape, DType.F32);
+    try (Fixture f = new Fixture(shape, DType.BF16);
         AttentionState state = f.gpu.newState(shape, 1)) {
       System.setProperty("linattn.plan", "wgmma:64+");
       LinearAttention attention = LinearAttention.builder().on(f.gpu);
