@@ -85,7 +85,8 @@ bool may_be_marked_falsely(const Problem& p, const OwnRows& own_rows, int head, 
 
 // Rows of `out` by tiles: 64 columns of the chunks of an item that one block writes. A tile is marked if one of its
 // elements is not finite, else it is as expected; a term of a row that is not finite marks the first tile, which has
-// the sums of terms, and others perhaps. Nothing is written to rows of no item.
+// the sums of terms, and others perhaps; of a relay of one sweep the first item has those of the tokens before it.
+// Nothing is written to rows of no item.
 void compare_rows(const char* what, const Problem& p, const OwnRows& own_rows, const Rows& expected,
                   const Tensor& out, const Marks& marks, const Rows* terms = nullptr) {
   const int width = out.width;
@@ -111,7 +112,8 @@ void compare_rows(const char* what, const Problem& p, const OwnRows& own_rows, c
           each_element(head, item, turn, box, [&](size_t i) {
             must |= !std::isfinite(expected[i]);
             if (terms != nullptr && !std::isfinite((*terms)[i / width])) {
-              (box == 0 ? must : may) = true;
+              const bool has_sums = box == 0 && (turn == 0 || !kOneSweep<Plan>);
+              (has_sums ? must : may) = true;
             }
           });
           const uint32_t mark = marks.at(head, item, p.items, turn, box);
@@ -237,6 +239,16 @@ struct Handover {
     args.item_tokens = kRelayTokens;
     args.slots = 1;
     args.tickets = words.data();
+  }
+
+  // For a walk from the last item on, which starts from `after`.
+  void set_backwards(ChunkedArguments& args, const States<float>& after, bool is_key) {
+    put(static_cast<int>(items.size()), after);
+    set(args);
+    args.state_in = &states.s_at(1, 0, 0, 0);
+    args.value_sum_in = is_key ? &states.z_at(1, 0, 0) : &states.u_at(1, 0, 0);
+    args.state_out = states.s.data();
+    args.value_sum_out = is_key ? states.z.data() : states.u.data();
   }
 
   // For a walk from the first item on, whose sums of y and of z are these of `states`, so wide each.
@@ -387,6 +399,14 @@ void run_query_gradient(Problem& p, unsigned seed, int turns, Handover* relay = 
   }
 }
 
+// What the blocks of dk and of dv have left before the first item: dz, and dS and du.
+void get_before(Handover& of_key, Handover& of_value, States<float>& before) {
+  States<float> key_before = before;
+  of_key.get(0, key_before);
+  of_value.get(0, before);
+  before.z = key_before.z;
+}
+
 // The gradients whose rows x and y are as wide as those of the kernel: by one launch where both are, or by one each.
 template <class Plan>
 void run_key_value_gradient(Problem& p, unsigned seed, bool relays = false) {
@@ -423,23 +443,13 @@ void run_key_value_gradient(Problem& p, unsigned seed, bool relays = false) {
       chunked.state_in = p.after.s.data();
       if (relays) {
         const bool is_key = args.tasks[task].gradient.task == linattn::kKeyGradient;
-        Handover& handover = is_key ? of_key : of_value;
-        States<float>& states = handover.states;
-        handover.put(Handover::count(p), p.after);
-        handover.set(chunked);
-        chunked.state_in = &states.s_at(1, 0, 0, 0);
-        chunked.value_sum_in = is_key ? &states.z_at(1, 0, 0) : &states.u_at(1, 0, 0);
-        chunked.state_out = states.s.data();
-        chunked.value_sum_out = is_key ? states.z.data() : states.u.data();
+        (is_key ? of_key : of_value).set_backwards(chunked, p.after, is_key);
       }
     }
     launch(p.kv_heads * args.tasks[0].gradient.chunked.num_items,
            tasks * tiles_of(has_key ? p.key_dim : p.value_dim), seed, args, run_gradient<Plan>);
     if (relays) {
-      States<float> key_before = p.states_of_nothing();
-      of_key.get(0, key_before);
-      of_value.get(0, before);
-      before.z = key_before.z;
+      get_before(of_key, of_value, before);
     }
     const KeyValueGradientSums expected(p);
     const States<double> expected_before = gradients_before(p, &p.after);
@@ -456,14 +466,17 @@ void run_key_value_gradient(Problem& p, unsigned seed, bool relays = false) {
 }
 
 template <class Plan>
-void run_one_sweep(Problem& p, unsigned seed) {
+void run_one_sweep(Problem& p, unsigned seed, bool relays = false) {
   if constexpr (kOneSweep<Plan>) {
     const States<float> last(states_after(p, &p.before));
     const Rows delta(p.delta.begin(), p.delta.end());
     std::fill(p.delta.begin(), p.delta.end(), NAN);
     Tensor dq = p.tensor(kHeads, D), dk = p.tensor(kHeads, D), dv = p.tensor(kHeads, D);
     States<float> before = p.states_of_nothing();
-    Marks query_marks(p.heads, p, D), key_marks(p.heads, p, D), value_marks(p.heads, p, D);
+    Handover of_query(p), of_key(p), of_value(p);
+    const Handover* relay = relays ? &of_query : nullptr;
+    Marks query_marks = marks_of(p.heads, p, D, 1, relay);
+    Marks key_marks = query_marks, value_marks = query_marks;
     std::vector<double> partials(2 * query_marks.marks.size(), NAN);
     HopperOneSweepArguments args = {};
     args.gradients.tasks[0] = p.gradient(linattn::kKeyGradient, p.v, p.dO, p.q, &dk);
@@ -489,13 +502,32 @@ void run_one_sweep(Problem& p, unsigned seed) {
     args.first_state = p.before.s.data();
     args.first_key_sum = p.before.z.data();
     args.first_value_sum = p.before.u.data();
-    launch(p.heads * p.items, 2, seed, args, [](const HopperOneSweepArguments& all) { one_sweep<Plan>(all); });
+    if (relays) {
+      of_key.set_backwards(key_args, p.after, true);
+      States<float> after = p.after;
+      std::fill(after.z.begin(), after.z.end(), 0.0f);  // no rows of z
+      of_value.set_backwards(value_args, after, false);
+      value_args.key_sum_in = &of_value.states.z_at(1, 0, 0);
+      value_args.key_sum_out = of_value.states.z.data();
+      States<float>& states = of_query.states;
+      of_query.put(0, p.before);
+      of_query.put(Handover::count(p), last);
+      args.last_state = &states.s_at(1, 0, 0, 0);
+      args.last_key_sum = &states.z_at(1, 0, 0);
+      args.first_state = states.s.data();
+      args.first_key_sum = states.z.data();
+    }
+    launch(p.heads * key_args.num_items, 2, seed, args,
+           [](const HopperOneSweepArguments& all) { one_sweep<Plan>(all); });
+    if (relays) {
+      get_before(of_key, of_value, before);
+    }
     compare_column("d", p, delta, p.delta);
     p.delta.assign(delta.begin(), delta.end());
-    const QueryGradientSums of_query(p);
+    const QueryGradientSums queries(p);
     const KeyValueGradientSums expected(p);
-    compare_rows("dq", p, {&p.dO, &p.o}, of_query.dq, dq, query_marks, &of_query.da_terms);
-    compare_partials("da", p, 0, of_query.da, partials);
+    compare_rows("dq", p, {&p.dO, &p.o}, queries.dq, dq, query_marks, &queries.da_terms);
+    compare_partials("da", p, 0, queries.da, partials);
     compare_rows("dk", p, {&p.v}, expected.dk, dk, key_marks);
     compare_rows("dv", p, {&p.k}, expected.dv, dv, value_marks);
     compare_states("dS", "dz", "du", p, gradients_before(p, &p.after), before);
@@ -518,9 +550,9 @@ Shape two_items(int group) {
 }
 
 // One item, which blocks of a relay have in three parts.
-Shape relay() {
+Shape relay(int group) {
   constexpr int kTokens = 2 * kRelayTokens + 44;
-  return {"a relay", 2, 2, kTokens, 1, kTokens, false, {{0, kTokens, 0, 0, kBefore}},
+  return {"a relay", 2, group, kTokens, 1, kTokens, false, {{0, kTokens, 0, 0, kBefore}},
           {{Input::kValueSumBefore, 2, 0, NAN}, {Input::kStateAfter, 2, 0, NAN}}};
 }
 
@@ -579,7 +611,7 @@ void run_all(const Shape& shape, int key_dim, int value_dim, int first, int sche
 }
 
 void run_relay(int key_dim, int value_dim, int first, int schedules) {
-  const Shape shape = relay();
+  const Shape shape = relay(kOneSweep<Plan> ? 1 : 2);
   Problem problem(shape, key_dim, value_dim);
   for (int i = first; i < first + schedules; ++i) {
     const auto seed = static_cast<unsigned>(i);
@@ -588,6 +620,7 @@ void run_relay(int key_dim, int value_dim, int first, int schedules) {
     run_forward<Plan>(problem, seed, 1, &forward);
     run_query_gradient<Plan>(problem, seed, 1, &of_query);
     run_key_value_gradient<Plan>(problem, seed, true);
+    run_one_sweep<Plan>(problem, seed, true);
     std::printf("\n");
     std::fflush(stdout);
   }
@@ -600,13 +633,13 @@ int main(int count, char** values) {
   const int schedules = count > 2 ? std::atoi(values[2]) : 2;
   const int first = count > 3 ? std::atoi(values[3]) : 0;
   run_all(two_items(1), D, D, first, schedules);
+  if constexpr (Plan::kMayRelay) {
+    run_relay(D, D, first, schedules);
+  }
   if constexpr (kOneSweep<Plan>) {
     run_all(batch_rows(), D, D, first, schedules);
   } else {
     run_all(two_items(2), D, D, first, schedules);
-    if constexpr (Plan::kMayRelay) {
-      run_relay(D, D, first, schedules);
-    }
     // More blocks than D takes, or fewer, the last with a part of its columns.
     constexpr int kOther = D > 64 && (Plan::kSplit || D % 32 != 0) ? 48 : 80;
     if constexpr (Plan::kReverse || Plan::kQueryGradient) {

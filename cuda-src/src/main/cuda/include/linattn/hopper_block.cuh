@@ -66,7 +66,8 @@ struct HopperGradientArguments {
 //   2176      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
 //                                than a chunk
 //   2184      8  last_key_sum    z
-//   2192      8  first_state     S before the first token, or null for zeros
+//   2192      8  first_state     S before the first token, or null for zeros; of a relay S before each item: that of the
+//                                first is read, the others are left there
 //   2200      8  first_key_sum   z
 //   2208      8  query_marks     of dq, as marks are of its own sweep
 //   2216      8  first_value_sum u before the first token, or null for zeros
@@ -76,8 +77,8 @@ struct alignas(64) HopperOneSweepArguments {
   TensorMap query_gradient;
   const float* last_state;
   const float* last_key_sum;
-  const float* first_state;
-  const float* first_key_sum;
+  float* first_state;
+  float* first_key_sum;
   uint32_t* query_marks;
   const float* first_value_sum;
   int64_t reserved[2];
@@ -601,11 +602,13 @@ template <class Plan>
 __device__ __forceinline__ void hand_on(const Block<Plan>& block) {
   const ChunkedArguments& args = block.chunked();
   if (relays<Plan>(args)) {
-    const auto tile = tile_of<Plan>(args, StateAddress<Plan>::block_number(block));
-    const Relay<Plan> relay(args, tile.head.kv_index, tile.block.item_idx);
     __syncthreads();
-    if (threadIdx.x == 0 && relay.leaves() && (Plan::kWeighsRows || tile.head.writes_state(args))) {
-      increment_release(relay.word());
+    if (threadIdx.x == 0) {
+      const auto tile = tile_of<Plan>(args, StateAddress<Plan>::block_number(block));
+      const Relay<Plan> relay(args, tile.head.kv_index, tile.block.item_idx);
+      if (relay.leaves() && (Plan::kWeighsRows || tile.head.writes_state(args))) {
+        increment_release(relay.word());
+      }
     }
   }
 }

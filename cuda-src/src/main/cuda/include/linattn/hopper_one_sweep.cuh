@@ -180,16 +180,19 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   const GradientArguments& first = args.gradients.tasks[0].gradient;
   const HopperGradient& task = args.gradients.tasks[Plan::kIsKey ? 0 : 1];
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
-  const ItemWork item(tile_of<Plan>(task.gradient.chunked, number_in_task<Plan>(first, blockIdx.x)), task.gradient, 0);
+  const uint32_t number = number_by_head<Plan>(first.chunked, number_in_task<Plan>(first, blockIdx.x));
+  const auto tile = tile_of<Plan>(task.gradient.chunked, number);
+  const ItemWork item(tile, task.gradient, 0);
   if (threadIdx.x == 0) {
     *work_smem = item;
   }
-  static_assert(sizeof(ItemWork) <= 56, "its place in shared memory");
+  static_assert(sizeof(ItemWork) <= 44, "its place in shared memory");
   const Block<Plan> block{task, *work_smem, base, chunks_of<Plan>(item.tokens)};
   const SweepTiles<Plan> tiles(block);
   if (threadIdx.x == 0) {
     init_sweep_barriers(tiles);
   }
+  take_over(block, number, tile.head.kv_index, tile.block.item_idx);
   __syncthreads();
   clear_sweep_constants(block);
   publish_to_async_proxy();
@@ -212,6 +215,7 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
       SweepPrefix<Plan>(args, state).run();
     }
   }
+  hand_on(block);
   if constexpr (Plan::kBoxes == 1) {
     add_partials(args, tiles);
   } else {

@@ -15,7 +15,7 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   using Base = HopperPlan<Spec_>;
   static constexpr bool kIsKey = kIsKey_;
   static constexpr bool kOneSweep = true;
-  static constexpr bool kMayRelay = false;
+  static constexpr bool kMayRelay = true;
   static_assert((Base::kHeadDim == 64 || Base::kHeadDim == 128) && Base::kBeside == Base::kBoxes && !Base::kConverted,
                 "what its registers suffice for");
   // Blocks have half of the columns of dq each; of 64 columns the block of dk has them all, and E alone.
@@ -75,7 +75,8 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr int kPartialsFull = kWeightsEmpty + 2;
   static constexpr int kNumBarriers = kPartialsFull + 1;
   static constexpr int kWorkOffset = kBarriersOffset + kNumBarriers * 8;
-  static constexpr int kSharedBytes = kWorkOffset + 56 + Base::kAlignment;
+  static constexpr int kNumberOffset = kWorkOffset + 44;
+  static constexpr int kSharedBytes = kNumberOffset + 4 + Base::kAlignment;
 
   static constexpr int kSummingWarps = 4 * (kIsKey ? kStateGroup : kPrefixGroup);
 };

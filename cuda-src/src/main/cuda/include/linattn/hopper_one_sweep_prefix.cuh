@@ -34,7 +34,9 @@ struct SweepPrefix {
     wait_for_take();
     if (block.num_chunks == 1) {
       tiles.mark(sum_of_state<Plan>(state) != 0.0f);  // where its keys or values are not finite
-      load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
+      if (!leave()) {
+        load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
+      }
     }
     RingPosition<Plan::kStages> at;
     // The last chunk of the walk starts from what is known before it. What happens once stands behind the loop: between
@@ -47,7 +49,7 @@ struct SweepPrefix {
       }
       if (chunk + 2 == block.num_chunks) {
         keep_largest();
-      } else if (chunk + 1 == block.num_chunks && chunk > 0) {
+      } else if (chunk + 1 == block.num_chunks && chunk > 0 && !leave()) {
         start_from_first();
       }
     }
@@ -77,6 +79,30 @@ struct SweepPrefix {
     for (int i = 0; i < 4; ++i) {
       take(key_sums_frag[i], sums_gmem == nullptr ? 0.0f : sums_gmem[row + i / 2 * 8]);
     }
+  }
+
+  // Leaves what is left of S and z for the item before, if there is one: the last chunk of the walk does not change it.
+  __device__ __forceinline__ bool leave() const {
+    const ChunkedArguments& chunked = block.chunked();
+    const auto tile = tile_of<Plan>(chunked, StateAddress<Plan>::block_number(block));
+    if (!relays<Plan>(chunked) || tile.block.item_idx == 0) {
+      return false;
+    }
+    const int64_t row = tile.state * Plan::kHeadDim + tiles.key_box() * Plan::kBoxColumns + outputs.value_column();
+    float* entry_gmem = args.first_state + row * Plan::kHeadDim + 2 * (outputs.lane & 3);
+#pragma unroll
+    for (int j = 0; j < State<Plan>::kColumns8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        entry_gmem[i / 2 * 8 * Plan::kHeadDim + i % 2] = State<Plan>::element(state.state_frag, j, i);
+      }
+      entry_gmem = State<Plan>::after(entry_gmem, 8);
+    }
+    if ((outputs.lane & 3) == 0) {
+      args.first_key_sum[row] = key_sums_frag[0];
+      args.first_key_sum[row + 8] = key_sums_frag[2];
+    }
+    return true;
   }
 
   // Starts to take the keys and values of a stage out of S and z.

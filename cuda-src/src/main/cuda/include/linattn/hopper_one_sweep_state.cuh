@@ -69,6 +69,7 @@ struct SweepState {
     __syncwarp();
     state.start();
     outputs.start();
+    start_rows();
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       walk(chunk, at);
@@ -80,8 +81,9 @@ struct SweepState {
     outputs.finish();
     state.finish();
     if constexpr (!Plan::kIsKey) {
+      finish_rows();
       add_first_values();
-      tiles.tell((outputs.lane & 3) == 1 ? sum : 0.0);
+      tiles.tell(has_rows() ? sum : 0.0);
     }
     tiles.mark(sum_of_state<Plan>(state) + outputs.all_marks() != 0.0f);
     const bool marked = outputs.is_marked(tiles.has_mark());
@@ -91,10 +93,31 @@ struct SweepState {
     }
   }
 
-  // The tokens before the first one.
+  // The sums of rows of the items after. Blocks of a relay hand them on where y would have its sums.
+  __device__ __forceinline__ void start_rows() {
+    if constexpr (!Plan::kIsKey) {
+      const StateAddress<Plan> address(block);
+      if (address.key_sum_in != nullptr && has_rows()) {
+        const float* const rows_gmem = address.key_sum_in + outputs.box * Plan::kBoxColumns + outputs.value_column();
+        first_rows = rows_gmem[0];
+        second_rows = rows_gmem[8];
+      }
+    }
+  }
+  __device__ __forceinline__ void finish_rows() const {
+    const StateAddress<Plan> address(block);
+    if (address.key_sum_out != nullptr && has_rows()) {
+      float* const rows_gmem = address.key_sum_out + outputs.box * Plan::kBoxColumns + outputs.value_column();
+      rows_gmem[0] = first_rows;
+      rows_gmem[8] = second_rows;
+    }
+  }
+  __device__ __forceinline__ bool has_rows() const { return (outputs.lane & 3) == 1; }
+
+  // The tokens before the first one; before an item whose state others go on with, they add theirs.
   __device__ __forceinline__ void add_first_values() {
-    if (args.first_value_sum != nullptr) {
-      const auto tile = tile_of<Plan>(block.chunked(), StateAddress<Plan>::block_number(block));
+    const auto tile = tile_of<Plan>(block.chunked(), StateAddress<Plan>::block_number(block));
+    if (args.first_value_sum != nullptr && !(relays<Plan>(block.chunked()) && tile.block.item_idx > 0)) {
       const float* const value_gmem = args.first_value_sum + tile.value_sum_offset(block.chunked()) +
                                       outputs.box * Plan::kBoxColumns + outputs.value_column();
       sum += static_cast<double>(first_rows) * value_gmem[0] + static_cast<double>(second_rows) * value_gmem[8];
@@ -131,9 +154,8 @@ struct SweepState {
     products_commit();
     products_wait<1>();
     pin(outputs_frag);
-    const bool has_rows = (lane & 3) == 1;
-    const float first = has_rows ? outputs_frag[33] : 0.0f;
-    const float second = has_rows ? outputs_frag[35] : 0.0f;
+    const float first = has_rows() ? outputs_frag[33] : 0.0f;
+    const float second = has_rows() ? outputs_frag[35] : 0.0f;
     outputs_frag[33] -= first;
     outputs_frag[35] -= second;
     write(outputs_frag, chunk, buffer);

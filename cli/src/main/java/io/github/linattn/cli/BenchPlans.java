@@ -31,7 +31,8 @@ final class BenchPlans {
   private static final int MOST_TURNS = 8;
   private static final int MOST_RELAYED = 8;
   private static final Pattern SEGMENTS =
-      Pattern.compile("^(?:segments:|relay: .*?) \\d+ items of up to (\\d+) tokens");
+      Pattern.compile(
+          "^(?:segments:|relay: .*?|one sweep: .*? blocks of) \\d+ items of up to (\\d+) tokens");
   private static final Pattern TURNS = Pattern.compile("chunks (\\d+) blocks write in turn");
   private static final Pattern TECHNIQUE = Pattern.compile(", by (\\w+) on ");
 

@@ -31,7 +31,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
   private static final int UNIT_BYTES = 16;
   private static final int EXTENT_BYTES = 4 * 8;
   private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
-  private static final int ITEM_BYTES = 56;
+  private static final int ITEM_BYTES = 48; // and the number of the block
   private static final int ALIGNMENT = 1024;
 
   public OneSweepPlan {

@@ -187,7 +187,8 @@ final class ForwardLaunches {
       ForwardPlan plan, AttentionShape shape, Boundary ends, long handedOn, long marks) {
     Cut items = plan.forwardCut();
     Relay relay = new Relay(shape, items, handedOn);
-    relay.start(0, ends.before(), queue, work);
+    relay.clearWords(queue, work);
+    relay.fill(0, ends.before() == null ? StateArrays.NONE : ends.before(), queue, work);
     main.set("marks", marks).setItems(plan.cut(), 1).setState("_in", relay.place(0));
     repair.copyOf(main).set("turns", items.items());
     if (ends.after() != null) {
@@ -201,8 +202,8 @@ final class ForwardLaunches {
   /** The state at another place, which the copies before the launches bring there. */
   private StateArrays copied(StateArrays state, AttentionShape shape, int sequences, long target) {
     StateArrays copy = StateArrays.at(target, shape, sequences);
-    StateArrays none = new StateArrays(0, 0, 0);
-    work.addAll(queue.copiesOf(state, copy, none.further(StateArrays.sizes(shape), sequences)));
+    work.addAll(
+        queue.copiesOf(state, copy, StateArrays.NONE.further(StateArrays.sizes(shape), sequences)));
     return copy;
   }
 

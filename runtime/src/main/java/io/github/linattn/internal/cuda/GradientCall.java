@@ -131,7 +131,7 @@ final class GradientCall {
     } else {
       add(0, 0, backward, by, ends, kernels, workspace);
     }
-    listed = backward.input().isPacked() || by.kind() == GradientPlan.Kind.RELAY;
+    listed = backward.input().isPacked() || by.handsOn();
     tensors = backward.tensors();
     call = backward;
   }

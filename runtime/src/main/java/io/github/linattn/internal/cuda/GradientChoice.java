@@ -16,9 +16,9 @@ import java.util.regex.Pattern;
  */
 record GradientChoice(Kind kind, Technique technique, int segment) {
   /**
-   * Such as {@code mma}, {@code wgmma:2048}, {@code wgmma:2048+}, which is a relay, {@code
-   * one_sweep} or {@code one_sweep:2048}, which is a chain; asked each time a backward is planned,
-   * and a forward that keeps states for it.
+   * Such as {@code mma}, {@code wgmma:2048}, {@code wgmma:2048+}, whose blocks hand states on,
+   * {@code one_sweep}, {@code one_sweep:2048+}, likewise, or {@code one_sweep:2048}, which is a
+   * chain; asked each time a backward is planned, and a forward that keeps states for it.
    */
   private static final String PROPERTY = "linattn.gradient.plan";
 
@@ -41,7 +41,7 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
     Matcher parts = FORM.matcher(text);
     if (!parts.matches()) {
       throw new IllegalArgumentException(
-          "%s=%s: a plan is TECHNIQUE[:SEGMENT[+]] or %s[:SEGMENT]"
+          "%s=%s: a plan is TECHNIQUE[:SEGMENT[+]] or %s[:SEGMENT[+]]"
               .formatted(PROPERTY, text, ONE_SWEEP));
     }
     int segment = parts.group(2) == null ? 0 : Integer.parseInt(parts.group(2));
@@ -49,11 +49,12 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
       throw new IllegalArgumentException(
           "%s=%s: segments have a multiple of %d tokens".formatted(PROPERTY, text, Planner.CHUNK));
     }
+    boolean handsOn = parts.group(3) != null;
     if (parts.group(1).equals(ONE_SWEEP)) {
-      Kind kind = segment == 0 ? Kind.ONE_SWEEP : Kind.CHAIN;
+      Kind kind = segment == 0 || handsOn ? Kind.ONE_SWEEP : Kind.CHAIN;
       return new GradientChoice(kind, Technique.WGMMA, segment);
     }
-    Kind kind = segment == 0 ? Kind.SWEEPS : parts.group(3) == null ? Kind.SEGMENTED : Kind.RELAY;
+    Kind kind = segment == 0 ? Kind.SWEEPS : handsOn ? Kind.RELAY : Kind.SEGMENTED;
     return new GradientChoice(kind, Technique.parse(parts.group(1)), segment);
   }
 
@@ -65,6 +66,6 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
         + "="
         + name
         + (segment == 0 ? "" : ":" + segment)
-        + (kind == Kind.RELAY ? "+" : "");
+        + (segment > 0 && (kind == Kind.RELAY || kind == Kind.ONE_SWEEP) ? "+" : "");
   }
 }

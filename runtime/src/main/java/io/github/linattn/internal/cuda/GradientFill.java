@@ -476,14 +476,16 @@ final class GradientFill {
     setTask(struct, 1, Role.VALUE, element);
     setMap(struct, "output_rows", 0, call.output(), element);
     write(struct, struct.offset("query_gradient"), dq(), element);
-    if (ends.last != null) {
-      struct.set("last_state", ends.last.s()).set("last_key_sum", ends.last.z());
+    StateArrays last = plan.handsOn() ? relay(Role.QUERY).place(1) : ends.last;
+    if (last != null) {
+      struct.set("last_state", last.s()).set("last_key_sum", last.z());
+    }
+    StateArrays first = before();
+    if (first != null) {
+      struct.set("first_state", first.s()).set("first_key_sum", first.z());
     }
     if (ends.first != null) {
-      struct
-          .set("first_state", ends.first.s())
-          .set("first_key_sum", ends.first.z())
-          .set("first_value_sum", ends.first.u());
+      struct.set("first_value_sum", ends.first.u());
     }
     return struct.set("query_marks", workspace + plan.memory().queryMarksAt());
   }
@@ -516,6 +518,9 @@ final class GradientFill {
     relay.handOn(chunked, counts[0], queue.lists());
     StateArrays first = relay.place(0);
     StateArrays second = relay.place(1);
+    if (plan.has(Role.ONE_SWEEP) && role == Role.VALUE) {
+      chunked.set("key_sum_in", second.z()).set("key_sum_out", first.z()); // sums of rows of w
+    }
     if (role == Role.QUERY) {
       chunked
           .set("state_out", second.s())
@@ -546,13 +551,27 @@ final class GradientFill {
   /** What has to be cleared or copied before the launches. */
   void start(List<Prepared> work) {
     if (plan.handsOn(Role.QUERY)) {
-      relay(Role.QUERY).start(0, ends.first, queue, work);
+      Relay ofQuery = relay(Role.QUERY);
+      ofQuery.fill(0, orNone(ends.first), queue, work);
+      if (plan.has(Role.ONE_SWEEP)) { // it waits for words of dk and of dv
+        ofQuery.fill(plan.outputs().items(), orNone(ends.last), queue, work);
+      } else {
+        ofQuery.clearWords(queue, work);
+      }
     }
     if (plan.handsOn(Role.KEY)) {
       int last = plan.keyOutputs().items();
-      relay(Role.KEY).start(last, ends.lastGradient, queue, work);
-      relay(Role.VALUE).start(last, ends.lastGradient, queue, work);
+      StateArrays gradient = orNone(ends.lastGradient);
+      relay(Role.KEY).clearWords(queue, work);
+      relay(Role.KEY).fill(last, gradient, queue, work);
+      relay(Role.VALUE).clearWords(queue, work);
+      // of one sweep the sums of rows of w stand in the place of dz
+      relay(Role.VALUE).fill(last, new StateArrays(gradient.s(), 0, gradient.u()), queue, work);
     }
+  }
+
+  private static StateArrays orNone(@Nullable StateArrays states) {
+    return states == null ? StateArrays.NONE : states;
   }
 
   /** What the sweeps have left that is to be copied before the repair. */

@@ -9,8 +9,8 @@ import java.util.List;
  * @param kind the order of the launches
  * @param launches in order
  * @param cut items of sweeps and of sums
- * @param outputs items of {@link Kind#NON_CAUSAL} outputs, and of a relay those that {@code cut} is
- *     cut into for dq; else {@code cut}
+ * @param outputs items of {@link Kind#NON_CAUSAL} outputs, and where blocks hand states on those
+ *     that {@code cut} is cut into for dq; else {@code cut}
  * @param keyOutputs the same for dk and dv
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
  * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
@@ -79,7 +79,10 @@ record GradientPlan(
      * go on where those of the item before have stopped.
      */
     RELAY,
-    /** Each sequence from its final state and its gradient, for dq, dk and dv at once. */
+    /**
+     * Each sequence from its final state and its gradient, for dq, dk and dv at once; or by blocks
+     * that walk items and go on where those of the item after have stopped.
+     */
     ONE_SWEEP,
     /** One sweep of each segment, from the last one on. */
     CHAIN,
@@ -125,7 +128,8 @@ record GradientPlan(
    * The parts of the workspace in their order, in bytes; each starts at an aligned place.
    *
    * @param states of items, those before them and then the gradients after them; of a chain two
-   *     gradients of states between its segments; of a relay what dq, dk and dv hand on
+   *     gradients of states between its segments; where blocks hand states on, those of dq, dk and
+   *     dv
    * @param totals of sequences, likewise, without causality; of a chain what its segments take in
    *     turn
    * @param delta d
@@ -230,7 +234,13 @@ record GradientPlan(
 
   /** Whether the blocks of these gradients hand states on. */
   boolean handsOn(Role role) {
-    return kind == Kind.RELAY && outputs(role).items() > 1;
+    boolean may = kind == Kind.RELAY || kind == Kind.ONE_SWEEP;
+    return may && outputs(role).items() > cut.items();
+  }
+
+  /** Whether any blocks do. */
+  boolean handsOn() {
+    return handsOn(Role.QUERY) || handsOn(Role.KEY);
   }
 
   /** Whether it needs states that a forward kept. */

@@ -84,7 +84,9 @@ final class GradientPlanner {
       return nonCausal(question);
     }
     if (choice.kind() == Kind.ONE_SWEEP || choice.kind() == Kind.CHAIN) {
-      return (choice.segment() == 0 ? oneSweep(question) : chain(question, choice.form()))
+      return (choice.kind() == Kind.CHAIN
+              ? chain(question, choice.form())
+              : oneSweep(question, new Cut(question.shape().tokens(), null, choice.segment())))
           .filter(plan -> hasStates(question, plan.cut()))
           .map(plan -> explained(plan, List.of()));
     }
@@ -193,7 +195,7 @@ final class GradientPlanner {
       Cut cut = new Cut(shape.tokens(), null, kept * step);
       segmented(question, kernels, cut, step).ifPresent(candidates::add);
     }
-    Optional<GradientPlan> one = oneSweep(question);
+    Optional<GradientPlan> one = fastestOneSweep(question);
     boolean hasStates = hasStates(question, whole);
     if (hasStates) {
       one.ifPresent(candidates::add);
@@ -327,7 +329,9 @@ final class GradientPlanner {
     List<GradientPlan> parts = new ArrayList<>();
     cut.forEach(
         (i, sequence, start, length) ->
-            oneSweep(question.window(length, i > 0 || question.initialState(), true))
+            oneSweep(
+                    question.window(length, i > 0 || question.initialState(), true),
+                    new Cut(length, null, 0))
                 .ifPresent(parts::add));
     boolean isThere = form.equals(question.kept()) && parts.size() == cut.items();
     return isThere && question.lastState()
@@ -335,15 +339,31 @@ final class GradientPlanner {
         : Optional.empty();
   }
 
+  /** By blocks that hand states on where these come in rounds and it is faster so. */
+  private Optional<GradientPlan> fastestOneSweep(Question question) {
+    Cut whole = new Cut(question.shape().tokens(), null, 0);
+    return oneSweep(question, whole)
+        .map(
+            plan ->
+                plan.step(Role.ONE_SWEEP).blocks() <= model.multiprocessors()
+                    ? plan
+                    : Relay.cuts(whole).stream()
+                        .flatMap(items -> oneSweep(question, items).stream())
+                        .reduce(plan, (best, next) -> next.micros() < best.micros() ? next : best));
+  }
+
   /**
    * Each sequence from its last token, all three gradients at once; empty where this cannot be, but
    * for the states, which {@link #hasStates} asks for.
+   *
+   * @param items that blocks walk, which hand states on; or a whole sequence
    */
-  private Optional<GradientPlan> oneSweep(Question question) {
-    Cut cut = new Cut(question.shape().tokens(), null, 0);
+  private Optional<GradientPlan> oneSweep(Question question, Cut items) {
+    Cut whole = new Cut(question.shape().tokens(), null, 0);
     return oneSweepKernel(question)
-        .filter(kernel -> cut.longest() <= Rates.mostItemTokens(kernel))
-        .flatMap(kernel -> oneSweep(question, kernel, cut));
+        .filter(kernel -> whole.longest() <= Rates.mostItemTokens(kernel))
+        .filter(kernel -> items.items() == 1 || items.itemTokens() > Planner.CHUNK)
+        .flatMap(kernel -> oneSweep(question, kernel, whole, items));
   }
 
   /** Empty where one sweep does not do this. */
@@ -368,17 +388,24 @@ final class GradientPlanner {
         : Optional.empty();
   }
 
-  private Optional<GradientPlan> oneSweep(Question question, KernelEntry kernel, Cut cut) {
+  private Optional<GradientPlan> oneSweep(
+      Question question, KernelEntry kernel, Cut whole, Cut items) {
+    AttentionShape shape = question.shape();
     Collected steps = new Collected();
     // q, k, v, o and dO are read once, dq, dk and dv written; of rows g is read and d written
     double bytes = 2 * (question.queryBytes() + question.keyValueBytes());
     steps.add(
         Role.ONE_SWEEP,
-        bothTasks(question, kernel, cut),
-        step -> micros(step, question.shape().keyDim(), cut, cut.items(), 1, bytes));
-    addRepair(steps, Role.COEFFICIENTS, question, cut);
-    Memory memory = memory(question, 0, 0, cut, 1, marks(question, cut, 1, cut));
-    return plan(Kind.ONE_SWEEP, steps, cut, cut, cut, 0, 0, tiles(question), 1, memory);
+        bothTasks(question, kernel, items),
+        step -> micros(step, shape.keyDim(), items, items.items(), 1, bytes));
+    addRepair(steps, Role.COEFFICIENTS, question, whole);
+    long states = 0;
+    if (items.items() > 1) {
+      states = 3 * Relay.bytes(shape, items);
+      steps.micros += 3 * Relay.micros(shape, items);
+    }
+    Memory memory = memory(question, states, 0, items, 1, marks(question, items, 1, items));
+    return plan(Kind.ONE_SWEEP, steps, whole, items, items, 0, 0, tiles(question), 1, memory);
   }
 
   /** A sequence of one chunk needs the state before it alone. */
@@ -775,6 +802,8 @@ final class GradientPlanner {
       case RELAY ->
           " by blocks that hand states on: dq of %d items, dk and dv of %d"
               .formatted(plan.outputs().items(), plan.keyOutputs().items());
+      case ONE_SWEEP ->
+          plan.handsOn() ? " by blocks of %s that hand states on".formatted(plan.outputs()) : "";
       default -> "";
     };
   }

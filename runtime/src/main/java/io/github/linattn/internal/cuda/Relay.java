@@ -8,7 +8,6 @@ import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.List;
 import java.util.stream.IntStream;
-import org.jspecify.annotations.Nullable;
 
 /**
  * What the blocks of one sweep hand on where they go on where others have stopped, as {@code
@@ -81,17 +80,21 @@ record Relay(AttentionShape shape, Cut items, long address) {
         .set("tickets", address);
   }
 
-  /** Fills a place before the launch, from {@code source} or with zeros, and clears the words. */
-  void start(int index, @Nullable StateArrays source, CudaQueue queue, List<Prepared> work) {
+  /** Clears the words, before each launch. */
+  void clearWords(CudaQueue queue, List<Prepared> work) {
     work.add(queue.clearOf(address, wordBytes(shape, items)));
+  }
+
+  /** Fills a place before the launch, with zeros where {@code source} has no address. */
+  void fill(int index, StateArrays source, CudaQueue queue, List<Prepared> work) {
     StateArrays sizes = StateArrays.sizes(shape);
     StateArrays target = place(index);
-    if (source != null) {
-      work.addAll(queue.copiesOf(source, target, sizes));
-    } else {
-      work.add(queue.clearOf(target.s(), sizes.s()));
-      work.add(queue.clearOf(target.z(), sizes.z()));
-      work.add(queue.clearOf(target.u(), sizes.u()));
-    }
+    work.add(filling(target.s(), source.s(), sizes.s(), queue));
+    work.add(filling(target.z(), source.z(), sizes.z(), queue));
+    work.add(filling(target.u(), source.u(), sizes.u(), queue));
+  }
+
+  private static Prepared filling(long target, long source, long bytes, CudaQueue queue) {
+    return source == 0 ? queue.clearOf(target, bytes) : queue.copyOf(source, target, bytes);
   }
 }

@@ -8,6 +8,8 @@ import io.github.linattn.internal.Checkpoints;
 
 /** Device addresses of S, z and u of several states, or of their gradients. */
 record StateArrays(long s, long z, long u) {
+  /** Of what is zero everywhere. */
+  static final StateArrays NONE = new StateArrays(0, 0, 0);
 
   /** Of states without a gap, one array after the other. */
   static StateArrays at(long address, AttentionShape shape, int slots) {
