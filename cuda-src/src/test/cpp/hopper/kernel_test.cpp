@@ -553,7 +553,7 @@ Shape two_items(int group) {
 Shape relay(int group) {
   constexpr int kTokens = 2 * kRelayTokens + 44;
   return {"a relay", 2, group, kTokens, 1, kTokens, false, {{0, kTokens, 0, 0, kBefore}},
-          {{Input::kValueSumBefore, 2, 0, NAN}, {Input::kStateAfter, 2, 0, NAN}}};
+          {{Input::kKey, 0, 0, NAN}, {Input::kValueSumBefore, 2, 0, NAN}, {Input::kStateAfter, 2, 0, NAN}}};
 }
 
 // Sequences of two batch rows, among them a short one and an empty one, and rows of none. In the last chunk of a

@@ -88,6 +88,7 @@ struct SweepPrefix {
     if (!relays<Plan>(chunked) || tile.block.item_idx == 0) {
       return false;
     }
+    tiles.mark(sum_of_state<Plan>(state) != 0.0f);
     const int64_t row = tile.state * Plan::kHeadDim + tiles.key_box() * Plan::kBoxColumns + outputs.value_column();
     float* entry_gmem = args.first_state + row * Plan::kHeadDim + 2 * (outputs.lane & 3);
 #pragma unroll
