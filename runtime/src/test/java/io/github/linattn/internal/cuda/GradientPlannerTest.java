@@ -151,6 +151,47 @@ class GradientPlannerTest {
     assertThat(sweeps.reason()).contains("from the state that a forward keeps one sweep, 4");
   }
 
+  /** 144 blocks are two rounds for 132 multiprocessors, or ten eighths. */
+  @Test
+  void oneSweepHandsStatesOnWhereBlocksComeInRounds() {
+    AttentionShape shape = AttentionShape.of(4, 18, 10_000, 128);
+    GradientPlan plan = planner(true).plan(of(shape, DType.BF16)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
+    assertThat(plan.handsOn()).isTrue();
+    assertThat(plan.cut().items()).isEqualTo(1);
+    int items = plan.outputs().items();
+    assertThat(items).isGreaterThan(3).isEqualTo(plan.keyOutputs().items());
+    assertThat(plan.step(Role.ONE_SWEEP).blocks()).isEqualTo(72 * items * 2);
+    assertThat(plan.memory().states()).isEqualTo(3 * Relay.bytes(shape, plan.outputs()));
+    assertThat(plan.memory().marks().value()).isEqualTo(aligned(72L * items * 2 * 4));
+    assertThat(plan.partials()).isEqualTo(items * 2);
+    assertThat(plan.reason())
+        .startsWith("one sweep: 1 items of up to 10000 tokens by blocks of " + plan.outputs())
+        .contains(" that hand states on, dq, dk and dv by wgmma");
+    for (int heads : new int[] {15, 16}) {
+      Question one = of(AttentionShape.of(4, heads, 10_000, 128), DType.BF16);
+      assertThat(planner(true).plan(one).orElseThrow().handsOn()).as("one round").isFalse();
+    }
+  }
+
+  @Test
+  void aRelayOfOneSweepCanBeAskedFor() {
+    GradientChoice choice = GradientChoice.parse("one_sweep:128+");
+    assertThat(choice)
+        .isEqualTo(new GradientChoice(Kind.ONE_SWEEP, Technique.WGMMA, 128))
+        .hasToString("linattn.gradient.plan=one_sweep:128+");
+    Question question = of(AttentionShape.of(1, 2, 300, 128), DType.F16);
+    GradientPlan plan = planner(true).plan(question, choice).orElseThrow();
+    assertThat(plan.handsOn()).isTrue();
+    assertThat(plan.outputs().items()).isEqualTo(3);
+    assertThat(planner(true).plan(question, GradientChoice.parse("one_sweep:64+")))
+        .as("the first chunk of a sequence tells how good its state is")
+        .isEmpty();
+    assertThat(planner(true).plan(question.ofBackward(false, false, null), choice))
+        .as("without the state")
+        .isEmpty();
+  }
+
   @Test
   void oneSweepIsForSomeBackwardsAlone() {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);

@@ -23,7 +23,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 /**
  * Breaks when a plan of a backward that the planner does not choose for a small problem is wrong:
  * every technique, with whole sequences, with segments of one, two and three chunks, by blocks that
- * hand states on, and one sweep.
+ * hand states on; and one sweep of whole sequences, by blocks that hand states on, and in chains.
  */
 @GpuTest
 final class GpuGradientPlansTest {
@@ -144,7 +144,13 @@ final class GpuGradientPlansTest {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (OneSweep kind : OneSweep.values()) {
-        oneSweepCases(kind).forEach(builder -> rows.add(Arguments.of(builder.build(), subject)));
+        for (Case.Builder builder : oneSweepCases(kind)) {
+          Case problem = builder.build();
+          rows.add(Arguments.of(ONE_SWEEP, problem, subject));
+          if (problem.shape.tokens() > 128) {
+            rows.add(Arguments.of(ONE_SWEEP + ":128+", problem, subject));
+          }
+        }
       }
     }
     return rows;
@@ -182,15 +188,15 @@ final class GpuGradientPlansTest {
     return products;
   }
 
-  @ParameterizedTest(name = "{0} on {1}")
+  @ParameterizedTest(name = "{0}: {1} on {2}")
   @MethodSource("oneSweeps")
-  void oneSweepIsRight(Case problem, Subject subject) {
-    System.setProperty(PROPERTY, ONE_SWEEP);
+  void oneSweepIsRight(String plan, Case problem, Subject subject) {
+    System.setProperty(PROPERTY, plan);
     assumeTrue(
         Subject.plansGradients(problem, subject.backend()), "left out: this GPU has no one sweep");
     Results first = Run.of(problem, subject.backend());
     first.assertRight(problem);
-    Run.of(problem, subject.backend()).assertSameBits(first, "one sweep run twice");
+    Run.of(problem, subject.backend()).assertSameBits(first, plan + " run twice");
   }
 
   static List<Arguments> chains() {

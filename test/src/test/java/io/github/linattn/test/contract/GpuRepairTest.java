@@ -127,7 +127,8 @@ final class GpuRepairTest {
       Case clean = builder.keepingState().build();
       for (Subject subject : Backends.gpu()) {
         for (Spoiled input : Spoiled.values()) {
-          rows.add(Arguments.of(input, clean, subject));
+          rows.add(Arguments.of("one_sweep", input, clean, subject));
+          rows.add(Arguments.of("one_sweep:128+", input, clean, subject));
         }
       }
     }
@@ -135,10 +136,10 @@ final class GpuRepairTest {
   }
 
   /** A NaN in k or v reaches the state after the last token, and from there every chunk before. */
-  @ParameterizedTest(name = "NaN in {0}: {1} on {2}")
+  @ParameterizedTest(name = "{0}, NaN in {1}: {2} on {3}")
   @MethodSource("spoiledOneSweeps")
-  void oneSweepIsRightBesideASpoiledRow(Spoiled input, Case clean, Subject subject) {
-    System.setProperty(PROPERTY, "one_sweep");
+  void oneSweepIsRightBesideASpoiledRow(String plan, Spoiled input, Case clean, Subject subject) {
+    System.setProperty(PROPERTY, plan);
     assumeTrue(
         Subject.plansGradients(clean, subject.backend()), "left out: this GPU has no one sweep");
     Results got = Run.of(spoil(clean, input), subject.backend());

@@ -18,9 +18,9 @@ import java.util.Random;
 
 /**
  * A program for the sanitizers: forwards and backwards in segments and by blocks that hand states
- * on, from a state and with the gradients of states, and in chains, of few tokens, which no planner
- * would cut; and backwards from lengths that a forward kept. Others look at results; here they must
- * be finite.
+ * on, from a state and with the gradients of states, and one sweep by such blocks and in chains, of
+ * few tokens, which no planner would cut; and backwards from lengths that a forward kept. Others
+ * look at results; here they must be finite.
  */
 public final class SegmentedRuns {
   private static final int TOKENS = 300;
@@ -102,12 +102,14 @@ public final class SegmentedRuns {
 
   private void chains(Backend gpu) {
     System.clearProperty(PLAN);
-    System.setProperty(GRADIENT_PLAN, "one_sweep:128");
     for (Problem problem : ONE_SWEEPS) {
+      System.setProperty(GRADIENT_PLAN, "one_sweep:128");
       for (int tokens : new int[] {257, 300}) { // the last segment is a step of decoding, or not
         String what = "a chain of " + problem + ", " + tokens + " tokens";
         count(isRightFromKept(gpu, problem, tokens), what);
       }
+      System.setProperty(GRADIENT_PLAN, "one_sweep:128+");
+      count(isRight(gpu, problem), "a relay of one sweep of " + problem);
     }
   }
 

@@ -615,6 +615,54 @@ final class ChunkedBackwardTest extends OnFakeKernels {
     assertThat(cudart.live()).isZero();
   }
 
+  /** What is left of S and the sums go on from the last item, and the state before is at hand. */
+  @Test
+  void blocksOfOneSweepHandStatesOn() {
+    System.setProperty(PLAN, "one_sweep:128+");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(2, 4, 300, D), DType.BF16)) {
+      AttentionState first = f.state(1);
+      StateGradient last = f.stateGradient(1);
+      StateGradient initial = f.stateGradient(1);
+      Forward y = f.forward(f.input.from(first));
+      linear().keepState(true).on(f.gpu).backwardInto(y, f.dO, last, f.with(initial));
+      assertThat(kernels(0, 2))
+          .containsExactly("one_sweep_gradient_wgmma_d128", "gradient_recurrence_simt");
+      assertThat(cudart.launchBlocks(0)).isEqualTo(8 * 3 * 2);
+      MemorySegment sweep = arguments(0, ONE_SWEEP);
+      MemorySegment key = hopperTask(0, 0);
+      MemorySegment value = hopperTask(0, 1);
+      long slot = 8L * D * D * Float.BYTES;
+      for (MemorySegment task : List.of(key, value)) {
+        assertThat(count(task, CHUNKED, "num_items")).isEqualTo(3);
+        assertThat(count(task, CHUNKED, "turns")).isEqualTo(1);
+        assertThat(number(task, CHUNKED, "items")).isNotZero();
+        assertThat(number(task, CHUNKED, "tickets")).isNotZero();
+        assertThat(number(task, CHUNKED, "state_in") - number(task, CHUNKED, "state_out"))
+            .isEqualTo(slot);
+      }
+      assertThat(number(key, CHUNKED, "tickets")).isNotEqualTo(number(value, CHUNKED, "tickets"));
+      assertThat(number(key, CHUNKED, "key_sum_in")).isZero();
+      assertThat(number(value, CHUNKED, "key_sum_in") - number(value, CHUNKED, "key_sum_out"))
+          .isEqualTo(slot / D);
+      long before = number(sweep, ONE_SWEEP, "first_state");
+      assertThat(number(sweep, ONE_SWEEP, "last_state") - before).isEqualTo(slot);
+      assertThat(
+              number(sweep, ONE_SWEEP, "last_key_sum") - number(sweep, ONE_SWEEP, "first_key_sum"))
+          .isEqualTo(slot / D);
+      assertThat(number(sweep, ONE_SWEEP, "first_value_sum")).isEqualTo(address(first.u()));
+      MemorySegment repair = arguments(1, REPAIR);
+      assertThat(number(repair, CHUNKED, "state_in")).isEqualTo(before);
+      for (int task = 0; task < 3; task++) {
+        MemorySegment repaired = repair.asSlice(task * GRADIENT.byteSize(), GRADIENT);
+        assertThat(count(repaired, CHUNKED, "num_items")).isEqualTo(1);
+        assertThat(count(repaired, CHUNKED, "turns")).as("marks of items").isEqualTo(3);
+        assertThat(number(repaired, CHUNKED, "tickets")).isZero();
+      }
+      assertThat(count(coefficients(1), COEFFICIENTS, "count")).isEqualTo(3 * 2);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
   @Test
   void statesAndTheirGradientsGoThroughTheSweeps() {
     System.setProperty(PLAN, "mma");
