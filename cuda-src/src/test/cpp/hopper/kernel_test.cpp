@@ -213,25 +213,29 @@ void set_states_out(ChunkedArguments& args, States<float>& states) {
   args.value_sum_out = states.u.data();
 }
 
-// Of a problem with one item: the items of a relay over it, and what they hand on.
+// Of a problem with one item: the items of a relay over it, and what they hand on in the order of the walk.
 struct Handover {
   std::vector<Item> items;
   std::vector<uint32_t> words;
   States<float> states;  // [items + 1, kv heads]
 
-  explicit Handover(const Problem& p)
+  explicit Handover(const Problem& p, bool backwards)
       : words(static_cast<size_t>(count(p)) * p.kv_heads * kTicketWords),
         states(count(p) + 1, p.kv_heads, p.key_dim, p.value_dim) {
     for (int i = 0; i < count(p); ++i) {
       const int start = i * kRelayTokens;
-      items.push_back({start, std::min(kRelayTokens, p.tokens - start), i * p.kv_heads, 0, kBefore + start});
+      const int place = backwards ? count(p) - 1 - i : i;
+      items.push_back({start, std::min(kRelayTokens, p.tokens - start), place * p.kv_heads, 0, kBefore + start});
     }
   }
   static int count(const Problem& p) { return ceil_div(p.tokens, kRelayTokens); }
 
-  // Puts states before the item of this number, or reads those there.
-  void put(int item, const States<float>& from) { copy(item, from, [](float& own, const float& other) { own = other; }); }
-  void get(int item, States<float>& to) { copy(item, to, [](float& own, float& other) { other = own; }); }
+  // Puts states where the walk starts, or after all of it, or reads those there.
+  void put_first(const States<float>& from) { put(0, from); }
+  void put_last(const States<float>& from) { put(static_cast<int>(items.size()), from); }
+  void get_last(States<float>& to) {
+    copy(static_cast<int>(items.size()), to, [](float& own, float& other) { other = own; });
+  }
 
   void set(ChunkedArguments& args) {
     args.items = items.data();
@@ -243,19 +247,19 @@ struct Handover {
 
   // For a walk from the last item on, which starts from `after`.
   void set_backwards(ChunkedArguments& args, const States<float>& after, bool is_key) {
-    put(static_cast<int>(items.size()), after);
+    put_first(after);
     set(args);
-    args.state_in = &states.s_at(1, 0, 0, 0);
-    args.value_sum_in = is_key ? &states.z_at(1, 0, 0) : &states.u_at(1, 0, 0);
-    args.state_out = states.s.data();
-    args.value_sum_out = is_key ? states.z.data() : states.u.data();
+    args.state_in = states.s.data();
+    args.value_sum_in = is_key ? states.z.data() : states.u.data();
+    args.state_out = &states.s_at(1, 0, 0, 0);
+    args.value_sum_out = is_key ? &states.z_at(1, 0, 0) : &states.u_at(1, 0, 0);
   }
 
   // For a walk from the first item on, whose sums of y and of z are these of `states`, so wide each.
   void set_forwards(ChunkedArguments& args, const States<float>& before, std::vector<float>& y_sums, int y_width,
                     std::vector<float>& z_sums, int z_width) {
     const size_t kv_heads = states.slots;
-    put(0, before);
+    put_first(before);
     set(args);
     args.state_in = states.s.data();
     args.key_sum_in = y_sums.data();
@@ -266,11 +270,14 @@ struct Handover {
   }
 
  private:
+  void put(int place, const States<float>& from) {
+    copy(place, from, [](float& own, const float& other) { own = other; });
+  }
   template <class Other, class Function>
-  void copy(int item, Other& other, Function function) {
+  void copy(int place, Other& other, Function function) {
     const auto each = [&](std::vector<float>& own, auto& of_other) {
       for (size_t i = 0; i < of_other.size(); ++i) {
-        function(own[item * of_other.size() + i], of_other[i]);
+        function(own[place * of_other.size() + i], of_other[i]);
       }
     };
     each(states.s, other.s);
@@ -323,7 +330,7 @@ void run_forward(Problem& p, unsigned seed, int turns, Handover* relay = nullptr
     launch(p.heads * args.chunked.num_items * turns, tiles_of(p.value_dim), seed, args,
            [](const HopperArguments& all) { forward<Plan>(all); });
     if (relay != nullptr) {
-      relay->get(static_cast<int>(relay->items.size()), states);
+      relay->get_last(states);
     }
     if constexpr (Plan::kNormalize) {
       compare_lengths(p, lengths);
@@ -402,8 +409,8 @@ void run_query_gradient(Problem& p, unsigned seed, int turns, Handover* relay = 
 // What the blocks of dk and of dv have left before the first item: dz, and dS and du.
 void get_before(Handover& of_key, Handover& of_value, States<float>& before) {
   States<float> key_before = before;
-  of_key.get(0, key_before);
-  of_value.get(0, before);
+  of_key.get_last(key_before);
+  of_value.get_last(before);
   before.z = key_before.z;
 }
 
@@ -416,7 +423,7 @@ void run_key_value_gradient(Problem& p, unsigned seed, bool relays = false) {
     Tensor dk = p.tensor(kHeads / p.group, p.key_dim);
     Tensor dv = p.tensor(kHeads / p.group, p.value_dim);
     States<float> before = p.states_of_nothing();
-    Handover of_key(p), of_value(p);
+    Handover of_key(p, true), of_value(p, true);
     const Handover* relay = relays ? &of_key : nullptr;
     Marks key_marks = marks_of(p.kv_heads, p, p.key_dim, 1, relay);
     Marks value_marks = marks_of(p.kv_heads, p, p.value_dim, 1, relay);
@@ -473,7 +480,7 @@ void run_one_sweep(Problem& p, unsigned seed, bool relays = false) {
     std::fill(p.delta.begin(), p.delta.end(), NAN);
     Tensor dq = p.tensor(kHeads, D), dk = p.tensor(kHeads, D), dv = p.tensor(kHeads, D);
     States<float> before = p.states_of_nothing();
-    Handover of_query(p), of_key(p), of_value(p);
+    Handover of_query(p, true), of_key(p, true), of_value(p, true);
     const Handover* relay = relays ? &of_query : nullptr;
     Marks query_marks = marks_of(p.heads, p, D, 1, relay);
     Marks key_marks = query_marks, value_marks = query_marks;
@@ -507,15 +514,15 @@ void run_one_sweep(Problem& p, unsigned seed, bool relays = false) {
       States<float> after = p.after;
       std::fill(after.z.begin(), after.z.end(), 0.0f);  // no rows of z
       of_value.set_backwards(value_args, after, false);
-      value_args.key_sum_in = &of_value.states.z_at(1, 0, 0);
-      value_args.key_sum_out = of_value.states.z.data();
+      value_args.key_sum_in = of_value.states.z.data();
+      value_args.key_sum_out = &of_value.states.z_at(1, 0, 0);
       States<float>& states = of_query.states;
-      of_query.put(0, p.before);
-      of_query.put(Handover::count(p), last);
-      args.last_state = &states.s_at(1, 0, 0, 0);
-      args.last_key_sum = &states.z_at(1, 0, 0);
-      args.first_state = states.s.data();
-      args.first_key_sum = states.z.data();
+      of_query.put_first(last);
+      of_query.put_last(p.before);
+      args.last_state = states.s.data();
+      args.last_key_sum = states.z.data();
+      args.first_state = &states.s_at(1, 0, 0, 0);
+      args.first_key_sum = &states.z_at(1, 0, 0);
     }
     launch(p.heads * key_args.num_items, 2, seed, args,
            [](const HopperOneSweepArguments& all) { one_sweep<Plan>(all); });
@@ -616,7 +623,7 @@ void run_relay(int key_dim, int value_dim, int first, int schedules) {
   for (int i = first; i < first + schedules; ++i) {
     const auto seed = static_cast<unsigned>(i);
     std::printf("%s, Dk=%d, Dv=%d, seed %d:", shape.name, key_dim, value_dim, i);
-    Handover forward(problem), of_query(problem);
+    Handover forward(problem, false), of_query(problem, false);
     run_forward<Plan>(problem, seed, 1, &forward);
     run_query_gradient<Plan>(problem, seed, 1, &of_query);
     run_key_value_gradient<Plan>(problem, seed, true);

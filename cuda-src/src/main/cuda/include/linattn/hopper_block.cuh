@@ -66,8 +66,8 @@ struct HopperGradientArguments {
 //   2176      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
 //                                than a chunk
 //   2184      8  last_key_sum    z
-//   2192      8  first_state     S before the first token, or null for zeros; of a relay S before each item: that of the
-//                                first is read, the others are left there
+//   2192      8  first_state     S before the first token, or null for zeros; of a relay S before each item, of which that
+//                                before the first token is read and all others are left there
 //   2200      8  first_key_sum   z
 //   2208      8  query_marks     of dq, as marks are of its own sweep
 //   2216      8  first_value_sum u before the first token, or null for zeros

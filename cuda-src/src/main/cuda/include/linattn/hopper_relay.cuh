@@ -8,8 +8,8 @@
 // their places in the order of their numbers: what is waited for runs, or has run.
 //
 // ChunkedArguments::tickets are then words [items, kv heads, kTicketWords], which tell how many blocks have left their
-// columns of the state of an item; zero before the launch. States are [items + 1, kv heads]: state_out is the place after
-// state_in, for the reverse that before it, and the list of items tells slots.
+// columns of the state of an item; zero before the launch. States are [items + 1, kv heads] in the order of the walk:
+// state_out is the place after state_in, and the list of items tells slots.
 #pragma once
 
 #include "linattn/chunk_items.cuh"
