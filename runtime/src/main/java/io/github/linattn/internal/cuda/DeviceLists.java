@@ -25,12 +25,17 @@ final class DeviceLists {
     return items(cut, counts, true);
   }
 
-  /** Every item of one sequence, each with as many states as there are key/value heads. */
-  long itemsOfRelay(Cut cut, long count, int keyValueHeads) {
+  /**
+   * Every item of one sequence, each with as many states as there are key/value heads, in the order
+   * of a walk.
+   */
+  long itemsOfRelay(Cut cut, long count, int keyValueHeads, boolean backwards) {
     ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
     cut.forEach(
-        (index, sequence, start, length) ->
-            putItem(list, start, length, index * keyValueHeads, count + start));
+        (index, sequence, start, length) -> {
+          int steps = backwards ? cut.items() - 1 - index : index;
+          putItem(list, start, length, steps * keyValueHeads, count + start);
+        });
     return constants.of(list.array());
   }
 

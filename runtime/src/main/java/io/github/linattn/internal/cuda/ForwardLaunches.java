@@ -186,17 +186,16 @@ final class ForwardLaunches {
   private void fillRelay(
       ForwardPlan plan, AttentionShape shape, Boundary ends, long handedOn, long marks) {
     Cut items = plan.forwardCut();
-    Relay relay = new Relay(shape, items, handedOn);
-    relay.clearWords(queue, work);
-    relay.fill(0, ends.before() == null ? StateArrays.NONE : ends.before(), queue, work);
-    main.set("marks", marks).setItems(plan.cut(), 1).setState("_in", relay.place(0));
+    Relay relay = new Relay(shape, items, false, handedOn);
+    relay.start(ends.before() == null ? StateArrays.NONE : ends.before(), queue, work);
+    main.set("marks", marks).setItems(plan.cut(), 1).setState("_in", relay.in());
     repair.copyOf(main).set("turns", items.items());
     if (ends.after() != null) {
       repair.setState("_out", ends.after());
       beforeRepair.addAll(
-          queue.copiesOf(relay.place(items.items()), ends.after(), StateArrays.sizes(shape)));
+          queue.copiesOf(relay.before(items.items()), ends.after(), StateArrays.sizes(shape)));
     }
-    relay.handOn(main, counts[0], queue.lists()).setState("_out", relay.place(1));
+    relay.handOn(main, counts[0], queue.lists()).setState("_out", relay.out());
   }
 
   /** The state at another place, which the copies before the launches bring there. */

@@ -244,7 +244,7 @@ final class GradientFill {
   private @Nullable StateArrays before() {
     return switch (plan.kind()) {
       case SWEEPS, RELAY, ONE_SWEEP ->
-          plan.handsOn(Role.QUERY) ? relay(Role.QUERY).place(0) : ends.first;
+          plan.handsOn(Role.QUERY) ? relay(Role.QUERY).before(0) : ends.first;
       case SEGMENTED -> plan.keptStep() > 0 ? kept() : items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -266,8 +266,7 @@ final class GradientFill {
   /** The gradients that dk and dv start from. */
   private @Nullable StateArrays after(Role role) {
     return switch (plan.kind()) {
-      case SWEEPS, RELAY, ONE_SWEEP ->
-          plan.handsOn(role) ? relay(role).place(plan.keyOutputs().items()) : ends.lastGradient;
+      case SWEEPS, RELAY, ONE_SWEEP -> plan.handsOn(role) ? relay(role).in() : ends.lastGradient;
       case SEGMENTED -> items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
@@ -476,11 +475,11 @@ final class GradientFill {
     setTask(struct, 1, Role.VALUE, element);
     setMap(struct, "output_rows", 0, call.output(), element);
     write(struct, struct.offset("query_gradient"), dq(), element);
-    StateArrays last = plan.handsOn() ? relay(Role.QUERY).place(1) : ends.last;
+    StateArrays last = plan.handsOn() ? relay(Role.QUERY).in() : ends.last;
     if (last != null) {
       struct.set("last_state", last.s()).set("last_key_sum", last.z());
     }
-    StateArrays first = before();
+    StateArrays first = plan.handsOn() ? relay(Role.QUERY).out() : ends.first;
     if (first != null) {
       struct.set("first_state", first.s()).set("first_key_sum", first.z());
     }
@@ -516,24 +515,19 @@ final class GradientFill {
   private void handOn(Arguments chunked, Role role) {
     Relay relay = relay(role);
     relay.handOn(chunked, counts[0], queue.lists());
-    StateArrays first = relay.place(0);
-    StateArrays second = relay.place(1);
-    if (plan.has(Role.ONE_SWEEP) && role == Role.VALUE) {
-      chunked.set("key_sum_in", second.z()).set("key_sum_out", first.z()); // sums of rows of w
+    StateArrays in = relay.in();
+    StateArrays out = relay.out();
+    chunked.set("state_out", out.s());
+    switch (role) {
+      case QUERY -> chunked.set("key_sum_out", out.u()).set("value_sum_out", out.z());
+      case KEY -> chunked.set("value_sum_out", out.z());
+      default -> {
+        chunked.set("value_sum_out", out.u());
+        if (plan.has(Role.ONE_SWEEP)) { // sums of rows of w
+          chunked.set("key_sum_in", in.z()).set("key_sum_out", out.z());
+        }
+      }
     }
-    if (role == Role.QUERY) {
-      chunked
-          .set("state_out", second.s())
-          .set("key_sum_out", second.u())
-          .set("value_sum_out", second.z());
-      return;
-    }
-    boolean key = role == Role.KEY;
-    chunked
-        .set("state_in", second.s())
-        .set("value_sum_in", key ? second.z() : second.u())
-        .set("state_out", first.s())
-        .set("value_sum_out", key ? first.z() : first.u());
   }
 
   /** What the blocks of dq, of dk or of dv hand on. */
@@ -545,28 +539,28 @@ final class GradientFill {
     if (role == Role.VALUE) {
       address += Relay.bytes(shape, plan.keyOutputs());
     }
-    return new Relay(shape, plan.outputs(role), address);
+    boolean backwards = role != Role.QUERY || plan.has(Role.ONE_SWEEP);
+    return new Relay(shape, plan.outputs(role), backwards, address);
   }
 
   /** What has to be cleared or copied before the launches. */
   void start(List<Prepared> work) {
     if (plan.handsOn(Role.QUERY)) {
       Relay ofQuery = relay(Role.QUERY);
-      ofQuery.fill(0, orNone(ends.first), queue, work);
-      if (plan.has(Role.ONE_SWEEP)) { // it waits for words of dk and of dv
-        ofQuery.fill(plan.outputs().items(), orNone(ends.last), queue, work);
+      StateArrays first = orNone(ends.first);
+      if (plan.has(Role.ONE_SWEEP)) {
+        StateArrays last = orNone(ends.last);
+        ofQuery.start(new StateArrays(last.s(), last.z(), 0), queue, work);
+        ofQuery.end(first, queue, work);
       } else {
-        ofQuery.clearWords(queue, work);
+        ofQuery.start(first, queue, work);
       }
     }
     if (plan.handsOn(Role.KEY)) {
-      int last = plan.keyOutputs().items();
-      StateArrays gradient = orNone(ends.lastGradient);
-      relay(Role.KEY).clearWords(queue, work);
-      relay(Role.KEY).fill(last, gradient, queue, work);
-      relay(Role.VALUE).clearWords(queue, work);
-      // of one sweep the sums of rows of w stand in the place of dz
-      relay(Role.VALUE).fill(last, new StateArrays(gradient.s(), 0, gradient.u()), queue, work);
+      StateArrays last = orNone(ends.lastGradient);
+      relay(Role.KEY).start(last, queue, work);
+      // of one sweep sums of rows of w stand in the place of dz
+      relay(Role.VALUE).start(new StateArrays(last.s(), 0, last.u()), queue, work);
     }
   }
 
@@ -579,8 +573,8 @@ final class GradientFill {
     if (!plan.handsOn(Role.KEY) || ends.firstGradient == null) {
       return List.of();
     }
-    StateArrays ofKey = relay(Role.KEY).place(0);
-    StateArrays ofValue = relay(Role.VALUE).place(0);
+    StateArrays ofKey = relay(Role.KEY).before(0);
+    StateArrays ofValue = relay(Role.VALUE).before(0);
     return queue.copiesOf(
         new StateArrays(ofValue.s(), ofKey.z(), ofValue.u()),
         ends.firstGradient,

@@ -11,13 +11,15 @@ import java.util.stream.IntStream;
 
 /**
  * What the blocks of one sweep hand on where they go on where others have stopped, as {@code
- * linattn/hopper_relay.cuh} has it: words that say what is there, then a state of each key/value
- * head before every item and one after the last. Immutable.
+ * linattn/hopper_relay.cuh} has it: z, u and S of each key/value head where the sweep starts and
+ * after every item, in the order of the walk, and between them words that say what is there.
+ * Immutable.
  *
  * @param items of the sequence
+ * @param backwards whether the sweep walks from the last item on
  * @param address on the device
  */
-record Relay(AttentionShape shape, Cut items, long address) {
+record Relay(AttentionShape shape, Cut items, boolean backwards, long address) {
   /** {@code linattn::kTicketWords}, in bytes. */
   private static final long WORD_BYTES = 128;
 
@@ -47,8 +49,9 @@ record Relay(AttentionShape shape, Cut items, long address) {
   }
 
   static long bytes(AttentionShape shape, Cut items) {
-    long states = StateArrays.bytes(shape, items.items() + 1);
-    return ChunkedCall.alignedBytes(wordBytes(shape, items) + states);
+    StateArrays sizes = StateArrays.sizes(shape);
+    long states = (items.items() + 1) * sizes.s();
+    return ChunkedCall.alignedBytes(bytesBeforeStates(shape, items) + states);
   }
 
   /** What handing on takes beside the sweep. */
@@ -56,45 +59,79 @@ record Relay(AttentionShape shape, Cut items, long address) {
     return Rates.RELAY_MICROS + 2.0 * bytes(shape, items) / Rates.BYTES_PER_MICRO;
   }
 
-  private static long wordBytes(AttentionShape shape, Cut items) {
-    return keyValueHeads(shape) * items.items() * WORD_BYTES;
+  private static long bytesOfSums(AttentionShape shape, Cut items) {
+    StateArrays sizes = StateArrays.sizes(shape);
+    return ChunkedCall.alignedBytes((items.items() + 1) * (sizes.z() + sizes.u()));
+  }
+
+  private static long bytesBeforeStates(AttentionShape shape, Cut items) {
+    return bytesOfSums(shape, items) + keyValueHeads(shape) * items.items() * WORD_BYTES;
   }
 
   private static long keyValueHeads(AttentionShape shape) {
     return (long) shape.batch() * shape.keyValueHeads();
   }
 
-  /** The states before item {@code index}; after all of them with the number of items. */
-  StateArrays place(int index) {
-    StateArrays first = StateArrays.at(address + wordBytes(shape, items), shape, items.items() + 1);
-    return first.further(StateArrays.sizes(shape), index);
+  /** Where blocks read: of the first items of the walk, the others further on. */
+  StateArrays in() {
+    return afterSteps(0);
   }
 
-  /** Tells a sweep its items and words; its states are set beside. */
+  /** Where they leave what they have, likewise. */
+  StateArrays out() {
+    return afterSteps(1);
+  }
+
+  /** The states before item {@code index}; after all of them with the number of items. */
+  StateArrays before(int index) {
+    return afterSteps(backwards ? items.items() - index : index);
+  }
+
+  private StateArrays afterSteps(int count) {
+    StateArrays sizes = StateArrays.sizes(shape);
+    long u = address + (items.items() + 1) * sizes.z();
+    return new StateArrays(address + bytesBeforeStates(shape, items), address, u)
+        .further(sizes, count);
+  }
+
+  /** Tells a sweep its items and words; where it reads and writes states is set beside. */
   Arguments handOn(Arguments chunked, long count, DeviceLists lists) {
     int keyValueHeads = Math.toIntExact(keyValueHeads(shape));
     return chunked
         .setItems(items, 1)
-        .set("items", lists.itemsOfRelay(items, count, keyValueHeads))
+        .set("items", lists.itemsOfRelay(items, count, keyValueHeads, backwards))
         .set("turns", 1)
-        .set("tickets", address);
+        .set("tickets", address + bytesOfSums(shape, items));
   }
 
-  /** Clears the words, before each launch. */
-  void clearWords(CudaQueue queue, List<Prepared> work) {
-    work.add(queue.clearOf(address, wordBytes(shape, items)));
-  }
-
-  /** Fills a place before the launch, with zeros where {@code source} has no address. */
-  void fill(int index, StateArrays source, CudaQueue queue, List<Prepared> work) {
+  /** Brings what the walk starts from, which is zero without an address; before each launch. */
+  void start(StateArrays source, CudaQueue queue, List<Prepared> work) {
     StateArrays sizes = StateArrays.sizes(shape);
-    StateArrays target = place(index);
-    work.add(filling(target.s(), source.s(), sizes.s(), queue));
-    work.add(filling(target.z(), source.z(), sizes.z(), queue));
-    work.add(filling(target.u(), source.u(), sizes.u(), queue));
+    long zeros = bytesBeforeStates(shape, items) + (source.s() == 0 ? sizes.s() : 0);
+    work.add(queue.clearOf(address, zeros));
+    copy(source, in(), queue, work);
   }
 
-  private static Prepared filling(long target, long source, long bytes, CudaQueue queue) {
-    return source == 0 ? queue.clearOf(target, bytes) : queue.copyOf(source, target, bytes);
+  /** Brings the state where the walk ends, which a sweep reads that takes its tokens out of one. */
+  void end(StateArrays source, CudaQueue queue, List<Prepared> work) {
+    StateArrays target = afterSteps(items.items());
+    if (source.s() == 0) {
+      work.add(queue.clearOf(target.s(), StateArrays.sizes(shape).s()));
+    }
+    copy(source, target, queue, work);
+  }
+
+  /** What has an address. */
+  private void copy(StateArrays source, StateArrays target, CudaQueue queue, List<Prepared> work) {
+    StateArrays sizes = StateArrays.sizes(shape);
+    if (source.s() != 0) {
+      work.add(queue.copyOf(source.s(), target.s(), sizes.s()));
+    }
+    if (source.z() != 0) {
+      work.add(queue.copyOf(source.z(), target.z(), sizes.z()));
+    }
+    if (source.u() != 0) {
+      work.add(queue.copyOf(source.u(), target.u(), sizes.u()));
+    }
   }
 }
