@@ -481,10 +481,10 @@ final class GradientFill {
     }
     StateArrays first = plan.handsOn() ? relay(Role.QUERY).out() : ends.first;
     if (first != null) {
-      struct.set("first_state", first.s()).set("first_key_sum", first.z());
-    }
-    if (ends.first != null) {
-      struct.set("first_value_sum", ends.first.u());
+      struct
+          .set("first_state", first.s())
+          .set("first_key_sum", first.z())
+          .set("first_value_sum", first.u());
     }
     return struct.set("query_marks", workspace + plan.memory().queryMarksAt());
   }

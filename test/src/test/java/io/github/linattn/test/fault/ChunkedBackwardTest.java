@@ -647,11 +647,13 @@ final class ChunkedBackwardTest extends OnFakeKernels {
       assertThat(
               number(sweep, ONE_SWEEP, "first_key_sum") - number(sweep, ONE_SWEEP, "last_key_sum"))
           .isEqualTo(slot / D);
-      assertThat(number(sweep, ONE_SWEEP, "first_value_sum")).isEqualTo(address(first.u()));
       MemorySegment repair = arguments(1, REPAIR);
       assertThat(number(repair, CHUNKED, "state_in"))
           .as("before the first token")
           .isEqualTo(left + 2 * slot);
+      assertThat(number(repair, CHUNKED, "key_sum_in"))
+          .as("u")
+          .isEqualTo(number(sweep, ONE_SWEEP, "first_value_sum") + 2 * slot / D);
       for (int task = 0; task < 3; task++) {
         MemorySegment repaired = repair.asSlice(task * GRADIENT.byteSize(), GRADIENT);
         assertThat(count(repaired, CHUNKED, "num_items")).isEqualTo(1);
