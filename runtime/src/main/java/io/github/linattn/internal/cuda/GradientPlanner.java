@@ -391,18 +391,20 @@ final class GradientPlanner {
   private Optional<GradientPlan> oneSweep(
       Question question, KernelEntry kernel, Cut whole, Cut items) {
     AttentionShape shape = question.shape();
+    boolean handsOn = items.items() > 1;
+    double handingOn = handsOn ? Rates.handingOnMicros(kernel, shape.keyDim()) : 0;
     Collected steps = new Collected();
     // q, k, v, o and dO are read once, dq, dk and dv written; of rows g is read and d written
     double bytes = 2 * (question.queryBytes() + question.keyValueBytes());
     steps.add(
         Role.ONE_SWEEP,
         bothTasks(question, kernel, items),
-        step -> micros(step, shape.keyDim(), items, items.items(), 1, bytes));
+        step -> micros(step, shape.keyDim(), items, items.items(), 1, bytes, handingOn));
     addRepair(steps, Role.COEFFICIENTS, question, whole);
     long states = 0;
-    if (items.items() > 1) {
+    if (handsOn) {
       states = 3 * Relay.bytes(shape, items);
-      steps.micros += 3 * Relay.micros(shape, items);
+      steps.micros += 3 * Rates.RELAY_MICROS;
     }
     Memory memory = memory(question, states, 0, items, 1, marks(question, items, 1, items));
     return plan(Kind.ONE_SWEEP, steps, whole, items, items, 0, 0, tiles(question), 1, memory);
@@ -731,8 +733,14 @@ final class GradientPlanner {
 
   /** Of blocks that walk their item once for each of so many heads. */
   private double micros(Step step, int width, Cut cut, int items, int heads, double bytes) {
+    return micros(step, width, cut, items, heads, bytes, 0);
+  }
+
+  /** Of blocks that take so much longer beside their chunks. */
+  private double micros(
+      Step step, int width, Cut cut, int items, int heads, double bytes, double longer) {
     KernelEntry kernel = step.kernel();
-    double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(width);
+    double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(width) + longer;
     return model.micros(step, cut, items, start, heads * Rates.chunkMicros(kernel, width), bytes);
   }
 
