@@ -139,8 +139,7 @@ final class ChunkedCall {
       starts = new long[1];
     }
     listed =
-        plan.kind() == ForwardPlan.Kind.RELAY
-            || (plan.kind() != ForwardPlan.Kind.NON_CAUSAL && !plan.cut().isRegular());
+        plan.handsOn() || (plan.kind() != ForwardPlan.Kind.NON_CAUSAL && !plan.cut().isRegular());
     call = forward;
   }
 

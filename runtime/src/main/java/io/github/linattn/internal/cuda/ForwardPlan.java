@@ -112,6 +112,11 @@ record ForwardPlan(
     }
   }
 
+  /** Whether any blocks hand states on, of a chain in any segment. */
+  boolean handsOn() {
+    return kind == Kind.RELAY || parts.stream().anyMatch(ForwardPlan::handsOn);
+  }
+
   /** The same plan with this reason. */
   ForwardPlan because(String why) {
     return new ForwardPlan(

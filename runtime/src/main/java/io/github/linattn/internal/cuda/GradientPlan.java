@@ -238,9 +238,11 @@ record GradientPlan(
     return may && outputs(role).items() > cut.items();
   }
 
-  /** Whether any blocks do. */
+  /** Whether any blocks do, of a chain in any segment. */
   boolean handsOn() {
-    return handsOn(Role.QUERY) || handsOn(Role.KEY);
+    return handsOn(Role.QUERY)
+        || handsOn(Role.KEY)
+        || parts.stream().anyMatch(GradientPlan::handsOn);
   }
 
   /** Whether it needs states that a forward kept. */

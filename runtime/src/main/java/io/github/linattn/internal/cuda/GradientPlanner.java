@@ -329,9 +329,7 @@ final class GradientPlanner {
     List<GradientPlan> parts = new ArrayList<>();
     cut.forEach(
         (i, sequence, start, length) ->
-            oneSweep(
-                    question.window(length, i > 0 || question.initialState(), true),
-                    new Cut(length, null, 0))
+            fastestOneSweep(question.window(length, i > 0 || question.initialState(), true))
                 .ifPresent(parts::add));
     boolean isThere = form.equals(question.kept()) && parts.size() == cut.items();
     return isThere && question.lastState()

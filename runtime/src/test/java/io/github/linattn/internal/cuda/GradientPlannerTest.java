@@ -259,6 +259,21 @@ class GradientPlannerTest {
   }
 
   @Test
+  void segmentsOfAChainHandStatesOnLikewise() {
+    Question question =
+        of(AttentionShape.of(4, 18, 40_000, 128), DType.BF16).keeping(chained(13_376));
+    GradientChoice choice = GradientChoice.parse("one_sweep:13376");
+    GradientPlan plan = planner(true).plan(question, choice).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.CHAIN);
+    assertThat(plan.handsOn()).isTrue();
+    assertThat(plan.parts()).allMatch(GradientPlan::handsOn);
+    assertThat(plan.workspaceBytes())
+        .isEqualTo(
+            2 * StateArrays.bytes(question.shape(), 1)
+                + plan.parts().stream().mapToLong(GradientPlan::workspaceBytes).max().orElse(0));
+  }
+
+  @Test
   void aChainIsForSomeBackwardsAlone() {
     AttentionShape shape = AttentionShape.of(4, 16, 40_000, 128);
     Question suits = of(shape, DType.BF16);
