@@ -475,6 +475,52 @@ final class ChunkedBackwardTest extends OnFakeKernels {
     }
   }
 
+  /** Where blocks come in rounds. Each item knows how many tokens are before it, by call. */
+  @Test
+  void segmentsOfAChainHandStatesOn() {
+    cudart.multiprocessors(4);
+    System.setProperty(PLAN, "one_sweep:4096");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 3, 8192, D), DType.BF16)) {
+      AttentionState first = f.state(1);
+      LinearAttention attention = linear().keepState(true).on(f.gpu);
+      try (Forward y = attention.forward(f.input.from(first))) {
+        for (long before : new long[] {0, 8192, 16_384}) {
+          int at = Math.toIntExact(cudart.launches());
+          attention.forwardInto(y);
+          backwardFrom(y, f);
+          expectCountsOfRelays(at, before);
+          linear().on(f.gpu).forwardInto(f.input.from(first), f.o, f.g, first);
+        }
+      }
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  /** Of the forwards of two segments, and behind them of one sweep of the last and of the first. */
+  private static void expectCountsOfRelays(int at, long before) {
+    List<MemorySegment> relays =
+        List.of(
+            hopperForward(at), hopperForward(at + 2), hopperTask(at + 6, 0), hopperTask(at + 4, 1));
+    for (int i = 0; i < relays.size(); i++) {
+      MemorySegment relay = relays.get(i);
+      assertThat(number(relay, CHUNKED, "tickets")).isNotZero();
+      assertThat(count(relay, CHUNKED, "num_items")).isEqualTo(2);
+      long start = before + i % 2 * 4096;
+      assertThat(countsOfItems(relay)).containsExactly(start, start + 2048);
+    }
+  }
+
+  private static List<Long> countsOfItems(MemorySegment chunked) {
+    int items = count(chunked, CHUNKED, "num_items");
+    long bytes = ChunkedStructs.ITEM.byteSize();
+    MemorySegment list =
+        MemorySegment.ofAddress(number(chunked, CHUNKED, "items")).reinterpret(items * bytes);
+    long count = ChunkedStructs.ITEM.byteOffset(PathElement.groupElement("count"));
+    return IntStream.range(0, items)
+        .mapToObj(item -> list.get(JAVA_LONG, item * bytes + count))
+        .toList();
+  }
+
   @Test
   void aChainMayEndWithOneToken() {
     System.setProperty(PLAN, "one_sweep:128");

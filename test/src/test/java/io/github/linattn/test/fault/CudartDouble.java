@@ -59,6 +59,11 @@ final class CudartDouble {
     invoke("double_reset", FunctionDescriptor.ofVoid());
   }
 
+  /** Gives the device so many multiprocessors, until it is reset. */
+  void multiprocessors(int count) {
+    invoke("double_multiprocessors", FunctionDescriptor.ofVoid(JAVA_INT, JAVA_INT), count, 232_448);
+  }
+
   long calls() {
     return (long) invoke("double_calls", FunctionDescriptor.of(JAVA_LONG));
   }
