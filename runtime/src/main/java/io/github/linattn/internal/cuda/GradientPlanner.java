@@ -365,7 +365,7 @@ final class GradientPlanner {
     Cut whole = new Cut(question.shape().tokens(), null, 0);
     return oneSweepKernel(question)
         .filter(kernel -> whole.longest() <= Rates.mostItemTokens(kernel))
-        .filter(kernel -> items.items() == 1 || items.itemTokens() > Planner.CHUNK)
+        .filter(kernel -> items.items() == 1 || Relay.isForOneSweep(kernel, items))
         .flatMap(kernel -> oneSweep(question, kernel, whole, items));
   }
 
@@ -395,7 +395,7 @@ final class GradientPlanner {
       Question question, KernelEntry kernel, Cut whole, Cut items) {
     AttentionShape shape = question.shape();
     boolean handsOn = items.items() > 1;
-    double handingOn = handsOn ? Rates.handingOnMicros(kernel, shape.keyDim()) : 0;
+    double handingOn = handsOn ? Rates.handingOnMicros(shape.keyDim()) : 0;
     Collected steps = new Collected();
     // q, k, v, o and dO are read once, dq, dk and dv written; of rows g is read and d written
     double bytes = 2 * (question.queryBytes() + question.keyValueBytes());
@@ -808,7 +808,8 @@ final class GradientPlanner {
 
   private static String scans(GradientPlan plan) {
     if (plan.kind() == Kind.CHAIN) {
-      return " one after the other, from the states that the forward kept";
+      String how = plan.handsOn() ? ", by blocks that hand states on" : "";
+      return " one after the other, from the states that the forward kept" + how;
     }
     if (plan.keptStep() > 0) {
       return " from the states that the forward kept, with a scan before the second sweep";

@@ -71,16 +71,13 @@ final class Rates {
    * has the memory of an H200, and what fewer bytes gain where memory is slower it does not know.
    * On an H100 two sweeps of 64 heads take a third longer than one, here a tenth.
    */
-  static final double ONE_SWEEP_SHARE = 0.9;
+  static final double ONE_SWEEP_SHARE = 0.85;
 
   /**
-   * What each block of one sweep takes longer that hands on, with the traffic of its states; bf16
-   * with D = 32 to 128. Measured on an H100.
+   * What each block of one sweep takes longer that hands on, with the traffic of its states; of D =
+   * 32 to 128. Measured on an H100.
    */
   private static final double[] ONE_SWEEP_RELAY = {4, 4, 10, 10};
-
-  /** The same of fp16, D = 128, which finds its units before it starts. */
-  private static final double ONE_SWEEP_RELAY_F16 = 20;
 
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
@@ -167,10 +164,8 @@ final class Rates {
   }
 
   /** What a block of one sweep takes longer that hands on what it has. */
-  static double handingOnMicros(KernelEntry oneSweep, int keyDim) {
-    return oneSweep.elementType() == ElementType.F16
-        ? ONE_SWEEP_RELAY_F16
-        : of(ONE_SWEEP_RELAY, keyDim);
+  static double handingOnMicros(int keyDim) {
+    return of(ONE_SWEEP_RELAY, keyDim);
   }
 
   /** What a block takes longer that reads a state or writes one. */
