@@ -255,18 +255,16 @@ struct Handover {
     args.value_sum_out = is_key ? &states.z_at(1, 0, 0) : &states.u_at(1, 0, 0);
   }
 
-  // For a walk from the first item on, whose sums of y and of z are these of `states`, so wide each.
-  void set_forwards(ChunkedArguments& args, const States<float>& before, std::vector<float>& y_sums, int y_width,
-                    std::vector<float>& z_sums, int z_width) {
-    const size_t kv_heads = states.slots;
+  // For a walk from the first item on, which starts from `before`; of dq u stands where z does in the forward.
+  void set_forwards(ChunkedArguments& args, const States<float>& before, bool is_query_gradient) {
     put_first(before);
     set(args);
     args.state_in = states.s.data();
-    args.key_sum_in = y_sums.data();
-    args.value_sum_in = z_sums.data();
-    args.state_out = states.s.data() + kv_heads * states.key_dim * states.value_dim;
-    args.key_sum_out = y_sums.data() + kv_heads * y_width;
-    args.value_sum_out = z_sums.data() + kv_heads * z_width;
+    args.key_sum_in = is_query_gradient ? states.u.data() : states.z.data();
+    args.value_sum_in = is_query_gradient ? states.z.data() : states.u.data();
+    args.state_out = &states.s_at(1, 0, 0, 0);
+    args.key_sum_out = is_query_gradient ? &states.u_at(1, 0, 0) : &states.z_at(1, 0, 0);
+    args.value_sum_out = is_query_gradient ? &states.z_at(1, 0, 0) : &states.u_at(1, 0, 0);
   }
 
  private:
@@ -322,8 +320,7 @@ void run_forward(Problem& p, unsigned seed, int turns, Handover* relay = nullptr
     args.chunked.marks = marks.marks.data();
     args.chunked.turns = turns;
     if (relay != nullptr) {
-      States<float>& handed_on = relay->states;
-      relay->set_forwards(args.chunked, p.before, handed_on.z, p.key_dim, handed_on.u, p.value_dim);
+      relay->set_forwards(args.chunked, p.before, false);
     }
     std::vector<float> lengths(p.query_scale.size() + p.key_scale.size(), NAN);
     args.row_scales = Plan::kNormalize ? lengths.data() : nullptr;
@@ -392,8 +389,7 @@ void run_query_gradient(Problem& p, unsigned seed, int turns, Handover* relay = 
     gradient_args.chunked.marks = marks.marks.data();
     gradient_args.chunked.turns = turns;
     if (relay != nullptr) {
-      States<float>& handed_on = relay->states;
-      relay->set_forwards(gradient_args.chunked, p.before, handed_on.u, p.value_dim, handed_on.z, p.key_dim);
+      relay->set_forwards(gradient_args.chunked, p.before, true);
     }
     launch(p.heads * gradient_args.chunked.num_items * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
     compare_column("d", p, delta, p.delta);

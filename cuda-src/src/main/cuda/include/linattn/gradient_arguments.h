@@ -39,8 +39,8 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 // task reads it; key_sum_in the sum of rows y (u, for kQueryGradient alone), value_sum_in that of rows z
 // (z; dz; du). state_out is dS before the item and written by the task kValueGradient, value_sum_out (dz;
 // du) by either of the two; in a relay each task writes all its own, and of one sweep kValueGradient has sums of
-// rows z without a factor in key_sum_in and key_sum_out. Items, slots and counts are those of the forward, and so are turns and marks: each
-// task has marks of its own, [heads of x, items, turns, tiles], and words and states of a relay.
+// rows z without a factor in key_sum_in and key_sum_out. Items, slots and counts are those of the forward, and so are
+// turns and marks: each task has marks of its own, [heads of x, items, turns, tiles], and words and states of a relay.
 // chunked.normalize is 1 where query_scale and key_scale are given.
 //
 // offset  bytes  member

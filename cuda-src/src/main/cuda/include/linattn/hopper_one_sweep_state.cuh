@@ -69,7 +69,9 @@ struct SweepState {
     __syncwarp();
     state.start();
     outputs.start();
-    start_rows();
+    if constexpr (!Plan::kIsKey) {
+      start_rows();
+    }
     RingPosition<Plan::kStages> at;
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       walk(chunk, at);
@@ -95,13 +97,11 @@ struct SweepState {
 
   // The sums of rows of the items after. Blocks of a relay hand them on where y would have its sums.
   __device__ __forceinline__ void start_rows() {
-    if constexpr (!Plan::kIsKey) {
-      const StateAddress<Plan> address(block);
-      if (address.key_sum_in != nullptr && has_rows()) {
-        const float* const rows_gmem = address.key_sum_in + outputs.box * Plan::kBoxColumns + outputs.value_column();
-        first_rows = rows_gmem[0];
-        second_rows = rows_gmem[8];
-      }
+    const StateAddress<Plan> address(block);
+    if (address.key_sum_in != nullptr && has_rows()) {
+      const float* const rows_gmem = address.key_sum_in + outputs.box * Plan::kBoxColumns + outputs.value_column();
+      first_rows = rows_gmem[0];
+      second_rows = rows_gmem[8];
     }
   }
   __device__ __forceinline__ void finish_rows() const {

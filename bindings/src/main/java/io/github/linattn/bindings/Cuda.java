@@ -364,8 +364,7 @@ public final class Cuda {
         stream);
   }
 
-  /** Makes a prepared copy in the order of its stream; takes no memory of its own. */
-  public void copy(PreparedCopy copy) {
+  private void copy(PreparedCopy copy) {
     copyAsync(copy.target(), copy.source(), copy.bytes(), Direction.ON_DEVICE, copy.stream());
   }
 
@@ -398,8 +397,7 @@ public final class Cuda {
     return new PreparedClear(target.pointerTo(targetOffset, bytes), bytes, stream);
   }
 
-  /** Sets a prepared range to zeros in the order of its stream; takes no memory of its own. */
-  public void clear(PreparedClear range) {
+  private void clear(PreparedClear range) {
     CudaStatus.check(
         "cudaMemsetAsync",
         cudart.cudaMemsetAsync(range.target(), 0, range.bytes(), range.stream().handle()));
@@ -637,7 +635,10 @@ public final class Cuda {
         argumentStruct);
   }
 
-  /** Gives prepared work to its stream and returns; takes no memory of its own. */
+  /**
+   * Starts a prepared launch, makes a prepared copy, or sets a prepared range to zeros, in the
+   * order of its stream, and returns; takes no memory of its own.
+   */
   public void run(Prepared work) {
     switch (work) {
       case PreparedClear clear -> clear(clear);
@@ -646,8 +647,7 @@ public final class Cuda {
     }
   }
 
-  /** Starts a prepared launch and returns; takes no memory of its own. */
-  public void launch(PreparedLaunch launch) {
+  private void launch(PreparedLaunch launch) {
     KernelLaunchEvent event = KernelLaunchEvent.begun();
     CudaStatus.check(
         "cudaLaunchKernelExC",

@@ -3,8 +3,8 @@ package io.github.linattn.bindings;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A range of device memory that was checked once and is set to zeros by {@link Cuda#clear}, again
- * and again. One thread at a time.
+ * A range of device memory that was checked once and is set to zeros by {@link Cuda#run}, again and
+ * again. One thread at a time.
  */
 public final class PreparedClear implements Prepared {
   private final MemorySegment target;

@@ -3,8 +3,8 @@ package io.github.linattn.bindings;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A copy within the device that was checked once and is repeated by {@link Cuda#copy}. One thread
- * at a time.
+ * A copy within the device that was checked once and is repeated by {@link Cuda#run}. One thread at
+ * a time.
  */
 public final class PreparedCopy implements Prepared {
   private final MemorySegment target;

@@ -3,9 +3,9 @@ package io.github.linattn.bindings;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A launch that was filled in once and is repeated by {@link Cuda#launch(PreparedLaunch)}: kernel,
- * grid, stream, and the argument struct, which may be changed between launches. It ends when its
- * scratch serves another launch, or with the arena of that. One thread at a time.
+ * A launch that was filled in once and is repeated by {@link Cuda#run}: kernel, grid, stream, and
+ * the argument struct, which may be changed between launches. It ends when its scratch serves
+ * another launch, or with the arena of that. One thread at a time.
  */
 public final class PreparedLaunch implements Prepared {
   private final LaunchScratch scratch;

@@ -135,7 +135,7 @@ class CudaFailureTest {
     cuda.copyToDeviceAsync(a, 0, pinned, 0, 64, stream);
     cuda.copyOnDevice(b, 0, a, 0, 64);
     cuda.copyOnDeviceAsync(b, 0, a, 0, 64, stream);
-    cuda.copy(cuda.prepareCopy(b, 0, a, 0, 64, stream));
+    cuda.run(cuda.prepareCopy(b, 0, a, 0, 64, stream));
     cuda.copyToHost(pinned, 0, b, 0, 64);
     cuda.copyToHostAsync(pinned, 0, b, 0, 64, stream);
   }
@@ -182,12 +182,12 @@ class CudaFailureTest {
             LaunchOrder.EARLY,
             stream,
             arguments);
-    cuda.launch(launch);
+    cuda.run(launch);
     cuda.beginCapture(stream);
-    cuda.launch(launch);
+    cuda.run(launch);
     cuda.abandonCapture(stream);
     cuda.beginCapture(stream);
-    cuda.launch(launch);
+    cuda.run(launch);
     CudaGraph graph = cuda.endCapture(arena, stream);
     cuda.launch(graph, stream);
   }

@@ -127,12 +127,12 @@ class CudaTest {
       PreparedLaunch early = prepare(arena, kernel, 7, 1, LaunchOrder.EARLY, stream, arguments);
       PreparedLaunch together =
           prepare(arena, kernel, 6, 3, LaunchOrder.IN_TURN, stream, arguments);
-      cuda.launch(pairs);
+      cuda.run(pairs);
       arguments.set(JAVA_LONG, 0, 5);
-      cuda.launch(single);
-      cuda.launch(pairs);
-      cuda.launch(early);
-      cuda.launch(together);
+      cuda.run(single);
+      cuda.run(pairs);
+      cuda.run(early);
+      cuda.run(together);
       assertThat(cudart.launchDimensions(2)).containsExactly(6, 1, 1, 384, 1, 1);
       assertThat(cudart.launchCluster(0)).isEqualTo(2);
       assertThat(cudart.launchedEarly(0)).isTrue();
@@ -154,10 +154,10 @@ class CudaTest {
       DeviceMemory b = cuda.allocate(arena, 16);
       PreparedCopy copy = cuda.prepareCopy(b, 8, a, 0, 8, stream);
       cuda.fill(a, 0, (byte) 3, 16);
-      cuda.copy(copy);
+      cuda.run(copy);
       assertThat(CudartDouble.peek(b).get(JAVA_BYTE, 8)).isEqualTo((byte) 3);
       PreparedClear clear = cuda.prepareClear(b, 8, 4, stream);
-      cuda.clear(clear);
+      cuda.run(clear);
       assertThat(CudartDouble.peek(b).get(JAVA_BYTE, 11)).isZero();
       assertThat(CudartDouble.peek(b).get(JAVA_BYTE, 12)).isEqualTo((byte) 3);
       assertThatThrownBy(() -> cuda.prepareClear(b, 8, 9, stream))
@@ -175,8 +175,8 @@ class CudaTest {
       MemorySegment arguments = arena.allocate(JAVA_LONG);
       PreparedLaunch launch = prepare(arena, kernel, 1, 1, LaunchOrder.IN_TURN, stream, arguments);
       cuda.beginCapture(stream);
-      cuda.launch(launch);
-      cuda.launch(launch);
+      cuda.run(launch);
+      cuda.run(launch);
       assertThatThrownBy(() -> cuda.synchronize(stream))
           .hasMessageContaining("cudaErrorStreamCaptureUnsupported");
       CudaGraph graph = cuda.endCapture(arena, stream);
@@ -185,7 +185,7 @@ class CudaTest {
       cuda.launch(graph, stream);
       assertThat(cudart.launches()).isEqualTo(4);
       cuda.beginCapture(stream);
-      cuda.launch(launch);
+      cuda.run(launch);
       cuda.abandonCapture(stream);
       cuda.synchronize(stream);
       assertThat(cudart.launches()).isEqualTo(4);

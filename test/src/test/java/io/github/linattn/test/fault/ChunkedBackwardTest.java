@@ -664,11 +664,9 @@ final class ChunkedBackwardTest extends OnFakeKernels {
   void blocksOfOneSweepHandStatesOn() {
     System.setProperty(PLAN, "one_sweep:128+");
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(2, 4, 300, D), DType.BF16)) {
-      AttentionState first = f.state(1);
-      StateGradient last = f.stateGradient(1);
-      StateGradient initial = f.stateGradient(1);
-      Forward y = f.forward(f.input.from(first));
-      linear().keepState(true).on(f.gpu).backwardInto(y, f.dO, last, f.with(initial));
+      Forward y = f.forward(f.input.from(f.state(1)));
+      Gradients into = f.with(f.stateGradient(1));
+      linear().keepState(true).on(f.gpu).backwardInto(y, f.dO, f.stateGradient(1), into);
       assertThat(kernels(0, 2))
           .containsExactly("one_sweep_gradient_wgmma_d128", "gradient_recurrence_simt");
       assertThat(cudart.launchBlocks(0)).isEqualTo(8 * 3 * 2);

@@ -47,6 +47,13 @@ public record Subject(String name, Backend backend) {
     return !steps.isEmpty() && steps.getFirst().startsWith("la_chunked_");
   }
 
+  /**
+   * Whether a plan can be of such a problem: a relay is of one sequence, which a plan is not told.
+   */
+  public static boolean canTake(String plan, Case problem) {
+    return !plan.endsWith("+") || problem.packing == null;
+  }
+
   @Override
   public String toString() {
     return name;
