@@ -145,6 +145,13 @@ __device__ __forceinline__ void store_unit_async(uint32_t unit, uint4 value, uin
                : "memory");
 }
 
+// A word there, once it has been written and both blocks have met since.
+__device__ __forceinline__ uint32_t load_word_in_block(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

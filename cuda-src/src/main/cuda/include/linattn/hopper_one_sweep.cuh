@@ -86,23 +86,33 @@ __device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) 
 // The units of all chunks, the same in both blocks. Of each chunk the largest power of two whose operands are at most
 // kMaxHalf, as g of its rows and elements of the first tokens bound them, rounded down to one of few, so that sums
 // seldom change theirs. Found one by one between the chunks they would be instructions that caches have no room for.
+// All that is read is asked for before the first of it is used.
 template <class Plan>
 __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
                                            Extent* extents_smem) {
   constexpr int kExponentStep = 4;
   constexpr int kRowsAtOnce = 32;
   constexpr int kWarps = Plan::kThreads / kWarp;
+  constexpr int kChunksOfWarp = Plan::kMostChunks / kWarps;
+  constexpr int kStateSize = Plan::kHeadDim * Plan::kHeadDim;
+  constexpr int kStateOfThread = kStateSize / Plan::kThreads;
+  static_assert(Plan::kMostChunks % kWarps == 0 && kStateSize % Plan::kThreads == 0, "as much for each");
   const Block<Plan>& block = tiles.block;
   const ItemWork& work = block.work;
   const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
-  const float* const normalizer_gmem = row_address<const float>(tensors.normalizer, work.batch, work.head, work.start);
   clear_extents(extents_smem);
-  static_assert(Plan::kMostChunks % kWarps == 0, "as many chunks for each warp");
-  float least[Plan::kMostChunks / kWarps];
+  const float* const state_gmem = StateAddress<Plan>(block).state_in;
+  float state_frag[kStateOfThread];
 #pragma unroll
-  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
+  for (int i = 0; i < kStateOfThread; ++i) {
+    state_frag[i] = state_gmem == nullptr ? 0.0f : state_gmem[i * Plan::kThreads + thread];
+  }
+  const float* const normalizer_gmem = row_address<const float>(tensors.normalizer, work.batch, work.head, work.start);
+  float least[kChunksOfWarp];
+#pragma unroll
+  for (int i = 0; i < kChunksOfWarp; ++i) {
     const int chunk = thread / kWarp + i * kWarps;
     least[i] = INFINITY;
 #pragma unroll
@@ -118,20 +128,30 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   const int tensor = thread / Plan::kHeadDim;
   if (tensor < 3) {
     const TensorView& view = tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value;
-    measure_column<Plan, kRowsAtOnce>(view, work.batch, work.head, work.start, thread % Plan::kHeadDim, num_rows,
-                                      extents_smem + tensor);
+    const float2 extent = extent_of_column<Plan, kRowsAtOnce>(view, work.batch, work.head, work.start,
+                                                              thread % Plan::kHeadDim, num_rows);
+    widen(extents_smem + tensor, extent.x, extent.y);
   }
-  measure_state(block, extents_smem + 3);
+  float largest = 0.0f;
 #pragma unroll
-  for (int i = 0; i < Plan::kMostChunks / kWarps; ++i) {
+  for (int i = 0; i < kStateOfThread; ++i) {
+    largest = fmaxf(largest, fabsf(state_frag[i]));
+  }
+  widen(extents_smem + 3, largest, 0.0f);
+#pragma unroll
+  for (int i = 0; i < kChunksOfWarp; ++i) {
     const int chunk = thread / kWarp + i * kWarps;
     const float of_chunk = -max_lanes<kWarp>(-least[i]);
     if (chunk < block.num_chunks && lane == 0) {
       store_float(tiles.unit_address(chunk), of_chunk);
     }
   }
-  __syncthreads();
+  // In a relay the blocks have a gradient of the state each, which need not have the same bits.
+  cluster_sync();
   if (thread < block.num_chunks) {
+    const uint32_t largest_word = shared_address(&extents_smem[3].largest);
+    const float start = __uint_as_float(max(load_word_in_block(address_in_block(largest_word, 0)),
+                                            load_word_in_block(address_in_block(largest_word, 1))));
     const float values = 2.0f * size_of(__uint_as_float(extents_smem[0].largest));
     const float gradients = 2.0f * size_of(__uint_as_float(extents_smem[1].largest));
     const float squares = __uint_as_float(extents_smem[1].squares) / num_rows *
@@ -139,7 +159,7 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
     const float row_limit = fmaxf(1.0f, gradients * fmaxf(1.0f, 2.0f * Plan::kHeadDim * values));
     const float state_limit = kMargin * sqrtf(squares) * static_cast<float>(work.tokens - block.first_token(thread));
     const float weight = fabsf(block.slope_of(0)) * reciprocal(load_float(tiles.unit_address(thread)));
-    const float limit = fmaf(weight, fmaxf(row_limit, state_limit), __uint_as_float(extents_smem[3].largest));
+    const float limit = fmaf(weight, fmaxf(row_limit, state_limit), start);
     const int exponent = exponent_of(kMaxHalf * reciprocal(limit));
     const float unit = power_of_two(exponent & -kExponentStep);
     store_float(tiles.unit_address(thread), unit);
@@ -193,9 +213,13 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   if (threadIdx.x == 0) {
     init_sweep_barriers(tiles);
   }
-  take_over(block, number, tile.head.kv_index, tile.block.item_idx);
   __syncthreads();
+  if (threadIdx.x == kWarp && block.num_chunks > 0) {  // not the thread that waits for the state
+    tiles.load(args, 0, 0);
+  }
+  __syncwarp();
   clear_sweep_constants(block);
+  take_over(block, number, tile.head.kv_index, tile.block.item_idx);
   publish_to_async_proxy();
   if constexpr (Plan::kScaled) {
     find_units(args, tiles, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));

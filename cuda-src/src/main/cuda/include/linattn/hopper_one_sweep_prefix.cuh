@@ -26,7 +26,7 @@ struct SweepPrefix {
 
   __device__ __forceinline__ void run() {
     // Products under a condition would make the compiler wait for each: what is not wanted is thrown away.
-    load(args.last_state, args.last_key_sum, [](float& element, float x) { element = x; });
+    load(args.last_state, args.last_key_sum);
     if (block.num_chunks > 0) {
       barrier_wait(tiles.full(0), 0);
     }
@@ -35,7 +35,7 @@ struct SweepPrefix {
     if (block.num_chunks == 1) {
       tiles.mark(sum_of_state<Plan>(state) != 0.0f);  // where its keys or values are not finite
       if (!leave()) {
-        load(args.first_state, args.first_key_sum, [](float& element, float x) { element = x; });
+        load(args.first_state, args.first_key_sum);
       }
     }
     RingPosition<Plan::kStages> at;
@@ -59,50 +59,42 @@ struct SweepPrefix {
     write_mark();
   }
 
-  // Hands each element and what stands for it in memory, zero where there is none, to a function.
-  template <typename Take>
-  __device__ __forceinline__ void load(const float* states_gmem, const float* sums_gmem, Take&& take) {
-    const ChunkedArguments& chunked = block.chunked();
-    const auto tile = tile_of<Plan>(chunked, StateAddress<Plan>::block_number(block));
+  // Hands each element of S and z and its place in memory, null where there is none, to a function.
+  template <typename T, typename Visit>
+  __device__ __forceinline__ void visit(T* states_gmem, T* sums_gmem, Visit&& visit) {
+    const auto tile = tile_of<Plan>(block.chunked(), StateAddress<Plan>::block_number(block));
     const int64_t row = tile.state * Plan::kHeadDim + tiles.key_box() * Plan::kBoxColumns + outputs.value_column();
-    const float* entry_gmem = states_gmem + row * Plan::kHeadDim + 2 * (outputs.lane & 3);
+    T* entry_gmem = states_gmem + row * Plan::kHeadDim + 2 * (outputs.lane & 3);
 #pragma unroll
     for (int j = 0; j < State<Plan>::kColumns8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        take(State<Plan>::element(state.state_frag, j, i),
-             states_gmem == nullptr ? 0.0f : entry_gmem[i / 2 * 8 * Plan::kHeadDim + i % 2]);
+        visit(State<Plan>::element(state.state_frag, j, i),
+              states_gmem == nullptr ? nullptr : entry_gmem + i / 2 * 8 * Plan::kHeadDim + i % 2);
       }
       entry_gmem = State<Plan>::after(entry_gmem, 8);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      take(key_sums_frag[i], sums_gmem == nullptr ? 0.0f : sums_gmem[row + i / 2 * 8]);
+      visit(key_sums_frag[i], sums_gmem == nullptr ? nullptr : sums_gmem + row + i / 2 * 8);
     }
+  }
+  __device__ __forceinline__ static float read(const float* place_gmem) {
+    return place_gmem == nullptr ? 0.0f : *place_gmem;
+  }
+  __device__ __forceinline__ void load(const float* states_gmem, const float* sums_gmem) {
+    visit(states_gmem, sums_gmem, [](float& element, const float* place_gmem) { element = read(place_gmem); });
   }
 
   // Leaves what is left of S and z for the item before, if there is one: the last chunk of the walk does not change it.
-  __device__ __forceinline__ bool leave() const {
+  __device__ __forceinline__ bool leave() {
     const ChunkedArguments& chunked = block.chunked();
     const auto tile = tile_of<Plan>(chunked, StateAddress<Plan>::block_number(block));
     if (!relays<Plan>(chunked) || tile.block.item_idx == 0) {
       return false;
     }
     tiles.mark(sum_of_state<Plan>(state) != 0.0f);
-    const int64_t row = tile.state * Plan::kHeadDim + tiles.key_box() * Plan::kBoxColumns + outputs.value_column();
-    float* entry_gmem = args.first_state + row * Plan::kHeadDim + 2 * (outputs.lane & 3);
-#pragma unroll
-    for (int j = 0; j < State<Plan>::kColumns8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        entry_gmem[i / 2 * 8 * Plan::kHeadDim + i % 2] = State<Plan>::element(state.state_frag, j, i);
-      }
-      entry_gmem = State<Plan>::after(entry_gmem, 8);
-    }
-    if ((outputs.lane & 3) == 0) {
-      args.first_key_sum[row] = key_sums_frag[0];
-      args.first_key_sum[row + 8] = key_sums_frag[2];
-    }
+    visit(args.first_state, args.first_key_sum, [](float element, float* place_gmem) { *place_gmem = element; });
     return true;
   }
 
@@ -188,7 +180,8 @@ struct SweepPrefix {
   __device__ __forceinline__ void start_from_first() {
     const float mark = sum_of_state<Plan>(state);  // products with NaN leave NaN
     float left = 0.0f;
-    load(args.first_state, args.first_key_sum, [&](float& element, float x) {
+    visit(args.first_state, args.first_key_sum, [&](float& element, const float* place_gmem) {
+      const float x = read(place_gmem);
       left = fmaxf(left, fabsf(element - x));
       element = fmaf(element, 0.0f, x);  // in its place: a copy of x would take registers
     });

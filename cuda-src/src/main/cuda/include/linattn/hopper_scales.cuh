@@ -22,10 +22,15 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
   __syncthreads();
 }
 
+__device__ __forceinline__ void widen(Extent* extent_smem, float largest, float squares) {
+  atomicMax(&extent_smem->largest, __float_as_uint(largest));
+  atomicMax(&extent_smem->squares, __float_as_uint(squares));
+}
+
 // One thread for each column, so that the sums do not depend on the order of threads.
 template <class Plan, int kRowsAtOnce = 16>
-__device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
-                                               int num_rows, Extent* extent_smem) {
+__device__ __forceinline__ float2 extent_of_column(const TensorView& view, int batch, int head, int token, int column,
+                                                   int num_rows) {
   using Element = typename Plan::Element;
   const Element* element_gmem = row_address<Element>(view, batch, head, token) + column;
   float largest = 0.0f;
@@ -36,8 +41,14 @@ __device__ __forceinline__ void measure_column(const TensorView& view, int batch
     largest = fmaxf(largest, fabsf(x));
     squares = fmaf(x, x, squares);
   }
-  atomicMax(&extent_smem->largest, __float_as_uint(largest));
-  atomicMax(&extent_smem->squares, __float_as_uint(squares));
+  return make_float2(largest, squares);
+}
+
+template <class Plan>
+__device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
+                                               int num_rows, Extent* extent_smem) {
+  const float2 extent = extent_of_column<Plan>(view, batch, head, token, column, num_rows);
+  widen(extent_smem, extent.x, extent.y);
 }
 
 // Of the first chunk of the item.

@@ -44,6 +44,7 @@ inline void store_float_async(uint32_t word, float value, uint32_t barrier) {
 inline void store_unit_async(uint32_t unit, uint4 value, uint32_t barrier) {
   emulator::send(unit, &value, sizeof value, barrier);
 }
+inline uint32_t load_word_in_block(uint32_t address) { return emulator::load<uint32_t>(address); }
 inline void cluster_sync() { emulator::meet_cluster(); }
 
 template <int kStages>

@@ -365,7 +365,7 @@ final class GradientPlanner {
     Cut whole = new Cut(question.shape().tokens(), null, 0);
     return oneSweepKernel(question)
         .filter(kernel -> whole.longest() <= Rates.mostItemTokens(kernel))
-        .filter(kernel -> items.items() == 1 || Relay.isForOneSweep(kernel, items))
+        .filter(kernel -> items.items() == 1 || Relay.isForOneSweep(items))
         .flatMap(kernel -> oneSweep(question, kernel, whole, items));
   }
 

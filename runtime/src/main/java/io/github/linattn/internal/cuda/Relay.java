@@ -2,7 +2,6 @@ package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.bindings.Prepared;
-import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
@@ -38,13 +37,9 @@ record Relay(AttentionShape shape, Cut items, boolean backwards, long address) {
     return kernel.technique() == Technique.WGMMA && !weighsRows;
   }
 
-  /**
-   * The same of one sweep, whose first item tells by its second chunk how good its state is. The
-   * blocks of dk and of dv have a gradient of the state each, and of fp16 both find the unit of dO
-   * by it: whether to the bit the same is not known.
-   */
-  static boolean isForOneSweep(KernelEntry kernel, Cut items) {
-    return kernel.elementType() == ElementType.BF16 && items.itemTokens() > Planner.CHUNK;
+  /** The same of one sweep, whose first item tells by its second chunk how good its state is. */
+  static boolean isForOneSweep(Cut items) {
+    return items.itemTokens() > Planner.CHUNK;
   }
 
   /** The ways of cutting one sequence into items that are worth it, from two on. */

@@ -144,7 +144,7 @@ final class GpuGradientPlansTest {
         for (Case.Builder builder : oneSweepCases(kind)) {
           Case problem = builder.build();
           rows.add(Arguments.of(ONE_SWEEP, problem, subject));
-          if (kind.dtype == DType.BF16 && problem.shape.tokens() > 128) {
+          if (problem.shape.tokens() > 128) {
             rows.add(Arguments.of(ONE_SWEEP + ":128+", problem, subject));
           }
         }

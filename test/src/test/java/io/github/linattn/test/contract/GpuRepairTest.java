@@ -127,9 +127,7 @@ final class GpuRepairTest {
       for (Subject subject : Backends.gpu()) {
         for (Spoiled input : Spoiled.values()) {
           rows.add(Arguments.of("one_sweep", input, clean, subject));
-          if (clean.dtype == DType.BF16) {
-            rows.add(Arguments.of("one_sweep:128+", input, clean, subject));
-          }
+          rows.add(Arguments.of("one_sweep:128+", input, clean, subject));
         }
       }
     }

@@ -108,10 +108,8 @@ public final class SegmentedRuns {
         String what = "a chain of " + problem + ", " + tokens + " tokens";
         count(isRightFromKept(gpu, problem, tokens), what);
       }
-      if (problem.dtype == DType.BF16) {
-        System.setProperty(GRADIENT_PLAN, "one_sweep:128+");
-        count(isRight(gpu, problem), "a relay of one sweep of " + problem);
-      }
+      System.setProperty(GRADIENT_PLAN, "one_sweep:128+");
+      count(isRight(gpu, problem), "a relay of one sweep of " + problem);
     }
   }
 
