@@ -185,6 +185,8 @@ CALL(cudaMemPoolSetAttribute, (void *at, int id, const uint64_t *value), at == &
 static int attribute(int *out, int id) {
   switch (id) {
     case 16: return PUT(out, multiprocessors);
+    case 36: return PUT(out, 3201000);
+    case 37: return PUT(out, 6144);
     case 38: return PUT(out, l2_bytes);
     case 39: return PUT(out, 2048);
     case 75: return PUT(out, major);

@@ -468,10 +468,24 @@ void run_key_value_gradient(Problem& p, unsigned seed, bool relays = false) {
   }
 }
 
+// S and z of a slot, of which nothing is left there.
+States<float> set_apart(States<float>& states, int kv_heads, int slot) {
+  States<float> apart(kv_heads, 1, states.key_dim, states.value_dim);
+  for (auto part : {&States<float>::s, &States<float>::z}) {
+    const size_t size = (apart.*part).size() / kv_heads;
+    for (int head = 0; head < kv_heads; ++head) {
+      const auto from = (states.*part).begin() + states.slot(head, slot) * size;
+      std::copy_n(from, size, (apart.*part).begin() + head * size);
+      std::fill_n(from, size, NAN);
+    }
+  }
+  return apart;
+}
+
 template <class Plan>
 void run_one_sweep(Problem& p, unsigned seed, bool relays = false) {
   if constexpr (kOneSweep<Plan>) {
-    const States<float> last(states_after(p, &p.before));
+    States<float> last(states_after(p, &p.before));
     const Rows delta(p.delta.begin(), p.delta.end());
     std::fill(p.delta.begin(), p.delta.end(), NAN);
     Tensor dq = p.tensor(kHeads, D), dk = p.tensor(kHeads, D), dv = p.tensor(kHeads, D);
@@ -505,6 +519,12 @@ void run_one_sweep(Problem& p, unsigned seed, bool relays = false) {
     args.first_state = p.before.s.data();
     args.first_key_sum = p.before.z.data();
     args.first_value_sum = p.before.u.data();
+    States<float> end = p.states_of_nothing();
+    if (!relays && p.items > 1) {
+      end = set_apart(last, p.kv_heads, p.shape.items.back().slot);
+      args.end_state = end.s.data();
+      args.end_key_sum = end.z.data();
+    }
     if (relays) {
       of_key.set_backwards(key_args, p.after, true);
       States<float> after = p.after;

@@ -38,7 +38,7 @@ namespace linattn {
 namespace hopper {
 
 static_assert(sizeof(HopperOneSweepArguments) == 2240 && offsetof(HopperOneSweepArguments, last_state) == 2176 &&
-                  offsetof(HopperOneSweepArguments, first_value_sum) == 2216,
+                  offsetof(HopperOneSweepArguments, end_key_sum) == 2232,
               "as the run time fills them in");
 
 template <class Plan>

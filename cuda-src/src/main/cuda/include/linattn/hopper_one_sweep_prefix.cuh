@@ -26,7 +26,7 @@ struct SweepPrefix {
 
   __device__ __forceinline__ void run() {
     // Products under a condition would make the compiler wait for each: what is not wanted is thrown away.
-    load(args.last_state, args.last_key_sum);
+    load_last();
     if (block.num_chunks > 0) {
       barrier_wait(tiles.full(0), 0);
     }
@@ -35,7 +35,7 @@ struct SweepPrefix {
     if (block.num_chunks == 1) {
       tiles.mark(sum_of_state<Plan>(state) != 0.0f);  // where its keys or values are not finite
       if (!leave()) {
-        load(args.first_state, args.first_key_sum);
+        load(args.first_state, args.first_key_sum, tile().state);
       }
     }
     RingPosition<Plan::kStages> at;
@@ -59,42 +59,52 @@ struct SweepPrefix {
     write_mark();
   }
 
-  // Hands each element of S and z and its place in memory, null where there is none, to a function.
-  template <typename T, typename Visit>
-  __device__ __forceinline__ void visit(T* states_gmem, T* sums_gmem, Visit&& visit) {
-    const auto tile = tile_of<Plan>(block.chunked(), StateAddress<Plan>::block_number(block));
-    const int64_t row = tile.state * Plan::kHeadDim + tiles.key_box() * Plan::kBoxColumns + outputs.value_column();
+  __device__ __forceinline__ auto tile() const {
+    return tile_of<Plan>(block.chunked(), StateAddress<Plan>::block_number(block));
+  }
+
+  // Hands each element of S and z and its place in state `index` of memory to a function.
+  template <typename T, typename Use>
+  __device__ __forceinline__ void visit(T* states_gmem, T* sums_gmem, int64_t index, Use&& use) {
+    const int64_t row = index * Plan::kHeadDim + tiles.key_box() * Plan::kBoxColumns + outputs.value_column();
     T* entry_gmem = states_gmem + row * Plan::kHeadDim + 2 * (outputs.lane & 3);
 #pragma unroll
     for (int j = 0; j < State<Plan>::kColumns8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        visit(State<Plan>::element(state.state_frag, j, i),
-              states_gmem == nullptr ? nullptr : entry_gmem + i / 2 * 8 * Plan::kHeadDim + i % 2);
+        use(State<Plan>::element(state.state_frag, j, i), entry_gmem + i / 2 * 8 * Plan::kHeadDim + i % 2);
       }
       entry_gmem = State<Plan>::after(entry_gmem, 8);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      visit(key_sums_frag[i], sums_gmem == nullptr ? nullptr : sums_gmem + row + i / 2 * 8);
+      use(key_sums_frag[i], sums_gmem + row + i / 2 * 8);
     }
   }
-  __device__ __forceinline__ static float read(const float* place_gmem) {
-    return place_gmem == nullptr ? 0.0f : *place_gmem;
+
+  // From zeros where there is no state.
+  __device__ __forceinline__ void load(const float* states_gmem, const float* sums_gmem, int64_t index) {
+    visit(states_gmem, sums_gmem, index, [&](float& element, const float* place_gmem) {
+      element = states_gmem == nullptr ? 0.0f : *place_gmem;
+    });
   }
-  __device__ __forceinline__ void load(const float* states_gmem, const float* sums_gmem) {
-    visit(states_gmem, sums_gmem, [](float& element, const float* place_gmem) { element = read(place_gmem); });
+
+  __device__ __forceinline__ void load_last() {
+    const auto of_block = tile();
+    const bool ends = args.end_state != nullptr && of_block.block.item_idx + 1 == block.chunked().num_items;
+    load(ends ? args.end_state : args.last_state, ends ? args.end_key_sum : args.last_key_sum,
+         ends ? of_block.head.kv_index : of_block.state);
   }
 
   // Leaves what is left of S and z for the item before, if there is one: the last chunk of the walk does not change it.
   __device__ __forceinline__ bool leave() {
-    const ChunkedArguments& chunked = block.chunked();
-    const auto tile = tile_of<Plan>(chunked, StateAddress<Plan>::block_number(block));
-    if (!relays<Plan>(chunked) || tile.block.item_idx == 0) {
+    const auto of_block = tile();
+    if (!relays<Plan>(block.chunked()) || of_block.block.item_idx == 0) {
       return false;
     }
     tiles.mark(sum_of_state<Plan>(state) != 0.0f);
-    visit(args.first_state, args.first_key_sum, [](float element, float* place_gmem) { *place_gmem = element; });
+    visit(args.first_state, args.first_key_sum, of_block.state,
+          [](float element, float* place_gmem) { *place_gmem = element; });
     return true;
   }
 
@@ -180,8 +190,8 @@ struct SweepPrefix {
   __device__ __forceinline__ void start_from_first() {
     const float mark = sum_of_state<Plan>(state);  // products with NaN leave NaN
     float left = 0.0f;
-    visit(args.first_state, args.first_key_sum, [&](float& element, const float* place_gmem) {
-      const float x = read(place_gmem);
+    visit(args.first_state, args.first_key_sum, tile().state, [&](float& element, const float* place_gmem) {
+      const float x = args.first_state == nullptr ? 0.0f : *place_gmem;
       left = fmaxf(left, fabsf(element - x));
       element = fmaf(element, 0.0f, x);  // in its place: a copy of x would take registers
     });

@@ -358,6 +358,26 @@ public class cudart {
     public static int cudaDevAttrMultiProcessorCount() {
         return cudaDevAttrMultiProcessorCount;
     }
+    private static final int cudaDevAttrMemoryClockRate = (int)36L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaDeviceAttr.cudaDevAttrMemoryClockRate = 36
+     * }
+     */
+    public static int cudaDevAttrMemoryClockRate() {
+        return cudaDevAttrMemoryClockRate;
+    }
+    private static final int cudaDevAttrGlobalMemoryBusWidth = (int)37L;
+    /**
+
+     * {@snippet lang=c :
+     * enum cudaDeviceAttr.cudaDevAttrGlobalMemoryBusWidth = 37
+     * }
+     */
+    public static int cudaDevAttrGlobalMemoryBusWidth() {
+        return cudaDevAttrGlobalMemoryBusWidth;
+    }
     private static final int cudaDevAttrL2CacheSize = (int)38L;
     /**
 

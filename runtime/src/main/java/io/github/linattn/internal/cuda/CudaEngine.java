@@ -75,19 +75,17 @@ public final class CudaEngine implements Engine {
   private CudaEngine(Device device, List<BuiltKernels> sources, Tuning tuning) {
     this.device = device;
     this.kernels = new Kernels(device, arena, sources);
-    int multiprocessors = device.multiprocessors();
-    int shared = kernels.sharedBytes();
-    int capability = device.capability();
+    GpuTraits gpu = GpuTraits.of(device, kernels.sharedBytes());
     this.plans =
         new Plans(
-            new Planner(multiprocessors, shared, capability, kernels::find),
-            new GradientPlanner(multiprocessors, shared, capability, kernels::find),
+            new Planner(gpu, kernels::find),
+            new GradientPlanner(gpu, kernels::find),
             tuning,
             device.name());
     this.paperPlans = new PaperPlans(kernels);
     this.paperOnly = isPaperOnly();
     this.leaks = Leaks.of(name());
-    if (device.cuda().attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION, device.ordinal()) == 1) {
+    if (device.attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION) == 1) {
       device.enter().keepFreedMemory(device.ordinal());
     }
   }

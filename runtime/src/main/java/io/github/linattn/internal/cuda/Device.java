@@ -21,8 +21,8 @@ public record Device(Cuda cuda, int ordinal) {
 
   /** Major and minor compute capability, such as 90. */
   int capability() {
-    return 10 * cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR, ordinal)
-        + cuda.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR, ordinal);
+    return 10 * attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR)
+        + attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR);
   }
 
   /** Such as {@code sm_90}. */
@@ -32,7 +32,11 @@ public record Device(Cuda cuda, int ordinal) {
 
   /** Number of multiprocessors. */
   public int multiprocessors() {
-    return cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, ordinal);
+    return attribute(DeviceAttribute.MULTIPROCESSOR_COUNT);
+  }
+
+  int attribute(DeviceAttribute attribute) {
+    return cuda.attribute(attribute, ordinal);
   }
 
   /** Free and total memory. */

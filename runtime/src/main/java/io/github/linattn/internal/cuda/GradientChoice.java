@@ -17,14 +17,15 @@ import java.util.regex.Pattern;
 record GradientChoice(Kind kind, Technique technique, int segment) {
   /**
    * Such as {@code mma}, {@code wgmma:2048}, {@code wgmma:2048+}, whose blocks hand states on,
-   * {@code one_sweep}, {@code one_sweep:2048+}, likewise, or {@code one_sweep:2048}, which is a
-   * chain; asked each time a backward is planned, and a forward that keeps states for it.
+   * {@code one_sweep}, {@code one_sweep:2048+}, likewise, {@code one_sweep:2048*}, all segments at
+   * once, or {@code one_sweep:2048}, which is a chain; asked each time a backward is planned, and a
+   * forward that keeps states for it.
    */
   private static final String PROPERTY = "linattn.gradient.plan";
 
   private static final String ONE_SWEEP = "one_sweep";
 
-  private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+)(\\+)?)?");
+  private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+)([+*])?)?");
 
   /** What this process asks for, or empty. */
   static Optional<GradientChoice> asked() {
@@ -41,7 +42,7 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
     Matcher parts = FORM.matcher(text);
     if (!parts.matches()) {
       throw new IllegalArgumentException(
-          "%s=%s: a plan is TECHNIQUE[:SEGMENT[+]] or %s[:SEGMENT[+]]"
+          "%s=%s: a plan is TECHNIQUE[:SEGMENT[+]] or %s[:SEGMENT[+ or *]]"
               .formatted(PROPERTY, text, ONE_SWEEP));
     }
     int segment = parts.group(2) == null ? 0 : Integer.parseInt(parts.group(2));
@@ -49,10 +50,16 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
       throw new IllegalArgumentException(
           "%s=%s: segments have a multiple of %d tokens".formatted(PROPERTY, text, Planner.CHUNK));
     }
-    boolean handsOn = parts.group(3) != null;
+    boolean handsOn = "+".equals(parts.group(3));
+    boolean atOnce = "*".equals(parts.group(3));
     if (parts.group(1).equals(ONE_SWEEP)) {
-      Kind kind = segment == 0 || handsOn ? Kind.ONE_SWEEP : Kind.CHAIN;
+      Kind ofSegments = atOnce ? Kind.SWEPT_SEGMENTS : Kind.CHAIN;
+      Kind kind = segment == 0 || handsOn ? Kind.ONE_SWEEP : ofSegments;
       return new GradientChoice(kind, Technique.WGMMA, segment);
+    }
+    if (atOnce) {
+      throw new IllegalArgumentException(
+          "%s=%s: segments of two sweeps are at once anyway".formatted(PROPERTY, text));
     }
     Kind kind = segment == 0 ? Kind.SWEEPS : handsOn ? Kind.RELAY : Kind.SEGMENTED;
     return new GradientChoice(kind, Technique.parse(parts.group(1)), segment);
@@ -60,12 +67,17 @@ record GradientChoice(Kind kind, Technique technique, int segment) {
 
   @Override
   public String toString() {
-    boolean one = kind == Kind.ONE_SWEEP || kind == Kind.CHAIN;
-    String name = one ? ONE_SWEEP : technique.id();
-    return PROPERTY
-        + "="
-        + name
-        + (segment == 0 ? "" : ":" + segment)
-        + (segment > 0 && (kind == Kind.RELAY || kind == Kind.ONE_SWEEP) ? "+" : "");
+    String name =
+        switch (kind) {
+          case ONE_SWEEP, CHAIN, SWEPT_SEGMENTS -> ONE_SWEEP;
+          default -> technique.id();
+        };
+    String how =
+        switch (kind) {
+          case RELAY, ONE_SWEEP -> "+";
+          case SWEPT_SEGMENTS -> "*";
+          default -> "";
+        };
+    return PROPERTY + "=" + name + (segment == 0 ? "" : ":" + segment + how);
   }
 }

@@ -37,7 +37,9 @@ final class GradientFill {
   private final Operator operator;
   private final Ends ends;
   private final long[] counts;
+  private final BackwardCall summed; // the tokens whose dS, dz and du are summed
   private final StateArrays items;
+  private final StateArrays before; // S, z and u of items, where these are summed
   private final StateArrays totals;
   private final long workspace;
   private final long delta;
@@ -99,7 +101,19 @@ final class GradientFill {
     this.counts = counts;
     this.workspace = workspace;
     GradientPlan.Memory memory = plan.memory();
+    int unsummed = (plan.cut().items() - plan.gradientSummed()) * plan.cut().itemTokens();
+    this.summed =
+        plan.kind() == Kind.SWEPT_SEGMENTS && unsummed > 0
+            ? call.window(unsummed, shape.tokens() - unsummed)
+            : call;
     this.items = StateArrays.at(workspace, shape, plan.cut().items());
+    this.before =
+        plan.kind() == Kind.SWEPT_SEGMENTS
+            ? StateArrays.at(
+                workspace + StateArrays.bytes(shape, plan.cut().items()),
+                shape,
+                plan.cut().items())
+            : items;
     this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
     this.delta = workspace + memory.deltaAt();
     long kept = call.checkpoints() == null ? 0 : call.checkpoints().lengthsAddress(shape);
@@ -144,6 +158,7 @@ final class GradientFill {
       case COEFFICIENTS -> {
         switch (plan.kind()) {
           case SWEEPS, RELAY, ONE_SWEEP -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
+          case SWEPT_SEGMENTS -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
           case SEGMENTED -> fillRepair(role, Role.KEY, Role.VALUE);
           case NON_CAUSAL -> fillRepair(role);
           case CHAIN -> throw ofParts();
@@ -161,20 +176,25 @@ final class GradientFill {
     structs
         .of(Role.ROWS)
         .clear()
-        .set("query", input.q())
-        .set("key", input.k())
-        .set("out", call.output())
-        .set("out_gradient", call.outputGradient())
-        .set("delta", plan.step(Role.QUERY).kernel().formsDelta() ? 0 : delta)
+        .set("query", summed.input().q())
+        .set("key", summed.input().k())
+        .set("out", summed.output())
+        .set("out_gradient", summed.outputGradient())
+        .set("delta", isFormedBySweep() ? 0 : delta)
         .set("query_scale", queryScale)
         .set("key_scale", keyScale)
         .set("scales_are_kept", lengthsAreKept ? 1 : 0)
-        .set("tokens", shape.tokens())
+        .set("tokens", summed.input().shape().tokens())
         .set("heads", shape.heads())
         .set("group", shape.headsPerKeyValueHead())
         .set("batches", shape.batch())
         .set("key_dim", shape.keyDim())
         .set("value_dim", shape.valueDim());
+  }
+
+  /** Whether the first that wants d forms it. */
+  private boolean isFormedBySweep() {
+    return plan.has(Role.QUERY) && plan.step(Role.QUERY).kernel().formsDelta();
   }
 
   /** As {@link ChunkedCall} asks for them. */
@@ -187,12 +207,12 @@ final class GradientFill {
         .set("group", 1)
         .set("a_per_head", 0L)
         .set("b_per_head", 0L)
-        .setState("_out", items);
+        .setState("_out", before);
     sums.set("num_items", plan.summed());
   }
 
   private void fillStateScan() {
-    Arguments scan = scan(Role.STATE_SCAN);
+    Arguments scan = scan(Role.STATE_SCAN, before);
     if (ends.first != null) {
       scan.setState("_in", ends.first);
     }
@@ -202,7 +222,7 @@ final class GradientFill {
   }
 
   private void fillGradientScan() {
-    Arguments scan = scan(Role.GRADIENT_SCAN).set("backwards", 1);
+    Arguments scan = scan(Role.GRADIENT_SCAN, items).set("backwards", 1);
     if (ends.lastGradient != null) {
       scan.setState("_in", ends.lastGradient);
     }
@@ -213,9 +233,9 @@ final class GradientFill {
     }
   }
 
-  private Arguments scan(Role role) {
+  private Arguments scan(Role role, StateArrays states) {
     Cut cut = plan.cut();
-    return structs.of(role).clear().setScan(items, cut, cut.items(), shape, queue.lists());
+    return structs.of(role).clear().setScan(states, cut, cut.items(), shape, queue.lists());
   }
 
   private void fillQuery() {
@@ -245,7 +265,7 @@ final class GradientFill {
     return switch (plan.kind()) {
       case SWEEPS, RELAY, ONE_SWEEP ->
           plan.handsOn(Role.QUERY) ? relay(Role.QUERY).before(0) : ends.first;
-      case SEGMENTED -> plan.keptStep() > 0 ? kept() : items;
+      case SEGMENTED, SWEPT_SEGMENTS -> plan.keptStep() > 0 ? kept() : before;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
     };
@@ -267,7 +287,7 @@ final class GradientFill {
   private @Nullable StateArrays after(Role role) {
     return switch (plan.kind()) {
       case SWEEPS, RELAY, ONE_SWEEP -> plan.handsOn(role) ? relay(role).in() : ends.lastGradient;
-      case SEGMENTED -> items;
+      case SEGMENTED, SWEPT_SEGMENTS -> items;
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
     };
@@ -277,7 +297,7 @@ final class GradientFill {
   private @Nullable StateArrays first() {
     return switch (plan.kind()) {
       case SWEEPS, RELAY, ONE_SWEEP -> ends.firstGradient;
-      case SEGMENTED, NON_CAUSAL -> null;
+      case SEGMENTED, SWEPT_SEGMENTS, NON_CAUSAL -> null;
       case CHAIN -> throw ofParts();
     };
   }
@@ -339,13 +359,18 @@ final class GradientFill {
         fillTask(
             structs.of(Role.GRADIENT_SUMS),
             VALUE_TASK,
-            input.k(),
-            input.q(),
-            call.outputGradient(),
-            call.gradients().dv());
+            summed.input().k(),
+            summed.input().q(),
+            summed.outputGradient(),
+            summed.gradients().dv());
     structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
     setSegments(chunked);
-    chunked.setState("_out", items);
+    int behind = plan.cut().items() - plan.gradientSummed();
+    chunked
+        .set("normalizer", summed.normalizer())
+        .set("tokens", summed.input().shape().tokens())
+        .set("num_items", plan.gradientSummed())
+        .setState("_out", items.further(StateArrays.sizesOfHead(shape), behind));
   }
 
   private Arguments fillTask(Arguments struct, int task, Tensor x, Tensor y, Tensor z, Tensor out) {
@@ -367,7 +392,7 @@ final class GradientFill {
 
   /** Whether one launch forms dk and dv. */
   private boolean hasBothTasks() {
-    return plan.has(Role.KEY_AND_VALUE) || plan.kind() == Kind.ONE_SWEEP;
+    return plan.has(Role.KEY_AND_VALUE) || plan.has(Role.ONE_SWEEP);
   }
 
   private void setViews(Arguments chunked, Tensor x, Tensor y, Tensor z, Tensor out) {
@@ -388,7 +413,7 @@ final class GradientFill {
           chunked.set("items", queue.lists().itemsOfSequences(plan.cut(), counts));
         }
       }
-      case SEGMENTED -> setSegments(chunked);
+      case SEGMENTED, SWEPT_SEGMENTS -> setSegments(chunked);
       case NON_CAUSAL -> {
         chunked.setItems(plan.outputs(), plan.outputs().sequences());
         chunked.set("items", queue.lists().itemsOfTotals(plan.outputs()));
@@ -476,10 +501,15 @@ final class GradientFill {
     setMap(struct, "output_rows", 0, call.output(), element);
     write(struct, struct.offset("query_gradient"), dq(), element);
     StateArrays last = plan.handsOn() ? relay(Role.QUERY).in() : ends.last;
+    StateArrays first = plan.handsOn() ? relay(Role.QUERY).out() : before();
+    if (plan.kind() == Kind.SWEPT_SEGMENTS) { // after an item is before the next one
+      StateArrays end = Objects.requireNonNull(last, "S after the last token");
+      struct.set("end_state", end.s()).set("end_key_sum", end.z());
+      last = Objects.requireNonNull(first).further(StateArrays.sizesOfHead(shape), 1);
+    }
     if (last != null) {
       struct.set("last_state", last.s()).set("last_key_sum", last.z());
     }
-    StateArrays first = plan.handsOn() ? relay(Role.QUERY).out() : ends.first;
     if (first != null) {
       struct
           .set("first_state", first.s())
@@ -497,6 +527,15 @@ final class GradientFill {
         setMap(struct, "output_rows", index, call.output(), element);
       }
       case KEY -> setMaps(struct, index, element, input.v(), dO, input.q(), dk());
+      case GRADIENT_SUMS ->
+          setMaps(
+              struct,
+              index,
+              element,
+              summed.input().k(),
+              summed.input().q(),
+              summed.outputGradient(),
+              summed.gradients().dv());
       default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
     }
     MemorySegment task = structs.of(role).memory();

@@ -13,6 +13,8 @@ import java.util.List;
  *     that {@code cut} is cut into for dq; else {@code cut}
  * @param keyOutputs the same for dk and dv
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
+ * @param gradientSummed items of {@code cut}, the last ones, whose dS, dz and du are wanted; 0 where
+ *     there are none
  * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
  *     the sweeps do not start from these
  * @param tiles of 64 columns of dq
@@ -30,6 +32,7 @@ record GradientPlan(
     Cut outputs,
     Cut keyOutputs,
     int summed,
+    int gradientSummed,
     int keptStep,
     int tiles,
     int turns,
@@ -59,6 +62,7 @@ record GradientPlan(
         segments,
         segments,
         0,
+        0,
         1,
         first.tiles,
         first.turns,
@@ -86,6 +90,11 @@ record GradientPlan(
     ONE_SWEEP,
     /** One sweep of each segment, from the last one on. */
     CHAIN,
+    /**
+     * One sweep of all segments at once, from the states before them, which are kept or summed, and
+     * from sums of the gradients after them.
+     */
+    SWEPT_SEGMENTS,
     /** Sums of segments and a scan before each of the sweeps, which start from the segments. */
     SEGMENTED,
     /** Sums over all tokens, and every row against them. */
@@ -127,9 +136,10 @@ record GradientPlan(
   /**
    * The parts of the workspace in their order, in bytes; each starts at an aligned place.
    *
-   * @param states of items, those before them and then the gradients after them; of a chain two
-   *     gradients of states between its segments; where blocks hand states on, those of dq, dk and
-   *     dv
+   * @param states of items, those before them and then the gradients after them, in one place; of
+   *     {@link Kind#SWEPT_SEGMENTS} these gradients, and behind them the states, unless they are
+   *     kept; of a chain two gradients of states between its segments; where blocks hand states on,
+   *     those of dq, dk and dv
    * @param totals of sequences, likewise, without causality; of a chain what its segments take in
    *     turn
    * @param delta d
@@ -218,6 +228,7 @@ record GradientPlan(
         outputs,
         keyOutputs,
         summed,
+        gradientSummed,
         keptStep,
         tiles,
         turns,
@@ -247,7 +258,7 @@ record GradientPlan(
 
   /** Whether it needs states that a forward kept. */
   boolean startsFromKept() {
-    return kind == Kind.ONE_SWEEP || kind == Kind.CHAIN || keptStep > 0;
+    return has(Role.ONE_SWEEP) || keptStep > 0;
   }
 
   boolean has(Role role) {

@@ -63,8 +63,8 @@ final class GradientPlanner {
   }
 
   /** For one device, as {@link Planner}. */
-  GradientPlanner(int multiprocessors, int sharedBytes, int capability, Planner.Built built) {
-    this.model = new LaunchModel(multiprocessors, sharedBytes, capability, built);
+  GradientPlanner(GpuTraits gpu, Planner.Built built) {
+    this.model = new LaunchModel(gpu, built);
   }
 
   /** The plan that the model finds fastest; empty where kernels for it are not built. */
@@ -83,14 +83,21 @@ final class GradientPlanner {
     if (!question.causal()) {
       return nonCausal(question);
     }
-    if (choice.kind() == Kind.ONE_SWEEP || choice.kind() == Kind.CHAIN) {
-      return (choice.kind() == Kind.CHAIN
-              ? chain(question, choice.form())
-              : oneSweep(question, new Cut(question.shape().tokens(), null, choice.segment())))
-          .filter(plan -> hasStates(question, plan.cut()))
-          .map(plan -> explained(plan, List.of()));
-    }
     AttentionShape shape = question.shape();
+    Optional<GradientPlan> one =
+        switch (choice.kind()) {
+          case CHAIN -> chain(question, choice.form());
+          case ONE_SWEEP -> oneSweep(question, new Cut(shape.tokens(), null, choice.segment()));
+          case SWEPT_SEGMENTS -> sweptSegments(question, choice.segment());
+          default -> Optional.empty();
+        };
+    switch (choice.kind()) {
+      case CHAIN, ONE_SWEEP, SWEPT_SEGMENTS -> {
+        return one.filter(plan -> hasStates(question, plan.cut()))
+            .map(plan -> explained(plan, List.of()));
+      }
+      default -> {}
+    }
     Cut cut = new Cut(shape.tokens(), question.packing(), choice.segment());
     return sweeps(question, choice.technique())
         .filter(kernels -> kernels.has(choice.technique()))
@@ -182,6 +189,7 @@ final class GradientPlanner {
       Cut cut = new Cut(shape.tokens(), question.packing(), segment);
       Optional<GradientPlan> plan = segmented(question, kernels, cut, 0);
       plan.ifPresent(candidates::add);
+      sweptSegments(question, segment).ifPresent(candidates::add);
       if (plan.isEmpty() || blocks * parts > 8L * model.multiprocessors()) {
         break; // more parts only add states
       }
@@ -195,25 +203,23 @@ final class GradientPlanner {
       Cut cut = new Cut(shape.tokens(), null, kept * step);
       segmented(question, kernels, cut, step).ifPresent(candidates::add);
     }
+    if (kept > 0) {
+      sweptSegments(question, kept).ifPresent(candidates::add);
+    }
     Optional<GradientPlan> one = fastestOneSweep(question);
     boolean hasStates = hasStates(question, whole);
     if (hasStates) {
       one.ifPresent(candidates::add);
     }
     return candidates.stream()
-        .reduce((best, next) -> weight(next) < weight(best) ? next : best)
+        .reduce((best, next) -> next.micros() < best.micros() ? next : best)
         .map(best -> explained(best, candidates))
         .map(best -> hasStates ? best : withHint(best, one));
   }
 
-  /** What decides between plans: micros, but fewer of who moves fewer bytes than all others. */
-  private static double weight(GradientPlan plan) {
-    return plan.micros() * (plan.has(Role.ONE_SWEEP) ? Rates.ONE_SWEEP_SHARE : 1);
-  }
-
   /** Tells what the state after the last token would be worth where it is not at hand. */
   private static GradientPlan withHint(GradientPlan best, Optional<GradientPlan> one) {
-    return one.filter(plan -> weight(plan) < best.micros())
+    return one.filter(plan -> plan.micros() < best.micros())
         .map(
             plan ->
                 best.because(
@@ -274,7 +280,7 @@ final class GradientPlanner {
     for (Cut items : comesInRounds ? Relay.cuts(whole) : List.<Cut>of()) {
       Collected steps = new Collected();
       sweep.accept(steps, items);
-      double micros = steps.micros + Relay.micros(question.shape(), items);
+      double micros = steps.micros + Relay.micros(question.shape(), items, model.bytesPerMicro());
       if (steps.complete && micros < least) {
         least = micros;
         found = items;
@@ -299,16 +305,16 @@ final class GradientPlanner {
     long states = 0;
     if (relays) {
       states += Relay.bytes(shape, ofQuery);
-      steps.micros += Relay.micros(shape, ofQuery);
+      steps.micros += Relay.micros(shape, ofQuery, model.bytesPerMicro());
     }
     if (keyRelays) {
       states += 2 * Relay.bytes(shape, ofKey);
-      steps.micros += 2 * Relay.micros(shape, ofKey);
+      steps.micros += 2 * Relay.micros(shape, ofKey, model.bytesPerMicro());
     }
     Marks marks = marks(question, ofQuery, turns, ofKey);
     Memory memory = memory(question, states, 0, ofQuery, turns, marks);
     Kind kind = relays || keyRelays ? Kind.RELAY : Kind.SWEEPS;
-    return plan(kind, steps, cut, ofQuery, ofKey, 0, 0, tiles(question), turns, memory);
+    return plan(kind, steps, cut, ofQuery, ofKey, 0, 0, 0, tiles(question), turns, memory);
   }
 
   /**
@@ -397,12 +403,7 @@ final class GradientPlanner {
     boolean handsOn = items.items() > 1;
     double handingOn = handsOn ? Rates.handingOnMicros(shape.keyDim()) : 0;
     Collected steps = new Collected();
-    // q, k, v, o and dO are read once, dq, dk and dv written; of rows g is read and d written
-    double bytes = 2 * (question.queryBytes() + question.keyValueBytes());
-    steps.add(
-        Role.ONE_SWEEP,
-        bothTasks(question, kernel, items),
-        step -> micros(step, shape.keyDim(), items, items.items(), 1, bytes, handingOn));
+    addOneSweep(steps, question, kernel, items, handingOn);
     addRepair(steps, Role.COEFFICIENTS, question, whole);
     long states = 0;
     if (handsOn) {
@@ -410,7 +411,63 @@ final class GradientPlanner {
       steps.micros += 3 * Rates.RELAY_MICROS;
     }
     Memory memory = memory(question, states, 0, items, 1, marks(question, items, 1, items));
-    return plan(Kind.ONE_SWEEP, steps, whole, items, items, 0, 0, tiles(question), 1, memory);
+    return plan(Kind.ONE_SWEEP, steps, whole, items, items, 0, 0, 0, tiles(question), 1, memory);
+  }
+
+  /** Whose blocks take so much longer beside their chunks. */
+  private void addOneSweep(
+      Collected steps, Question question, KernelEntry kernel, Cut items, double longer) {
+    int width = question.shape().keyDim();
+    // q, k, v, o and dO are read once, dq, dk and dv written; of rows g is read and d written
+    double bytes = 2 * (question.queryBytes() + question.keyValueBytes());
+    steps.add(
+        Role.ONE_SWEEP,
+        bothTasks(question, kernel, items),
+        step -> micros(step, width, items, items.items(), 1, bytes, longer));
+  }
+
+  /**
+   * One sweep of segments of so many tokens, all at once; empty where this cannot be. Nobody reads
+   * the sums of the first of them but for the gradient of the initial state.
+   */
+  private Optional<GradientPlan> sweptSegments(Question question, int segment) {
+    Cut cut = new Cut(question.shape().tokens(), null, segment);
+    return oneSweepKernel(question)
+        .filter(kernel -> question.lastState() && cut.items() > 1)
+        .filter(kernel -> cut.itemTokens() <= Rates.mostItemTokens(kernel))
+        .flatMap(kernel -> sweptSegments(question, kernel, cut));
+  }
+
+  private Optional<GradientPlan> sweptSegments(Question question, KernelEntry kernel, Cut cut) {
+    AttentionShape shape = question.shape();
+    Checkpoints.Form form = question.kept();
+    boolean isKept = form != null && !form.chained() && form.segment() == cut.itemTokens();
+    int behindFirst = cut.items() - 1;
+    int gradientSummed = question.finalState() ? cut.items() : behindFirst;
+    int tokens = shape.tokens() - (cut.items() - gradientSummed) * cut.itemTokens();
+    Collected steps = new Collected();
+    if (!isKept) {
+      addSums(steps, question, cut, behindFirst);
+      addScan(steps, Role.STATE_SCAN, question, cut);
+    }
+    addDelta(steps, question, tokens);
+    addGradientSums(steps, question, cut, gradientSummed, Technique.WGMMA);
+    addScan(steps, Role.GRADIENT_SCAN, question, cut);
+    addOneSweep(steps, question, kernel, cut, Rates.handingOnMicros(shape.keyDim()));
+    addRepair(steps, Role.COEFFICIENTS, question, cut);
+    long states = (isKept ? 1 : 2) * StateArrays.bytes(shape, cut.items());
+    return plan(
+        Kind.SWEPT_SEGMENTS,
+        steps,
+        cut,
+        cut,
+        cut,
+        isKept ? 0 : behindFirst,
+        gradientSummed,
+        isKept ? 1 : 0,
+        tiles(question),
+        1,
+        memory(question, states, 0, cut, 1, marks(question, cut, 1, cut)));
   }
 
   /** A sequence of one chunk needs the state before it alone. */
@@ -439,7 +496,7 @@ final class GradientPlanner {
     addQuery(steps, question, kernels, cut, turns);
     // dq is repaired of the states that the next scan replaces
     addRepair(steps, Role.QUERY_REPAIR, question, cut);
-    addGradientSums(steps, question, cut, kernels.value().technique());
+    addGradientSums(steps, question, cut, cut.items(), kernels.value().technique());
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addKeyAndValue(steps, question, kernels, cut);
     addRepair(steps, Role.COEFFICIENTS, question, cut);
@@ -447,7 +504,17 @@ final class GradientPlanner {
     long states = StateArrays.bytes(shape, cut.items());
     Memory memory = memory(question, states, 0, cut, turns, marks(question, cut, turns, cut));
     return plan(
-        Kind.SEGMENTED, steps, cut, cut, cut, summed, keptStep, tiles(question), turns, memory);
+        Kind.SEGMENTED,
+        steps,
+        cut,
+        cut,
+        cut,
+        summed,
+        cut.items(),
+        keptStep,
+        tiles(question),
+        turns,
+        memory);
   }
 
   /** The sums over all tokens, then every row against them. */
@@ -487,7 +554,7 @@ final class GradientPlanner {
     addSums(steps, question, cut, cut.items());
     addScan(steps, Role.STATE_SCAN, question, cut);
     addQuery(steps, question, new Sweeps(answers, answers, answers), outputs, 1);
-    addGradientSums(steps, question, cut, Technique.WGMMA);
+    addGradientSums(steps, question, cut, cut.items(), Technique.WGMMA);
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addTask(steps, Role.KEY, question, answers, outputs, 1);
     addTask(steps, Role.VALUE, question, answers, outputs, 1);
@@ -512,6 +579,7 @@ final class GradientPlanner {
             outputs,
             outputs,
             cut.items(),
+            cut.items(),
             0,
             tiles(question),
             1,
@@ -529,6 +597,7 @@ final class GradientPlanner {
       Cut outputs,
       Cut keyOutputs,
       int summed,
+      int gradientSummed,
       int keptStep,
       int tiles,
       int turns,
@@ -542,6 +611,7 @@ final class GradientPlanner {
                 outputs,
                 keyOutputs,
                 summed,
+                gradientSummed,
                 keptStep,
                 tiles,
                 turns,
@@ -630,7 +700,17 @@ final class GradientPlanner {
                   long rows = queryParts * wholeQueries + (question.normalize() ? keys : 0);
                   return model.step(kernel, question, rows);
                 }),
-        step -> read * question.queryBytes() / Rates.BYTES_PER_MICRO);
+        step -> read * question.queryBytes() / model.bytesPerMicro());
+  }
+
+  /** d of the last {@code tokens} of each sequence. */
+  private void addDelta(Collected steps, Question question, int tokens) {
+    double bytes = question.queryBytes() * tokens / question.shape().tokens();
+    steps.add(
+        Role.ROWS,
+        rowKernel(question, Operation.GRADIENT_ROWS)
+            .flatMap(kernel -> model.step(kernel, question, question.heads() * tokens)),
+        step -> bytes / model.bytesPerMicro());
   }
 
   private void addSums(Collected steps, Question question, Cut cut, int summed) {
@@ -641,22 +721,23 @@ final class GradientPlanner {
         step -> micros(step, question.shape().keyDim(), cut, summed, 1, bytes));
   }
 
-  private void addGradientSums(Collected steps, Question question, Cut cut, Technique technique) {
+  private void addGradientSums(
+      Collected steps, Question question, Cut cut, int items, Technique technique) {
     AttentionShape shape = question.shape();
     int group = shape.headsPerKeyValueHead();
-    double bytes = question.queryBytes() + StateArrays.bytes(shape, cut.items());
+    double share = (double) items / cut.items();
+    double bytes = question.queryBytes() * share + StateArrays.bytes(shape, items);
     steps.add(
         Role.GRADIENT_SUMS,
         find(question, Operation.GRADIENT_SUMS, technique, shape.keyDim(), 0)
-            .flatMap(
-                kernel -> model.step(kernel, question, question.keyValueHeads() * cut.items())),
-        step -> micros(step, shape.keyDim(), cut, cut.items(), group, bytes));
+            .flatMap(kernel -> model.step(kernel, question, question.keyValueHeads() * items)),
+        step -> micros(step, shape.keyDim(), cut, items, group, bytes));
   }
 
   private void addScan(Collected steps, Role role, Question question, Cut cut) {
     double bytes = 2.0 * StateArrays.bytes(question.shape(), cut.items());
     steps.add(
-        role, model.scan(question, cut), step -> bytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS);
+        role, model.scan(question, cut), step -> bytes / model.bytesPerMicro() + Rates.SCAN_MICROS);
   }
 
   private void addQuery(Collected steps, Question question, Sweeps kernels, Cut cut, int turns) {
@@ -774,7 +855,7 @@ final class GradientPlanner {
         role,
         rowKernel(question, Operation.NORMALIZE_ROWS_GRADIENT)
             .flatMap(kernel -> model.step(kernel, question, rows)),
-        step -> bytes / Rates.BYTES_PER_MICRO);
+        step -> bytes / model.bytesPerMicro());
   }
 
   private GradientPlan explained(GradientPlan best, List<GradientPlan> candidates) {
@@ -786,9 +867,7 @@ final class GradientPlanner {
                 plan ->
                     String.format(
                         Locale.ROOT,
-                        plan.micros() < best.micros()
-                            ? "; %s, %.1f µs, would move more bytes"
-                            : "; next best %s, %.1f µs",
+                        "; next best %s, %.1f µs",
                         name(plan.kind()),
                         plan.micros()))
             .orElse("");
@@ -811,10 +890,13 @@ final class GradientPlanner {
       String how = plan.handsOn() ? ", by blocks that hand states on" : "";
       return " one after the other, from the states that the forward kept" + how;
     }
+    boolean swept = plan.kind() == Kind.SWEPT_SEGMENTS;
     if (plan.keptStep() > 0) {
-      return " from the states that the forward kept, with a scan before the second sweep";
+      String before = swept ? "one sweep of all at once" : "the second sweep";
+      return " from the states that the forward kept, with a scan before " + before;
     }
     return switch (plan.kind()) {
+      case SWEPT_SEGMENTS -> " with two scans before one sweep of all at once";
       case SEGMENTED -> " with a scan before each sweep";
       case RELAY ->
           " by blocks that hand states on: dq of %d items, dk and dv of %d"
@@ -830,6 +912,7 @@ final class GradientPlanner {
       case ONE_SWEEP -> "one sweep";
       case CHAIN -> "chain";
       case SEGMENTED -> "segments";
+      case SWEPT_SEGMENTS -> "swept segments";
       case RELAY -> "relay";
       default -> "two sweeps";
     };

@@ -120,7 +120,8 @@ public final class GradientStructs {
           JAVA_LONG.withName("first_key_sum"),
           JAVA_LONG.withName("query_marks"),
           JAVA_LONG.withName("first_value_sum"),
-          MemoryLayout.sequenceLayout(2, JAVA_LONG).withName("reserved"));
+          JAVA_LONG.withName("end_state"),
+          JAVA_LONG.withName("end_key_sum"));
 
   private static final long TASK_CHUNKED = ChunkedStructs.offset(GRADIENT, "chunked");
 

@@ -59,8 +59,7 @@ final class Kernels {
     this.owner = owner;
     this.sources = sources;
     this.capability = device.capability();
-    this.sharedBytes =
-        device.cuda().attribute(DeviceAttribute.MAX_SHARED_BYTES_PER_BLOCK, device.ordinal());
+    this.sharedBytes = device.attribute(DeviceAttribute.MAX_SHARED_BYTES_PER_BLOCK);
   }
 
   /** The most shared memory that a block may ask for. */

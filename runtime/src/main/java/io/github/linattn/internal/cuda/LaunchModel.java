@@ -13,12 +13,19 @@ import java.util.Optional;
 /**
  * What a launch on one device is, and what it takes: shared by the planners. Pure and immutable.
  *
- * @param sharedBytes most shared memory that a block may ask for
- * @param capability compute capability, such as 90
+ * @param built the kernels there are for it
  */
-record LaunchModel(int multiprocessors, int sharedBytes, int capability, Built built) {
+record LaunchModel(GpuTraits gpu, Built built) {
   /** Blocks of a multiprocessor that walk tiles: enough to work, few to find nothing to do. */
   private static final int WALKERS = 2;
+
+  int multiprocessors() {
+    return gpu.multiprocessors();
+  }
+
+  double bytesPerMicro() {
+    return gpu.bytesPerMicro();
+  }
 
   /**
    * A launch; empty where a block or the grid would be larger than the device allows.
@@ -32,13 +39,13 @@ record LaunchModel(int multiprocessors, int sharedBytes, int capability, Built b
     GridRule grid = kernel.gridRule();
     long blocks = grid.blocks(count, keyDim, valueDim);
     int shared = kernel.shared().bytes(keyDim, group);
-    if (blocks > Integer.MAX_VALUE || shared > sharedBytes) {
+    if (blocks > Integer.MAX_VALUE || shared > gpu.sharedBytes()) {
       return Optional.empty();
     }
     if (grid.per() == GridRule.Per.WALKED_TILES) {
-      blocks = Math.min(blocks, (long) WALKERS * multiprocessors);
+      blocks = Math.min(blocks, (long) WALKERS * multiprocessors());
     }
-    boolean sm90 = kernel.hasSm90Features(capability);
+    boolean sm90 = kernel.hasSm90Features(gpu.capability());
     return Optional.of(new Step(kernel, (int) blocks, grid.cluster(valueDim), shared, sm90));
   }
 
@@ -84,7 +91,7 @@ record LaunchModel(int multiprocessors, int sharedBytes, int capability, Built b
 
   /** Segments of which there are enough for two blocks on every multiprocessor. */
   int segmentFor(long blocksPerItem, int tokens, int least, int most) {
-    long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors, Math.max(1, blocksPerItem)));
+    long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors(), Math.max(1, blocksPerItem)));
     int segment = Cut.segment(tokens, (int) parts, Planner.CHUNK);
     return Math.min(Math.max(segment, least), most);
   }
@@ -100,16 +107,16 @@ record LaunchModel(int multiprocessors, int sharedBytes, int capability, Built b
    */
   double micros(Step step, Cut cut, long shares, double start, double chunk, double bytes) {
     long longest = Math.ceilDiv(cut.longest(), Planner.CHUNK);
-    double perBlock = bytes / Rates.BYTES_PER_MICRO / step.blocks();
+    double perBlock = bytes / gpu.bytesPerMicro() / step.blocks();
     if (!cut.isRegular()) {
       double blocksPerItem = (double) step.blocks() / Math.max(1, shares);
-      double even = cut.chunks(Planner.CHUNK) * blocksPerItem / multiprocessors;
+      double even = cut.chunks(Planner.CHUNK) * blocksPerItem / multiprocessors();
       return Math.max(start + chunk * Math.max(longest, even), perBlock * step.blocks());
     }
     double block = start + chunk * longest;
-    int rounds = step.blocks() / multiprocessors;
-    int rest = step.blocks() % multiprocessors;
+    int rounds = step.blocks() / multiprocessors();
+    int rest = step.blocks() % multiprocessors();
     double last = rest == 0 ? 0 : Math.max(block, rest * perBlock);
-    return rounds * Math.max(block, multiprocessors * perBlock) + last;
+    return rounds * Math.max(block, multiprocessors() * perBlock) + last;
   }
 }

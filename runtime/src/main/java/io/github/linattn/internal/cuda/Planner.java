@@ -57,14 +57,12 @@ final class Planner {
   }
 
   /**
-   * For one device.
-   *
-   * @param sharedBytes most shared memory that a block may ask for
-   * @param capability compute capability, such as 90
+   * For one device. Its memory is taken for that of an H200: on an H100 too no other forward than
+   * the one chosen so was found to be faster, and a backward wants the states that it keeps.
    */
-  Planner(int multiprocessors, int sharedBytes, int capability, Built built) {
-    this.model = new LaunchModel(multiprocessors, sharedBytes, capability, built);
-    this.multiprocessors = multiprocessors;
+  Planner(GpuTraits gpu, Built built) {
+    this.model = new LaunchModel(gpu.withMemory(Rates.BYTES_PER_MICRO), built);
+    this.multiprocessors = gpu.multiprocessors();
     this.built = built;
   }
 
@@ -275,7 +273,7 @@ final class Planner {
             markBytes(question, items, 1),
             0,
             List.of(),
-            micros + Relay.micros(question.shape(), items) + 2 * Rates.LAUNCH_MICROS,
+            micros + Relay.micros(question.shape(), items, model.bytesPerMicro()) + 2 * Rates.LAUNCH_MICROS,
             ""));
   }
 
@@ -365,7 +363,7 @@ final class Planner {
         question.stateBytes() * question.keyValueHeads() * Math.min(summed + 1, cut.items());
     double bytes = (double) (question.keyValueBytes() + stateBytes) * summed / cut.items();
     double first = pass(question, sums.get(), cut, summed, 1, bytes, true);
-    double second = 2.0 * stateBytes / Rates.BYTES_PER_MICRO + Rates.SCAN_MICROS;
+    double second = 2.0 * stateBytes / model.bytesPerMicro() + Rates.SCAN_MICROS;
     return Optional.of(
         new Sums(
             parts, cut, summed, sums.get().lasting(first), scan.get(), stateBytes, first + second));
@@ -390,7 +388,7 @@ final class Planner {
                   0,
                   0,
                   List.of(),
-                  2.0 * states / Rates.BYTES_PER_MICRO + Rates.LAUNCH_MICROS,
+                  2.0 * states / model.bytesPerMicro() + Rates.LAUNCH_MICROS,
                   "one token: its state is read and written once");
             });
   }
@@ -446,7 +444,7 @@ final class Planner {
             0,
             0,
             List.of(),
-            first + second + stateBytes / Rates.BYTES_PER_MICRO + 3 * Rates.LAUNCH_MICROS,
+            first + second + stateBytes / model.bytesPerMicro() + 3 * Rates.LAUNCH_MICROS,
             "not causal: %s are summed, then every query reads the sum".formatted(cut)));
   }
 

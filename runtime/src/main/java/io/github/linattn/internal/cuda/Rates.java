@@ -8,11 +8,11 @@ import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 
 /**
- * What the cost model of {@link Planner} knows of a GPU. Measured on one H200; on other GPUs the
- * times are wrong, but their order is what the planner needs.
+ * What the cost model of {@link Planner} knows of kernels. Measured on one H200; on other GPUs, of
+ * which {@link GpuTraits} tell, the times are wrong, but their order is what the planner needs.
  */
 final class Rates {
-  /** Copy speed of device memory. */
+  /** Copy speed of the memory of an H200. */
   static final double BYTES_PER_MICRO = 3.9e6;
 
   /** From one kernel of a stream to the next, which starts early. */
@@ -65,13 +65,6 @@ final class Rates {
 
   /** Filling the places of a relay before its launch, and what its words cost. */
   static final double RELAY_MICROS = 4;
-
-  /**
-   * Of the time of one sweep, against that of any other plan, which moves more bytes: this model
-   * has the memory of an H200, and what fewer bytes gain where memory is slower it does not know.
-   * On an H100 two sweeps of 64 heads take a third longer than one, here a tenth.
-   */
-  static final double ONE_SWEEP_SHARE = 0.85;
 
   /**
    * What each block of one sweep takes longer that hands on, with the traffic of its states; of D =

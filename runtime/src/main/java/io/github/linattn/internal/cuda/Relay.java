@@ -60,8 +60,8 @@ record Relay(AttentionShape shape, Cut items, boolean backwards, long address) {
   }
 
   /** What handing on takes beside the sweep. */
-  static double micros(AttentionShape shape, Cut items) {
-    return Rates.RELAY_MICROS + 2.0 * bytes(shape, items) / Rates.BYTES_PER_MICRO;
+  static double micros(AttentionShape shape, Cut items, double bytesPerMicro) {
+    return Rates.RELAY_MICROS + 2.0 * bytes(shape, items) / bytesPerMicro;
   }
 
   private static long bytesOfSums(AttentionShape shape, Cut items) {

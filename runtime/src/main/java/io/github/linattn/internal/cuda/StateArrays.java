@@ -25,13 +25,22 @@ record StateArrays(long s, long z, long u) {
     return elements * shape.batch() * shape.keyValueHeads() * slots * Float.BYTES;
   }
 
-  /** Bytes of S, of z and of u of one slot. */
+  /** Bytes of S, of z and of u of one slot of all heads. */
   static StateArrays sizes(AttentionShape shape) {
-    long heads = (long) shape.batch() * shape.keyValueHeads() * Float.BYTES;
+    return sizes(shape, (long) shape.batch() * shape.keyValueHeads());
+  }
+
+  /** The same of one head. */
+  static StateArrays sizesOfHead(AttentionShape shape) {
+    return sizes(shape, 1);
+  }
+
+  private static StateArrays sizes(AttentionShape shape, long heads) {
+    long bytes = heads * Float.BYTES;
     return new StateArrays(
-        heads * shape.keyDim() * shape.valueDim(),
-        heads * shape.keyDim(),
-        heads * shape.valueDim());
+        bytes * shape.keyDim() * shape.valueDim(),
+        bytes * shape.keyDim(),
+        bytes * shape.valueDim());
   }
 
   /** So many times these sizes further. */

@@ -54,11 +54,14 @@ public final class SupportMatrix {
                             architecture.capability()))
                 .flatMap(Optional::stream)
                 .findFirst();
-    this.planner =
-        new Planner(MULTIPROCESSORS, architecture.sharedBytes(), architecture.capability(), built);
-    this.gradientPlanner =
-        new GradientPlanner(
-            MULTIPROCESSORS, architecture.sharedBytes(), architecture.capability(), built);
+    GpuTraits gpu =
+        new GpuTraits(
+            MULTIPROCESSORS,
+            architecture.sharedBytes(),
+            architecture.capability(),
+            Rates.BYTES_PER_MICRO);
+    this.planner = new Planner(gpu, built);
+    this.gradientPlanner = new GradientPlanner(gpu, built);
   }
 
   /** An answer for each kind of GPU, head dimension of the manifests, type, mode and task. */

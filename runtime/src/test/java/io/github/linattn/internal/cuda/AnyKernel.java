@@ -15,6 +15,14 @@ import java.util.TreeMap;
 
 /** Kernels as a planner finds them for a Hopper GPU, without building them. */
 final class AnyKernel {
+  static final GpuTraits H200 = new GpuTraits(132, 232_448, 90, Rates.BYTES_PER_MICRO);
+
+  /** Of 2619 MHz and 5120 bits. */
+  static final GpuTraits H100 = new GpuTraits(132, 232_448, 90, 2.66e6);
+
+  /** The same as an H200 but for its instructions. */
+  static final GpuTraits AMPERE = new GpuTraits(132, 232_448, 80, Rates.BYTES_PER_MICRO);
+
   private AnyKernel() {}
 
   /** Whatever can be specified; one sweep for some tensors alone. */

@@ -28,16 +28,12 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 /** Breaks when a backward gets launches, items or memory that do not fit one another. */
 class GradientPlannerTest {
-  private static final int MULTIPROCESSORS = 132;
-  private static final int SHARED_BYTES = 232_448;
   private static final Set<Integer> HEAD_DIMS = Set.of(64, 128);
 
   /** The kernels of a Hopper GPU for D = 64 and 128, or those that every GPU has. */
   private static GradientPlanner planner(boolean hopper) {
     return new GradientPlanner(
-        MULTIPROCESSORS,
-        SHARED_BYTES,
-        hopper ? 90 : 80,
+        hopper ? AnyKernel.H200 : AnyKernel.AMPERE,
         (operation, technique, headDim, element, precision) ->
             built(hopper, operation, technique, headDim, element, precision));
   }
@@ -599,9 +595,7 @@ class GradientPlannerTest {
             Operation.GRADIENT_RECURRENCE)) {
       GradientPlanner planner =
           new GradientPlanner(
-              MULTIPROCESSORS,
-              SHARED_BYTES,
-              90,
+              AnyKernel.H200,
               (operation, technique, headDim, element, precision) ->
                   operation == missing
                       ? Optional.empty()

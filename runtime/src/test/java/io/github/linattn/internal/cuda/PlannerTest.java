@@ -23,16 +23,13 @@ import org.junit.jupiter.api.Test;
  * Breaks when a shape gets another plan than the model's constants give, or a plan breaks a rule.
  */
 class PlannerTest {
-  private static final int MULTIPROCESSORS = 132;
-  private static final int SHARED_BYTES = 232_448;
+  private static final int MULTIPROCESSORS = AnyKernel.H200.multiprocessors();
   private static final int KEY_DIM = 128;
 
   /** The kernels of a Hopper GPU for D = 128, or those that every GPU has. */
   private static Planner planner(boolean hopper) {
     return new Planner(
-        MULTIPROCESSORS,
-        SHARED_BYTES,
-        hopper ? 90 : 80,
+        hopper ? AnyKernel.H200 : AnyKernel.AMPERE,
         (operation, technique, headDim, element, precision) ->
             built(hopper, operation, technique, headDim, element, precision));
   }

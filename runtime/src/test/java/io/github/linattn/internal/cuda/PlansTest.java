@@ -25,8 +25,8 @@ class PlansTest {
   private static final AttentionShape SHAPE = AttentionShape.of(4, 16, 10_000, 128);
 
   private static Plans plans(Choice choice) {
-    var planner = new Planner(132, 232_448, 90, AnyKernel::find);
-    var gradients = new GradientPlanner(132, 232_448, 90, AnyKernel::find);
+    var planner = new Planner(AnyKernel.H200, AnyKernel::find);
+    var gradients = new GradientPlanner(AnyKernel.H200, AnyKernel::find);
     return new Plans(
         planner,
         gradients,

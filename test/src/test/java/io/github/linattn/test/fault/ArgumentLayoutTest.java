@@ -76,9 +76,10 @@ final class ArgumentLayoutTest {
             "first_key_sum",
             "query_marks",
             "first_value_sum",
-            "reserved");
+            "end_state",
+            "end_key_sum");
     assertThat(members.stream().map(name -> layout.byteOffset(PathElement.groupElement(name))))
-        .containsExactly(0L, 2048L, 2176L, 2184L, 2192L, 2200L, 2208L, 2216L, 2224L);
+        .containsExactly(0L, 2048L, 2176L, 2184L, 2192L, 2200L, 2208L, 2216L, 2224L, 2232L);
     assertThat(layout.byteSize()).isEqualTo(2240);
     assertThat(layout.byteAlignment()).isEqualTo(64);
   }
