@@ -213,15 +213,15 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   if (threadIdx.x == 0) {
     init_sweep_barriers(tiles);
   }
-  __syncthreads();
-  if (threadIdx.x == kWarp && block.num_chunks > 0) {  // not the thread that waits for the state
-    tiles.load(args, 0, 0);
-  }
-  __syncwarp();
-  clear_sweep_constants(block);
   take_over(block, number, tile.head.kv_index, tile.block.item_idx);
+  __syncthreads();
+  clear_sweep_constants(block);
   publish_to_async_proxy();
   if constexpr (Plan::kScaled) {
+    if (threadIdx.x == 0 && block.num_chunks > 0) {  // under way while units are found
+      tiles.load(args, 0, 0);
+    }
+    __syncwarp();
     find_units(args, tiles, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
   }
   __syncthreads();

@@ -61,8 +61,8 @@ struct SweepState {
   }
 
   __device__ __forceinline__ void run() {
-    if (loads()) {  // what follows the first
-      for (int chunk = 1; chunk < Plan::kStages && chunk < block.num_chunks; ++chunk) {
+    if (loads()) {
+      for (int chunk = Plan::kScaled ? 1 : 0; chunk < Plan::kStages && chunk < block.num_chunks; ++chunk) {
         tiles.load(args, chunk, chunk);
       }
     }
