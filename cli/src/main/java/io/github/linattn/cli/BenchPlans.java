@@ -32,7 +32,7 @@ final class BenchPlans {
   private static final int MOST_RELAYED = 8;
   private static final Pattern SEGMENTS =
       Pattern.compile(
-          "^(?:segments:|relay: .*?|one sweep: .*? blocks of) \\d+ items of up to (\\d+) tokens");
+          "^(?:(?:swept )?segments:|relay: .*?|one sweep: .*? blocks of) \\d+ items of up to (\\d+) tokens");
   private static final Pattern TURNS = Pattern.compile("chunks (\\d+) blocks write in turn");
   private static final Pattern TECHNIQUE = Pattern.compile(", by (\\w+) on ");
 

@@ -15,14 +15,19 @@ record GpuTraits(int multiprocessors, int sharedBytes, int capability, double by
   private static final double COPY_SHARE = 0.793;
 
   static GpuTraits of(Device device, int sharedBytes) {
-    long clock = device.attribute(DeviceAttribute.MEMORY_CLOCK_KILOHERTZ);
-    long bits = device.attribute(DeviceAttribute.MEMORY_BUS_BITS);
-    double perMicro = 2 * clock * (bits / 8.0) / 1e3; // kHz are a thousandth of what a micro has
     return new GpuTraits(
         device.multiprocessors(),
         sharedBytes,
         device.capability(),
-        perMicro > 0 ? COPY_SHARE * perMicro : Rates.BYTES_PER_MICRO);
+        bytesPerMicro(
+            device.attribute(DeviceAttribute.MEMORY_CLOCK_KILOHERTZ),
+            device.attribute(DeviceAttribute.MEMORY_BUS_BITS)));
+  }
+
+  /** Copy speed; that of an H200 where one of the two is 0, as it is not known. */
+  static double bytesPerMicro(long clockKilohertz, long busBits) {
+    double peak = 2.0 * clockKilohertz * busBits / 8 / 1e3;
+    return peak > 0 ? COPY_SHARE * peak : Rates.BYTES_PER_MICRO;
   }
 
   /** The same with memory of this copy speed. */

@@ -110,9 +110,7 @@ final class GradientFill {
     this.before =
         plan.kind() == Kind.SWEPT_SEGMENTS
             ? StateArrays.at(
-                workspace + StateArrays.bytes(shape, plan.cut().items()),
-                shape,
-                plan.cut().items())
+                workspace + StateArrays.bytes(shape, plan.cut().items()), shape, plan.cut().items())
             : items;
     this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
     this.delta = workspace + memory.deltaAt();

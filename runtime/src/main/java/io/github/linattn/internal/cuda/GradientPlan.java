@@ -13,8 +13,8 @@ import java.util.List;
  *     that {@code cut} is cut into for dq; else {@code cut}
  * @param keyOutputs the same for dk and dv
  * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
- * @param gradientSummed items of {@code cut}, the last ones, whose dS, dz and du are wanted; 0 where
- *     there are none
+ * @param gradientSummed items of {@code cut}, the last ones, whose dS, dz and du are wanted; 0
+ *     where there are none
  * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
  *     the sweeps do not start from these
  * @param tiles of 64 columns of dq

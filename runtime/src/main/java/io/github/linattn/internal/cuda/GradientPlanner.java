@@ -401,7 +401,7 @@ final class GradientPlanner {
       Question question, KernelEntry kernel, Cut whole, Cut items) {
     AttentionShape shape = question.shape();
     boolean handsOn = items.items() > 1;
-    double handingOn = handsOn ? Rates.handingOnMicros(shape.keyDim()) : 0;
+    double handingOn = handsOn ? Rates.handingOnMicros(kernel, shape.keyDim()) : 0;
     Collected steps = new Collected();
     addOneSweep(steps, question, kernel, items, handingOn);
     addRepair(steps, Role.COEFFICIENTS, question, whole);
@@ -414,7 +414,7 @@ final class GradientPlanner {
     return plan(Kind.ONE_SWEEP, steps, whole, items, items, 0, 0, 0, tiles(question), 1, memory);
   }
 
-  /** Whose blocks take so much longer beside their chunks. */
+  /** Whose blocks take so much longer beside their chunks, all of a round together. */
   private void addOneSweep(
       Collected steps, Question question, KernelEntry kernel, Cut items, double longer) {
     int width = question.shape().keyDim();
@@ -423,7 +423,9 @@ final class GradientPlanner {
     steps.add(
         Role.ONE_SWEEP,
         bothTasks(question, kernel, items),
-        step -> micros(step, width, items, items.items(), 1, bytes, longer));
+        step ->
+            micros(step, width, items, items.items(), 1, bytes)
+                + longer * Math.ceilDiv(step.blocks(), model.multiprocessors()));
   }
 
   /**
@@ -453,7 +455,7 @@ final class GradientPlanner {
     addDelta(steps, question, tokens);
     addGradientSums(steps, question, cut, gradientSummed, Technique.WGMMA);
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
-    addOneSweep(steps, question, kernel, cut, Rates.handingOnMicros(shape.keyDim()));
+    addOneSweep(steps, question, kernel, cut, Rates.segmentMicros(shape.keyDim()));
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     long states = (isKept ? 1 : 2) * StateArrays.bytes(shape, cut.items());
     return plan(
@@ -817,14 +819,8 @@ final class GradientPlanner {
 
   /** Of blocks that walk their item once for each of so many heads. */
   private double micros(Step step, int width, Cut cut, int items, int heads, double bytes) {
-    return micros(step, width, cut, items, heads, bytes, 0);
-  }
-
-  /** Of blocks that take so much longer beside their chunks. */
-  private double micros(
-      Step step, int width, Cut cut, int items, int heads, double bytes, double longer) {
     KernelEntry kernel = step.kernel();
-    double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(width) + longer;
+    double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(width);
     return model.micros(step, cut, items, start, heads * Rates.chunkMicros(kernel, width), bytes);
   }
 
@@ -866,10 +862,7 @@ final class GradientPlanner {
             .map(
                 plan ->
                     String.format(
-                        Locale.ROOT,
-                        "; next best %s, %.1f µs",
-                        name(plan.kind()),
-                        plan.micros()))
+                        Locale.ROOT, "; next best %s, %.1f µs", name(plan.kind()), plan.micros()))
             .orElse("");
     boolean one = best.has(Role.ONE_SWEEP);
     return best.because(

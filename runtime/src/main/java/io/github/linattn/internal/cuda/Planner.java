@@ -273,7 +273,9 @@ final class Planner {
             markBytes(question, items, 1),
             0,
             List.of(),
-            micros + Relay.micros(question.shape(), items, model.bytesPerMicro()) + 2 * Rates.LAUNCH_MICROS,
+            micros
+                + Relay.micros(question.shape(), items, model.bytesPerMicro())
+                + 2 * Rates.LAUNCH_MICROS,
             ""));
   }
 

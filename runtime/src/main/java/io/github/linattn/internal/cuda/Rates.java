@@ -39,7 +39,7 @@ final class Rates {
   /** One chunk of dq, and of dk or dv, 16 bits; wide blocks have 128 columns. */
   private static final double[] QUERY_GRADIENT = {0.87, 1.02, 1.14, 1.26, 1.33, 2.9};
 
-  private static final double[] KEY_VALUE_GRADIENT = {0.81, 0.85, 1.38, 1.49, 1.19, 3.3};
+  private static final double[] KEY_VALUE_GRADIENT = {0.81, 0.95, 1.38, 1.7, 1.19, 3.3};
 
   /**
    * One chunk of all three gradients of a cluster, bf16, every multiprocessor busy; built are D =
@@ -70,7 +70,13 @@ final class Rates {
    * What each block of one sweep takes longer that hands on, with the traffic of its states; of D =
    * 32 to 128. Measured on an H100.
    */
-  private static final double[] ONE_SWEEP_RELAY = {4, 4, 10, 10};
+  private static final double[] ONE_SWEEP_RELAY = {8, 8, 14, 14};
+
+  /** The same of fp16, D = 128, which finds its units before it starts. */
+  private static final double ONE_SWEEP_RELAY_F16 = 30;
+
+  /** What each block of one sweep of segments takes longer to start, likewise. */
+  private static final double[] ONE_SWEEP_SEGMENT = {6, 6, 13, 13};
 
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
@@ -157,8 +163,15 @@ final class Rates {
   }
 
   /** What a block of one sweep takes longer that hands on what it has. */
-  static double handingOnMicros(int keyDim) {
-    return of(ONE_SWEEP_RELAY, keyDim);
+  static double handingOnMicros(KernelEntry oneSweep, int keyDim) {
+    return oneSweep.elementType() == ElementType.F16
+        ? ONE_SWEEP_RELAY_F16
+        : of(ONE_SWEEP_RELAY, keyDim);
+  }
+
+  /** What a block of one sweep of segments takes longer. */
+  static double segmentMicros(int keyDim) {
+    return of(ONE_SWEEP_SEGMENT, keyDim);
   }
 
   /** What a block takes longer that reads a state or writes one. */

@@ -188,6 +188,63 @@ class GradientPlannerTest {
         .isEmpty();
   }
 
+  /** With the memory of an H100 few heads are bound by bytes, of which one sweep moves fewer. */
+  @Test
+  void oneSweepTakesSegmentsOfFewHeadsAtOnce() {
+    AttentionShape shape = AttentionShape.of(1, 8, 131_072, 128);
+    var onH100 = new GradientPlanner(AnyKernel.H100, AnyKernel::find);
+    Question kept = of(shape, DType.BF16).keeping(Checkpoints.Form.ofSegments(16_384));
+    GradientPlan plan = onH100.plan(kept).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SWEPT_SEGMENTS);
+    assertThat(roles(plan))
+        .containsExactly(
+            Role.ROWS, Role.GRADIENT_SUMS, Role.GRADIENT_SCAN, Role.ONE_SWEEP, Role.COEFFICIENTS);
+    assertThat(plan.cut().items()).isEqualTo(8);
+    assertThat(plan.gradientSummed()).as("behind the first").isEqualTo(7);
+    assertThat(plan.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(8 * 7 * 2);
+    assertThat(plan.step(Role.ONE_SWEEP).blocks()).isEqualTo(8 * 8 * 2);
+    assertThat(plan.keptStep()).isEqualTo(1);
+    assertThat(plan.startsFromKept()).isTrue();
+    assertThat(plan.memory().states()).isEqualTo(StateArrays.bytes(shape, 8));
+    assertThat(plan.reason())
+        .startsWith(
+            "swept segments: 8 items of up to 16384 tokens from the states that the forward")
+        .contains("kept, with a scan before one sweep of all at once, dq, dk and dv by wgmma");
+    assertThat(planner(true).plan(kept).orElseThrow().kind())
+        .as("on an H200")
+        .isEqualTo(Kind.SEGMENTED);
+    assertThat(
+            onH100.plan(of(AttentionShape.of(1, 4, 10_000, 128), DType.BF16)).orElseThrow().kind())
+        .as("launches")
+        .isEqualTo(Kind.SEGMENTED);
+  }
+
+  @Test
+  void oneSweepOfSegmentsCanBeAskedFor() {
+    GradientChoice choice = GradientChoice.parse("one_sweep:128*");
+    assertThat(choice)
+        .isEqualTo(new GradientChoice(Kind.SWEPT_SEGMENTS, Technique.WGMMA, 128))
+        .hasToString("linattn.gradient.plan=one_sweep:128*");
+    AttentionShape shape = AttentionShape.of(1, 2, 300, 128);
+    Question question = of(shape, DType.F16);
+    GradientPlan plan = planner(true).plan(question, choice).orElseThrow();
+    assertThat(plan.summed()).as("nobody kept states").isEqualTo(2);
+    assertThat(plan.memory().states()).isEqualTo(aligned(2 * StateArrays.bytes(shape, 3)));
+    assertThat(plan.reason()).contains(" with two scans before one sweep of all at once");
+    Question through = causal(shape, false).keeping(true).ofBackward(false, true, null);
+    assertThat(planner(true).plan(through, choice).orElseThrow().gradientSummed())
+        .as("for the gradient of the initial state")
+        .isEqualTo(3);
+    assertThat(planner(true).plan(question, GradientChoice.parse("one_sweep:320*")))
+        .as("one segment")
+        .isEmpty();
+    assertThat(planner(true).plan(question.ofBackward(false, false, null), choice))
+        .as("without the state")
+        .isEmpty();
+    AttentionShape shared = new AttentionShape(1, 4, 2, 300, 128, 128);
+    assertThat(planner(true).plan(of(shared, DType.BF16), choice)).isEmpty();
+  }
+
   @Test
   void oneSweepIsForSomeBackwardsAlone() {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
@@ -698,7 +755,8 @@ class GradientPlannerTest {
         .isEqualTo(new GradientChoice(Kind.CHAIN, Technique.WGMMA, 128))
         .hasToString("linattn.gradient.plan=one_sweep:128");
     for (String wrong :
-        List.of("", "one_sweep:100", "one_sweep:", "mma:", "mma:100", "mma*2", "tensor")) {
+        List.of(
+            "", "one_sweep:100", "one_sweep:", "mma:", "mma:100", "mma*2", "mma:64*", "tensor")) {
       assertThatIllegalArgumentException().isThrownBy(() -> GradientChoice.parse(wrong));
     }
   }

@@ -146,6 +146,7 @@ final class GpuGradientPlansTest {
           rows.add(Arguments.of(ONE_SWEEP, problem, subject));
           if (problem.shape.tokens() > 128) {
             rows.add(Arguments.of(ONE_SWEEP + ":128+", problem, subject));
+            rows.add(Arguments.of(ONE_SWEEP + ":128*", problem, subject));
           }
         }
       }

@@ -128,6 +128,7 @@ final class GpuRepairTest {
         for (Spoiled input : Spoiled.values()) {
           rows.add(Arguments.of("one_sweep", input, clean, subject));
           rows.add(Arguments.of("one_sweep:128+", input, clean, subject));
+          rows.add(Arguments.of("one_sweep:128*", input, clean, subject));
         }
       }
     }

@@ -110,6 +110,8 @@ public final class SegmentedRuns {
       }
       System.setProperty(GRADIENT_PLAN, "one_sweep:128+");
       count(isRight(gpu, problem), "a relay of one sweep of " + problem);
+      System.setProperty(GRADIENT_PLAN, "one_sweep:128*");
+      count(isRight(gpu, problem), "one sweep of segments of " + problem);
     }
   }
 

@@ -709,6 +709,59 @@ final class ChunkedBackwardTest extends OnFakeKernels {
     assertThat(cudart.live()).isZero();
   }
 
+  /** Of the first segment nobody wants the sums: they and d are of the tokens behind it. */
+  @Test
+  void oneSweepTakesAllSegmentsAtOnce() {
+    System.setProperty(PLAN, "one_sweep:128*");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(2, 3, 300, D), DType.BF16)) {
+      Forward y = f.forward(f.input);
+      linear().keepState(true).on(f.gpu).backwardInto(y, f.dO, null, f.gradients);
+      assertThat(kernels(0, 7))
+          .containsExactly(
+              "state_sums_wgmma_d128",
+              "state_scan_simt",
+              "gradient_rows_simt",
+              "gradient_sums_wgmma_d128",
+              "state_scan_simt",
+              "one_sweep_gradient_wgmma_d128",
+              "gradient_recurrence_simt");
+      long slot = (long) D * D * Float.BYTES;
+      MemorySegment rows = arguments(2, ROWS);
+      assertThat(count(rows, ROWS, "tokens")).isEqualTo(300 - 128);
+      MemorySegment sums = hopperTask(3, 0);
+      assertThat(count(sums, CHUNKED, "tokens")).isEqualTo(300 - 128);
+      assertThat(count(sums, CHUNKED, "num_items")).isEqualTo(2);
+      assertThat(count(sums, CHUNKED, "slots")).isEqualTo(3);
+      assertThat(number(sums, GRADIENT, "delta")).isEqualTo(number(rows, ROWS, "delta"));
+      long gradients = number(arguments(4, SCAN), SCAN, "state");
+      assertThat(number(sums, CHUNKED, "state_out")).isEqualTo(gradients + slot);
+      MemorySegment sweep = arguments(5, ONE_SWEEP);
+      for (int task = 0; task < 2; task++) {
+        MemorySegment of = hopperTask(5, task);
+        assertThat(count(of, CHUNKED, "num_items")).isEqualTo(3);
+        assertThat(count(of, CHUNKED, "tokens")).isEqualTo(300);
+        assertThat(number(of, CHUNKED, "state_in")).isEqualTo(gradients);
+        assertThat(number(of, CHUNKED, "state_out")).isZero();
+        assertThat(number(of, CHUNKED, "tickets")).isZero();
+      }
+      long before = number(arguments(1, SCAN), SCAN, "state");
+      assertThat(before).isNotEqualTo(gradients);
+      assertThat(number(sweep, ONE_SWEEP, "first_state")).isEqualTo(before);
+      assertThat(number(sweep, ONE_SWEEP, "last_state")).isEqualTo(before + slot);
+      assertThat(
+              number(sweep, ONE_SWEEP, "last_key_sum") - number(sweep, ONE_SWEEP, "first_key_sum"))
+          .isEqualTo(slot / D);
+      AttentionState last = y.state().orElseThrow();
+      assertThat(number(sweep, ONE_SWEEP, "end_state")).isEqualTo(address(last.s()));
+      assertThat(number(sweep, ONE_SWEEP, "end_key_sum")).isEqualTo(address(last.z()));
+      MemorySegment repair = arguments(6, REPAIR);
+      assertThat(count(repair, REPAIR, "count")).isEqualTo(3);
+      assertThat(number(repair, CHUNKED, "state_in")).isEqualTo(before);
+      assertThat(count(coefficients(6), COEFFICIENTS, "count")).isEqualTo(3 * 2);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
   @Test
   void statesAndTheirGradientsGoThroughTheSweeps() {
     System.setProperty(PLAN, "mma");
