@@ -66,11 +66,11 @@ struct HopperGradientArguments {
 //   2176      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
 //                                than a chunk, and for the last item where end_state is given
 //   2184      8  last_key_sum    z
-//   2192      8  first_state     S before the first token, or null for zeros; of a relay S before each item, of which that
-//                                before the first token is read and all others are left there
+//   2192      8  first_state     S before each item, [kv heads, slots, Dk, Dv], or null for zeros; of a relay that before the
+//                                first token is read and all others are left there
 //   2200      8  first_key_sum   z
 //   2208      8  query_marks     of dq, as marks are of its own sweep
-//   2216      8  first_value_sum u before the first token, or null for zeros
+//   2216      8  first_value_sum u before each item, or null for zeros; of a relay that before the first token alone is read
 //   2224      8  end_state       S after the last item, [kv heads, Dk, Dv], where it stands apart from the others; or null
 //   2232      8  end_key_sum     z
 struct alignas(64) HopperOneSweepArguments {

@@ -19,7 +19,7 @@
 //
 // A block has x, y and z as the gradients of k and v have them, and what it wants for dq beside: v and k. An item ends
 // with the tokens of a batch row, where copies bring zeros for rows past its end, and do not write them; or with a chunk,
-// where it is one of a relay.
+// where it is one of a relay or a segment.
 //
 // Of fp16 w comes in a power of two, the unit of a chunk, which brings w, E and the sums over the tokens after into the
 // range; these sums follow it where it changes, and d, da and all outputs leave it. Where S is beyond the range outputs

@@ -101,11 +101,7 @@ final class GradientFill {
     this.counts = counts;
     this.workspace = workspace;
     GradientPlan.Memory memory = plan.memory();
-    int unsummed = (plan.cut().items() - plan.gradientSummed()) * plan.cut().itemTokens();
-    this.summed =
-        plan.kind() == Kind.SWEPT_SEGMENTS && unsummed > 0
-            ? call.window(unsummed, shape.tokens() - unsummed)
-            : call;
+    this.summed = summed();
     this.items = StateArrays.at(workspace, shape, plan.cut().items());
     this.before =
         plan.kind() == Kind.SWEPT_SEGMENTS
@@ -127,6 +123,14 @@ final class GradientFill {
       this.keyScale = workspace + memory.keyScaleAt();
     }
     this.partials = workspace + memory.partialsAt();
+  }
+
+  private BackwardCall summed() {
+    if (plan.kind() != Kind.SWEPT_SEGMENTS || plan.unsummed() == 0) {
+      return call;
+    }
+    int start = plan.unsummed() * plan.cut().itemTokens();
+    return call.window(start, shape.tokens() - start);
   }
 
   /** Fills in the arguments of a launch. */
@@ -155,8 +159,8 @@ final class GradientFill {
       case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
       case COEFFICIENTS -> {
         switch (plan.kind()) {
-          case SWEEPS, RELAY, ONE_SWEEP -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
-          case SWEPT_SEGMENTS -> fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
+          case SWEEPS, RELAY, ONE_SWEEP, SWEPT_SEGMENTS ->
+              fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
           case SEGMENTED -> fillRepair(role, Role.KEY, Role.VALUE);
           case NON_CAUSAL -> fillRepair(role);
           case CHAIN -> throw ofParts();
@@ -363,12 +367,11 @@ final class GradientFill {
             summed.gradients().dv());
     structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
     setSegments(chunked);
-    int behind = plan.cut().items() - plan.gradientSummed();
     chunked
         .set("normalizer", summed.normalizer())
         .set("tokens", summed.input().shape().tokens())
         .set("num_items", plan.gradientSummed())
-        .setState("_out", items.further(StateArrays.sizesOfHead(shape), behind));
+        .setState("_out", items.further(StateArrays.sizesOfHead(shape), plan.unsummed()));
   }
 
   private Arguments fillTask(Arguments struct, int task, Tensor x, Tensor y, Tensor z, Tensor out) {

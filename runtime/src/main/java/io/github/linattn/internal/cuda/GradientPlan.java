@@ -256,6 +256,11 @@ record GradientPlan(
         || parts.stream().anyMatch(GradientPlan::handsOn);
   }
 
+  /** Items of {@code cut}, the first ones, whose dS, dz and du nobody wants. */
+  int unsummed() {
+    return cut.items() - gradientSummed;
+  }
+
   /** Whether it needs states that a forward kept. */
   boolean startsFromKept() {
     return has(Role.ONE_SWEEP) || keptStep > 0;

@@ -83,21 +83,24 @@ final class GradientPlanner {
     if (!question.causal()) {
       return nonCausal(question);
     }
+    int tokens = question.shape().tokens();
+    return switch (choice.kind()) {
+      case CHAIN -> ofOneSweep(question, chain(question, choice.form()));
+      case ONE_SWEEP ->
+          ofOneSweep(question, oneSweep(question, new Cut(tokens, null, choice.segment())));
+      case SWEPT_SEGMENTS -> ofOneSweep(question, sweptSegments(question, choice.segment()));
+      default -> ofTwoSweeps(question, choice);
+    };
+  }
+
+  private Optional<GradientPlan> ofOneSweep(Question question, Optional<GradientPlan> asked) {
+    return asked
+        .filter(plan -> hasStates(question, plan.cut()))
+        .map(plan -> explained(plan, List.of()));
+  }
+
+  private Optional<GradientPlan> ofTwoSweeps(Question question, GradientChoice choice) {
     AttentionShape shape = question.shape();
-    Optional<GradientPlan> one =
-        switch (choice.kind()) {
-          case CHAIN -> chain(question, choice.form());
-          case ONE_SWEEP -> oneSweep(question, new Cut(shape.tokens(), null, choice.segment()));
-          case SWEPT_SEGMENTS -> sweptSegments(question, choice.segment());
-          default -> Optional.empty();
-        };
-    switch (choice.kind()) {
-      case CHAIN, ONE_SWEEP, SWEPT_SEGMENTS -> {
-        return one.filter(plan -> hasStates(question, plan.cut()))
-            .map(plan -> explained(plan, List.of()));
-      }
-      default -> {}
-    }
     Cut cut = new Cut(shape.tokens(), question.packing(), choice.segment());
     return sweeps(question, choice.technique())
         .filter(kernels -> kernels.has(choice.technique()))
@@ -430,12 +433,14 @@ final class GradientPlanner {
 
   /**
    * One sweep of segments of so many tokens, all at once; empty where this cannot be. Nobody reads
-   * the sums of the first of them but for the gradient of the initial state.
+   * the sums of the first of them but for the gradient of the initial state. S is an operand as it
+   * is, so that together they are no longer than a chain.
    */
   private Optional<GradientPlan> sweptSegments(Question question, int segment) {
     Cut cut = new Cut(question.shape().tokens(), null, segment);
     return oneSweepKernel(question)
         .filter(kernel -> question.lastState() && cut.items() > 1)
+        .filter(kernel -> question.shape().tokens() <= Rates.mostChainTokens(kernel.elementType()))
         .filter(kernel -> cut.itemTokens() <= Rates.mostItemTokens(kernel))
         .flatMap(kernel -> sweptSegments(question, kernel, cut));
   }
@@ -446,13 +451,13 @@ final class GradientPlanner {
     boolean isKept = form != null && !form.chained() && form.segment() == cut.itemTokens();
     int behindFirst = cut.items() - 1;
     int gradientSummed = question.finalState() ? cut.items() : behindFirst;
-    int tokens = shape.tokens() - (cut.items() - gradientSummed) * cut.itemTokens();
+    int summedTokens = shape.tokens() - (cut.items() - gradientSummed) * cut.itemTokens();
     Collected steps = new Collected();
     if (!isKept) {
       addSums(steps, question, cut, behindFirst);
       addScan(steps, Role.STATE_SCAN, question, cut);
     }
-    addDelta(steps, question, tokens);
+    addDelta(steps, question, summedTokens);
     addGradientSums(steps, question, cut, gradientSummed, Technique.WGMMA);
     addScan(steps, Role.GRADIENT_SCAN, question, cut);
     addOneSweep(steps, question, kernel, cut, Rates.segmentMicros(shape.keyDim()));

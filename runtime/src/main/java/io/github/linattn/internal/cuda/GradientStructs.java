@@ -108,7 +108,7 @@ public final class GradientStructs {
 
   /**
    * {@code linattn::hopper::HopperOneSweepArguments}: the tasks of dk and dv, dq and its marks, and
-   * the states after the last token and before the first.
+   * the states after items and before them.
    */
   public static final StructLayout HOPPER_ONE_SWEEP =
       MemoryLayout.structLayout(

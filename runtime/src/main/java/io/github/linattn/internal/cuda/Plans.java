@@ -67,7 +67,7 @@ final class Plans {
         call.operator().normalize(),
         call.input().isPacked() ? call.input().sequences() : null,
         call.input().initialState().isPresent(),
-        call.finalStateGradient() != null || call.gradients().initialState().isPresent(),
+        call.gradients().initialState().isPresent(),
         false,
         ChunkedSupport.suitsTensorMaps(call),
         call.operator().sumsSlope(),
@@ -87,7 +87,9 @@ final class Plans {
         question.keepsForBackward()
             && question.packing() == null
             && plan.filter(chosen -> chosen.goesInOnePass()).isPresent();
-    return kept.isEmpty() && mayChain ? chain(question.ofBackward(sumsSlope, true, null)) : kept;
+    return kept.isEmpty() && mayChain
+        ? chain(question.keeping(false).ofBackward(sumsSlope, true, null))
+        : kept;
   }
 
   private Optional<Checkpoints.Form> chain(Question backward) {

@@ -10,10 +10,11 @@ import io.github.linattn.kernelgen.Precision;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a planner is asked. Of a backward, {@code finalState} tells whether gradients of states come
- * or go, and {@code inPlace} is false.
+ * What a planner is asked. Of a backward {@code inPlace} is false.
  *
  * @param packing null for one sequence of each batch row
+ * @param finalState whether the state after the last token is wanted; of a backward, which walks
+ *     the other way, the gradient of the initial state
  * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
  * @param sumsSlope of a backward: whether db does not follow from da
  * @param lastState of a backward: whether the state after the last token is at hand

@@ -241,6 +241,10 @@ class GradientPlannerTest {
     assertThat(planner(true).plan(question.ofBackward(false, false, null), choice))
         .as("without the state")
         .isEmpty();
+    Question tooLong = of(AttentionShape.of(1, 2, 65_537, 128), DType.F16);
+    assertThat(planner(true).plan(tooLong, GradientChoice.parse("one_sweep:8192*")))
+        .as("than a chain may be")
+        .isEmpty();
     AttentionShape shared = new AttentionShape(1, 4, 2, 300, 128, 128);
     assertThat(planner(true).plan(of(shared, DType.BF16), choice)).isEmpty();
   }

@@ -31,12 +31,10 @@ import org.junit.jupiter.params.provider.CsvSource;
 @GpuTest
 final class GpuKeptSegmentsTest {
   private static final int HEADS = 2;
-  private static final String PLAN = "linattn.plan";
   private static final String GRADIENT_PLAN = "linattn.gradient.plan";
 
   @AfterEach
   void choosesFreelyAgain() {
-    System.clearProperty(PLAN);
     System.clearProperty(GRADIENT_PLAN);
   }
 
@@ -86,16 +84,17 @@ final class GpuKeptSegmentsTest {
     }
   }
 
-  @ParameterizedTest(name = "{0} D={1}, with states {2}")
+  /** Of as many tokens as the forward cuts 10,000 of 8 heads into. */
+  @ParameterizedTest(name = "{0} D={1} segments of {2}, with states {3}")
   @CsvSource({
-    "BF16, 128, true",
-    "BF16, 128, false",
-    "F16, 128, true",
-    "F16, 128, false",
-    "BF16, 64, false"
+    "BF16, 128, 1280, true",
+    "BF16, 128, 1280, false",
+    "F16, 128, 1280, true",
+    "F16, 128, 1280, false",
+    "BF16, 64, 640, false"
   })
-  void oneSweepOfSegmentsStartsFromKeptStates(DType dtype, int dim, boolean states) {
-    AttentionShape shape = AttentionShape.of(2, 3, 3000, dim);
+  void oneSweepOfSegmentsStartsFromKeptStates(DType dtype, int dim, int segment, boolean states) {
+    AttentionShape shape = AttentionShape.of(1, 8, 10_000, dim);
     LinearAttention.Builder operator = LinearAttention.builder().coefficients(1, 0.5f);
     var random = new Random(dim);
     try (Backend gpu = Backend.cuda(0);
@@ -103,8 +102,8 @@ final class GpuKeptSegmentsTest {
         Tensor k = filled(gpu, dtype, shape.k(), random);
         Tensor v = filled(gpu, dtype, shape.v(), random);
         Tensor dO = filled(gpu, dtype, shape.output(), random);
-        AttentionState first = gpu.newState(shape, 2);
-        StateGradient last = gpu.newStateGradient(shape, 2)) {
+        AttentionState first = gpu.newState(shape, 1);
+        StateGradient last = gpu.newStateGradient(shape, 1)) {
       fill(first.s(), random);
       fill(last.ds(), random);
       AttentionInput plain = AttentionInput.of(q, k, v);
@@ -112,8 +111,7 @@ final class GpuKeptSegmentsTest {
       @Nullable StateGradient after = states ? last : null;
       LinearAttention summing = operator.on(gpu);
       LinearAttention keeping = operator.keepState(true).on(gpu);
-      System.setProperty(PLAN, "wgmma:1024");
-      System.setProperty(GRADIENT_PLAN, "one_sweep:1024*");
+      System.setProperty(GRADIENT_PLAN, "one_sweep:" + segment + "*");
       Plan.Pass backward = keeping.plan(shape, dtype).backward();
       assumeTrue(!backward.steps().isEmpty(), "left out: this GPU has no one sweep");
       assertThat(backward.reason())
