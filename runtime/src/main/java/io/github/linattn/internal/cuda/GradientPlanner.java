@@ -19,6 +19,7 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.function.BiConsumer;
 import java.util.function.ToDoubleFunction;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Chooses the kernels of a backward of the family {@code chunked} and how the tokens are cut, as
@@ -33,6 +34,7 @@ final class GradientPlanner {
   private static final int COLUMNS = 64;
 
   private final LaunchModel model;
+  private final @Nullable GradientPlanner ofTwoSweepsAlone;
 
   /** The kernels of the three gradients. */
   private record Sweeps(KernelEntry query, KernelEntry key, KernelEntry value) {
@@ -64,11 +66,26 @@ final class GradientPlanner {
 
   /** For one device, as {@link Planner}. */
   GradientPlanner(GpuTraits gpu, Planner.Built built) {
-    this.model = new LaunchModel(gpu, built);
+    this(
+        new LaunchModel(gpu, built),
+        new GradientPlanner(new LaunchModel(gpu.withMemory(Rates.BYTES_PER_MICRO), built), null));
   }
 
-  /** The plan that the model finds fastest; empty where kernels for it are not built. */
+  private GradientPlanner(LaunchModel model, @Nullable GradientPlanner ofTwoSweepsAlone) {
+    this.model = model;
+    this.ofTwoSweepsAlone = ofTwoSweepsAlone;
+  }
+
+  /**
+   * The plan that the model finds fastest; empty where kernels for it are not built. What fewer
+   * bytes of one sweep are worth depends on the memory; all other plans move about as many, and
+   * which of them is fastest an H100 is told better with the memory of an H200, of which the times
+   * of kernels are.
+   */
   Optional<GradientPlan> plan(Question question) {
+    if (ofTwoSweepsAlone != null && oneSweepKernel(question).isEmpty()) {
+      return ofTwoSweepsAlone.plan(question);
+    }
     if (!question.causal()) {
       return nonCausal(question);
     }
