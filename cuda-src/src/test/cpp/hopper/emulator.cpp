@@ -602,8 +602,11 @@ uint32_t in_block(uint32_t address, uint32_t rank) {
 
 void read(uint32_t address, void* to, int bytes) {
   const uint32_t offset = offset_of(address, bytes);
-  std::memcpy(to, running->block->memory + offset, bytes);
-  running_warp().reads.add(offset / kReadUnit);
+  Block& block = block_of(address);
+  std::memcpy(to, block.memory + offset, bytes);
+  if (&block == running->block) {
+    running_warp().reads.add(offset / kReadUnit);
+  }
 }
 
 void write(uint32_t address, const void* from, int bytes) {
