@@ -30,8 +30,8 @@ record GpuTraits(int multiprocessors, int sharedBytes, int capability, double by
     return peak > 0 ? COPY_SHARE * peak : Rates.BYTES_PER_MICRO;
   }
 
-  /** The same with memory of this copy speed. */
-  GpuTraits withMemory(double bytesPerMicroOfCopies) {
-    return new GpuTraits(multiprocessors, sharedBytes, capability, bytesPerMicroOfCopies);
+  /** The same with the memory of an H200. */
+  GpuTraits withMemoryOfH200() {
+    return new GpuTraits(multiprocessors, sharedBytes, capability, Rates.BYTES_PER_MICRO);
   }
 }

@@ -3,6 +3,7 @@ package io.github.linattn.internal.cuda;
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
+import io.github.linattn.Gradients;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.bindings.Prepared;
@@ -202,7 +203,8 @@ final class GradientFill {
   /** As {@link ChunkedCall} asks for them. */
   private void fillStateSums() {
     Arguments sums = structs.of(Role.STATE_SUMS).clear();
-    setViews(sums, input.q(), input.k(), input.v(), call.output());
+    Rows rows = new Rows(input.q(), input.k(), input.v(), call.output());
+    setViews(sums, rows, call.normalizer());
     sums.setProblem(operator, shape, counts[0], queue.lists());
     setSegments(sums);
     sums.set("heads", shape.keyValueHeads())
@@ -241,10 +243,7 @@ final class GradientFill {
   }
 
   private void fillQuery() {
-    Arguments query = structs.of(Role.QUERY);
-    Arguments chunked =
-        fillTask(
-            query, QUERY_TASK, call.outputGradient(), input.v(), input.k(), call.gradients().dq());
+    Arguments chunked = fillTask(Role.QUERY, QUERY_TASK);
     setSweepItems(chunked);
     setMarks(chunked, Role.QUERY, plan.memory().queryMarksAt());
     if (plan.keptStep() > 0) {
@@ -258,7 +257,7 @@ final class GradientFill {
           .set("value_sum_in", before.z());
     }
     if (operator.sumsSlope()) {
-      query.set("slope_query", input.q());
+      structs.of(Role.QUERY).set("slope_query", input.q());
     }
   }
 
@@ -305,14 +304,7 @@ final class GradientFill {
   }
 
   private void fillKey() {
-    Arguments chunked =
-        fillTask(
-            structs.of(Role.KEY),
-            KEY_TASK,
-            input.v(),
-            call.outputGradient(),
-            input.q(),
-            call.gradients().dk());
+    Arguments chunked = fillTask(Role.KEY, KEY_TASK);
     setSweepItems(chunked);
     setMarks(chunked, Role.KEY, plan.memory().keyMarksAt());
     StateArrays after = after(Role.KEY);
@@ -326,14 +318,7 @@ final class GradientFill {
   }
 
   private void fillValue() {
-    Arguments chunked =
-        fillTask(
-            structs.of(Role.VALUE),
-            VALUE_TASK,
-            input.k(),
-            input.q(),
-            call.outputGradient(),
-            call.gradients().dv());
+    Arguments chunked = fillTask(Role.VALUE, VALUE_TASK);
     setSweepItems(chunked);
     setMarks(chunked, Role.VALUE, plan.memory().valueMarksAt());
     StateArrays after = after(Role.VALUE);
@@ -357,24 +342,38 @@ final class GradientFill {
 
   /** The tensors of the values' gradient, whose y z^T is what is summed. */
   private void fillGradientSums() {
-    Arguments chunked =
-        fillTask(
-            structs.of(Role.GRADIENT_SUMS),
-            VALUE_TASK,
-            summed.input().k(),
-            summed.input().q(),
-            summed.outputGradient(),
-            summed.gradients().dv());
+    Arguments chunked = fillTask(Role.GRADIENT_SUMS, VALUE_TASK);
     structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
     setSegments(chunked);
     chunked
-        .set("normalizer", summed.normalizer())
-        .set("tokens", summed.input().shape().tokens())
         .set("num_items", plan.gradientSummed())
         .setState("_out", items.further(StateArrays.sizesOfHead(shape), plan.unsummed()));
   }
 
-  private Arguments fillTask(Arguments struct, int task, Tensor x, Tensor y, Tensor z, Tensor out) {
+  /** x, y, z and out of a gradient. */
+  private record Rows(Tensor x, Tensor y, Tensor z, Tensor out) {}
+
+  private Rows rows(Role role) {
+    BackwardCall tokens = tokens(role);
+    AttentionInput from = tokens.input();
+    Tensor dO = tokens.outputGradient();
+    Gradients into = tokens.gradients();
+    return switch (role) {
+      case QUERY -> new Rows(dO, from.v(), from.k(), into.dq());
+      case KEY -> new Rows(from.v(), dO, from.q(), into.dk());
+      default -> new Rows(from.k(), from.q(), dO, into.dv());
+    };
+  }
+
+  /** Those that a launch for gradients walks. */
+  private BackwardCall tokens(Role role) {
+    return role == Role.GRADIENT_SUMS ? summed : call;
+  }
+
+  private Arguments fillTask(Role role, int task) {
+    Rows rows = rows(role);
+    BackwardCall tokens = tokens(role);
+    Arguments struct = structs.of(role);
     struct
         .clear()
         .set("delta", delta)
@@ -384,11 +383,11 @@ final class GradientFill {
         .set("task", task)
         .set("tasks", task != QUERY_TASK && hasBothTasks() ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
-    setViews(chunked, x, y, z, out);
-    chunked.setProblem(operator, shape, counts[0], queue.lists());
+    setViews(chunked, rows, tokens.normalizer());
     return chunked
-        .set("key_dim", Math.toIntExact(x.shape().extent(3)))
-        .set("value_dim", Math.toIntExact(z.shape().extent(3)));
+        .setProblem(operator, tokens.input().shape(), counts[0], queue.lists())
+        .set("key_dim", Math.toIntExact(rows.x.shape().extent(3)))
+        .set("value_dim", Math.toIntExact(rows.z.shape().extent(3)));
   }
 
   /** Whether one launch forms dk and dv. */
@@ -396,13 +395,13 @@ final class GradientFill {
     return plan.has(Role.KEY_AND_VALUE) || plan.has(Role.ONE_SWEEP);
   }
 
-  private void setViews(Arguments chunked, Tensor x, Tensor y, Tensor z, Tensor out) {
+  private static void setViews(Arguments chunked, Rows rows, Tensor normalizer) {
     chunked
-        .set("query", x)
-        .set("key", y)
-        .set("value", z)
-        .set("out", out)
-        .set("normalizer", call.normalizer());
+        .set("query", rows.x)
+        .set("key", rows.y)
+        .set("value", rows.z)
+        .set("out", rows.out)
+        .set("normalizer", normalizer);
   }
 
   /** Items of a sweep, or of outputs without causality. */
@@ -500,7 +499,7 @@ final class GradientFill {
     setTask(struct, 0, Role.KEY, element);
     setTask(struct, 1, Role.VALUE, element);
     setMap(struct, "output_rows", 0, call.output(), element);
-    write(struct, struct.offset("query_gradient"), dq(), element);
+    write(struct, struct.offset("query_gradient"), call.gradients().dq(), element);
     StateArrays last = plan.handsOn() ? relay(Role.QUERY).in() : ends.last;
     StateArrays first = plan.handsOn() ? relay(Role.QUERY).out() : before();
     if (plan.kind() == Kind.SWEPT_SEGMENTS) { // after an item is before the next one
@@ -521,23 +520,13 @@ final class GradientFill {
   }
 
   private void setTask(Arguments struct, int index, Role role, ElementType element) {
-    Tensor dO = call.outputGradient();
-    switch (role) {
-      case QUERY -> {
-        setMaps(struct, index, element, dO, input.v(), input.k(), dq());
-        setMap(struct, "output_rows", index, call.output(), element);
-      }
-      case KEY -> setMaps(struct, index, element, input.v(), dO, input.q(), dk());
-      case GRADIENT_SUMS ->
-          setMaps(
-              struct,
-              index,
-              element,
-              summed.input().k(),
-              summed.input().q(),
-              summed.outputGradient(),
-              summed.gradients().dv());
-      default -> setMaps(struct, index, element, input.k(), input.q(), dO, dv());
+    Rows rows = rows(role);
+    setMap(struct, "query", index, rows.x, element);
+    setMap(struct, "key", index, rows.y, element);
+    setMap(struct, "value", index, rows.z, element);
+    setMap(struct, "out", index, rows.out, element);
+    if (role == Role.QUERY) {
+      setMap(struct, "output_rows", index, call.output(), element);
     }
     MemorySegment task = structs.of(role).memory();
     long at = GradientStructs.hopperOffset(index, "gradient");
@@ -619,26 +608,6 @@ final class GradientFill {
         new StateArrays(ofValue.s(), ofKey.z(), ofValue.u()),
         ends.firstGradient,
         StateArrays.sizes(shape));
-  }
-
-  private Tensor dq() {
-    return call.gradients().dq();
-  }
-
-  private Tensor dk() {
-    return call.gradients().dk();
-  }
-
-  private Tensor dv() {
-    return call.gradients().dv();
-  }
-
-  private void setMaps(
-      Arguments struct, int index, ElementType element, Tensor x, Tensor y, Tensor z, Tensor out) {
-    setMap(struct, "query", index, x, element);
-    setMap(struct, "key", index, y, element);
-    setMap(struct, "value", index, z, element);
-    setMap(struct, "out", index, out, element);
   }
 
   private void setMap(

@@ -68,7 +68,7 @@ final class GradientPlanner {
   GradientPlanner(GpuTraits gpu, Planner.Built built) {
     this(
         new LaunchModel(gpu, built),
-        new GradientPlanner(new LaunchModel(gpu.withMemory(Rates.BYTES_PER_MICRO), built), null));
+        new GradientPlanner(new LaunchModel(gpu.withMemoryOfH200(), built), null));
   }
 
   private GradientPlanner(LaunchModel model, @Nullable GradientPlanner ofTwoSweepsAlone) {
@@ -77,10 +77,10 @@ final class GradientPlanner {
   }
 
   /**
-   * The plan that the model finds fastest; empty where kernels for it are not built. What fewer
-   * bytes of one sweep are worth depends on the memory; all other plans move about as many, and
-   * which of them is fastest an H100 is told better with the memory of an H200, of which the times
-   * of kernels are.
+   * The plan that the model finds fastest; empty where kernels for it are not built. What the fewer
+   * bytes of one sweep are worth depends on the memory. Plans of two sweeps move about as many, and
+   * the times of their kernels were taken on an H200: with its memory the model puts them in a
+   * better order, on an H100 too.
    */
   Optional<GradientPlan> plan(Question question) {
     if (ofTwoSweepsAlone != null && oneSweepKernel(question).isEmpty()) {

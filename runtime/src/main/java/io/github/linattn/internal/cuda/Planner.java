@@ -43,7 +43,6 @@ final class Planner {
   static final int MOST_TURNS = 8;
 
   private final LaunchModel model;
-  private final int multiprocessors;
   private final Built built;
 
   /** Which kernels there are for the device. */
@@ -61,8 +60,7 @@ final class Planner {
    * the one chosen so was found to be faster, and a backward wants the states that it keeps.
    */
   Planner(GpuTraits gpu, Built built) {
-    this.model = new LaunchModel(gpu.withMemory(Rates.BYTES_PER_MICRO), built);
-    this.multiprocessors = gpu.multiprocessors();
+    this.model = new LaunchModel(gpu.withMemoryOfH200(), built);
     this.built = built;
   }
 
@@ -176,7 +174,7 @@ final class Planner {
           turns *= 2) {
         segmented(question, forward, segment, turns).ifPresent(candidates::add);
       }
-      if (blocks(question, whole) * parts > 8L * multiprocessors) {
+      if (blocks(question, whole) * parts > 8L * model.multiprocessors()) {
         break; // more parts only add states
       }
     }
@@ -188,7 +186,7 @@ final class Planner {
     boolean comesInRounds =
         model
             .step(forward, question, question.heads() * whole.items())
-            .filter(step -> step.blocks() > multiprocessors)
+            .filter(step -> step.blocks() > model.multiprocessors())
             .isPresent();
     if (comesInRounds) {
       Relay.cuts(whole)
@@ -200,7 +198,7 @@ final class Planner {
   private boolean isWorthIt(Question question, KernelEntry forward, Cut cut, int turns) {
     return turns == 1
         || (turns <= mostTurns(forward)
-            && blocks(question, cut) * turns <= multiprocessors
+            && blocks(question, cut) * turns <= model.multiprocessors()
             && cut.longest() > (turns - 1) * CHUNK);
   }
 
@@ -335,11 +333,11 @@ final class Planner {
     Sums best = found.get();
     long blocks = best.step.blocks();
     for (int parts = 2;
-        blocks <= 8L * multiprocessors // more parts only add states
+        blocks <= 8L * model.multiprocessors() // more parts only add states
             && segment % (parts * CHUNK) == 0
             && segment / parts >= LEAST_SEGMENT;
         parts *= 2) {
-      boolean idle = blocks * 10 < multiprocessors * 7L;
+      boolean idle = blocks * 10 < model.multiprocessors() * 7L;
       if (!idle && segment / parts < LEAST_PART_PER_COLUMN * question.shape().keyDim()) {
         break;
       }
@@ -515,7 +513,7 @@ final class Planner {
             "%s, by %s on %d multiprocessors%s",
             how,
             forward.technique().id(),
-            multiprocessors,
+            model.multiprocessors(),
             against);
     return best.because(reason);
   }
