@@ -411,6 +411,12 @@ final class ChunkedOneSweepTest extends BackwardLaunches {
       assertThat(count(sums, CHUNKED, "tokens")).isEqualTo(300 - 128);
       assertThat(count(sums, CHUNKED, "num_items")).isEqualTo(2);
       assertThat(count(sums, CHUNKED, "slots")).isEqualTo(3);
+      long behind = 128L * D * 2;
+      assertThat(mapped(3, 0, 3))
+          .containsExactly(
+              address(f.input.k()) + behind, address(f.input.q()) + behind, address(f.dO) + behind);
+      assertThat(number(sums, CHUNKED, "normalizer"))
+          .isEqualTo(address(y.normalizer()) + 128 * Float.BYTES);
       assertThat(number(sums, GRADIENT, "delta")).isEqualTo(number(rows, ROWS, "delta"));
       long gradients = number(arguments(4, SCAN), SCAN, "state");
       assertThat(number(sums, CHUNKED, "state_out")).isEqualTo(gradients + slot);
