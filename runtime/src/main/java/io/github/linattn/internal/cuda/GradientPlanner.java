@@ -17,9 +17,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
-import java.util.function.BiConsumer;
+import java.util.function.Function;
 import java.util.function.ToDoubleFunction;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Chooses the kernels of a backward of the family {@code chunked} and how the tokens are cut, as
@@ -34,7 +33,6 @@ final class GradientPlanner {
   private static final int COLUMNS = 64;
 
   private final LaunchModel model;
-  private final @Nullable GradientPlanner ofTwoSweepsAlone;
 
   /** The kernels of the three gradients. */
   private record Sweeps(KernelEntry query, KernelEntry key, KernelEntry value) {
@@ -64,28 +62,13 @@ final class GradientPlanner {
     }
   }
 
-  /** For one device, as {@link Planner}. */
+  /** For one device, as {@link Planner}, but with the memory that it has. */
   GradientPlanner(GpuTraits gpu, Planner.Built built) {
-    this(
-        new LaunchModel(gpu, built),
-        new GradientPlanner(new LaunchModel(gpu.withMemoryOfH200(), built), null));
+    this.model = new LaunchModel(gpu, built);
   }
 
-  private GradientPlanner(LaunchModel model, @Nullable GradientPlanner ofTwoSweepsAlone) {
-    this.model = model;
-    this.ofTwoSweepsAlone = ofTwoSweepsAlone;
-  }
-
-  /**
-   * The plan that the model finds fastest; empty where kernels for it are not built. What the fewer
-   * bytes of one sweep are worth depends on the memory. Plans of two sweeps move about as many, and
-   * the times of their kernels were taken on an H200: with its memory the model puts them in a
-   * better order, on an H100 too.
-   */
+  /** The plan that the model finds fastest; empty where kernels for it are not built. */
   Optional<GradientPlan> plan(Question question) {
-    if (ofTwoSweepsAlone != null && oneSweepKernel(question).isEmpty()) {
-      return ofTwoSweepsAlone.plan(question);
-    }
     if (!question.causal()) {
       return nonCausal(question);
     }
@@ -267,6 +250,12 @@ final class GradientPlanner {
             micros += taken + Rates.LAUNCH_MICROS;
           });
     }
+
+    void addAll(Collected others) {
+      launches.addAll(others.launches);
+      complete &= others.complete;
+      micros += others.micros;
+    }
   }
 
   /** Each sequence from its states. */
@@ -278,11 +267,11 @@ final class GradientPlanner {
   private Optional<GradientPlan> relay(Question question, Sweeps kernels, Cut whole) {
     Cut ofQuery =
         Relay.isFor(kernels.query())
-            ? items(question, whole, (steps, cut) -> addQuery(steps, question, kernels, cut, 1))
+            ? items(whole, items -> ofQuery(question, kernels, whole, items))
             : whole;
     Cut ofKey =
         Relay.isFor(kernels.key()) && Relay.isFor(kernels.value())
-            ? items(question, whole, (steps, cut) -> addKeyAndValue(steps, question, kernels, cut))
+            ? items(whole, items -> ofKey(question, kernels, whole, items))
             : whole;
     return ofQuery != whole || ofKey != whole
         ? sweeps(question, kernels, whole, ofQuery, ofKey)
@@ -290,23 +279,51 @@ final class GradientPlanner {
   }
 
   /** The items of a relay with which a sweep takes least, or whole sequences. */
-  private Cut items(Question question, Cut whole, BiConsumer<Collected, Cut> sweep) {
-    Collected best = new Collected();
-    sweep.accept(best, whole);
+  private Cut items(Cut whole, Function<Cut, Collected> sweep) {
+    Collected ofWhole = sweep.apply(whole);
     boolean comesInRounds =
-        best.launches.stream().anyMatch(launch -> launch.step().blocks() > model.multiprocessors());
-    double least = best.micros;
+        ofWhole.launches.stream()
+            .anyMatch(launch -> launch.step().blocks() > model.multiprocessors());
+    double least = ofWhole.micros;
     Cut found = whole;
     for (Cut items : comesInRounds ? Relay.cuts(whole) : List.<Cut>of()) {
-      Collected steps = new Collected();
-      sweep.accept(steps, items);
-      double micros = steps.micros + Relay.micros(question.shape(), items, model.bytesPerMicro());
-      if (steps.complete && micros < least) {
-        least = micros;
+      Collected steps = sweep.apply(items);
+      if (steps.complete && steps.micros < least) {
+        least = steps.micros;
         found = items;
       }
     }
     return found;
+  }
+
+  /** dq of items, by blocks that hand states on where these are not the whole ones. */
+  private Collected ofQuery(Question question, Sweeps kernels, Cut whole, Cut items) {
+    boolean relays = items.items() > whole.items();
+    Collected steps = new Collected();
+    addQuery(steps, question, kernels, items, relays ? 1 : turns(question, kernels.query(), whole));
+    return relays ? handingOn(steps, question, items, 1) : steps;
+  }
+
+  /** dk and dv likewise. */
+  private Collected ofKey(Question question, Sweeps kernels, Cut whole, Cut items) {
+    Collected steps = new Collected();
+    addKeyAndValue(steps, question, kernels, items);
+    return items.items() > whole.items() ? handingOn(steps, question, items, 2) : steps;
+  }
+
+  /** With what each block takes longer, and states of so many gradients for all items. */
+  private Collected handingOn(Collected steps, Question question, Cut items, int gradients) {
+    double longer =
+        steps.launches.stream()
+            .map(Launch::step)
+            .mapToDouble(
+                step ->
+                    Math.ceilDiv(step.blocks(), model.multiprocessors())
+                        * Rates.relayedMicros(step.kernel()))
+            .sum();
+    steps.micros +=
+        longer + gradients * Relay.micros(question.shape(), items, model.bytesPerMicro());
+    return steps;
   }
 
   /** Of relayed items, or of whole sequences where these are not cut. */
@@ -317,20 +334,14 @@ final class GradientPlanner {
     int turns = relays ? 1 : turns(question, kernels.query(), cut);
     Collected steps = new Collected();
     addRows(steps, question, kernels.query());
-    addQuery(steps, question, kernels, ofQuery, turns);
-    addKeyAndValue(steps, question, kernels, ofKey);
+    steps.addAll(ofQuery(question, kernels, cut, ofQuery));
+    steps.addAll(ofKey(question, kernels, cut, ofKey));
     addRepair(steps, Role.COEFFICIENTS, question, cut);
     addNormalized(steps, question);
     AttentionShape shape = question.shape();
-    long states = 0;
-    if (relays) {
-      states += Relay.bytes(shape, ofQuery);
-      steps.micros += Relay.micros(shape, ofQuery, model.bytesPerMicro());
-    }
-    if (keyRelays) {
-      states += 2 * Relay.bytes(shape, ofKey);
-      steps.micros += 2 * Relay.micros(shape, ofKey, model.bytesPerMicro());
-    }
+    long states =
+        (relays ? Relay.bytes(shape, ofQuery) : 0)
+            + (keyRelays ? 2 * Relay.bytes(shape, ofKey) : 0);
     Marks marks = marks(question, ofQuery, turns, ofKey);
     Memory memory = memory(question, states, 0, ofQuery, turns, marks);
     Kind kind = relays || keyRelays ? Kind.RELAY : Kind.SWEEPS;
@@ -345,7 +356,7 @@ final class GradientPlanner {
    */
   Optional<Checkpoints.Form> chain(Question question) {
     int tokens = question.shape().tokens();
-    int most = oneSweepKernel(question).map(Rates::mostItemTokens).orElse(tokens);
+    int most = model.oneSweep(question).map(Rates::mostItemTokens).orElse(tokens);
     if (tokens <= most || tokens > Rates.mostChainTokens(question.element())) {
       return Optional.empty();
     }
@@ -389,32 +400,11 @@ final class GradientPlanner {
    */
   private Optional<GradientPlan> oneSweep(Question question, Cut items) {
     Cut whole = new Cut(question.shape().tokens(), null, 0);
-    return oneSweepKernel(question)
+    return model
+        .oneSweep(question)
         .filter(kernel -> whole.longest() <= Rates.mostItemTokens(kernel))
         .filter(kernel -> items.items() == 1 || Relay.isForOneSweep(items))
         .flatMap(kernel -> oneSweep(question, kernel, whole, items));
-  }
-
-  /** Empty where one sweep does not do this. */
-  private Optional<KernelEntry> oneSweepKernel(Question question) {
-    AttentionShape shape = question.shape();
-    boolean suits =
-        question.tensorMaps()
-            && question.packing() == null
-            && !question.normalize()
-            && !question.sumsSlope()
-            && shape.headsPerKeyValueHead() == 1
-            && shape.keyDim() == shape.valueDim();
-    return suits
-        ? model
-            .built()
-            .find(
-                Operation.ONE_SWEEP,
-                Technique.WGMMA,
-                shape.keyDim(),
-                question.element(),
-                question.precision())
-        : Optional.empty();
   }
 
   private Optional<GradientPlan> oneSweep(
@@ -455,9 +445,10 @@ final class GradientPlanner {
    */
   private Optional<GradientPlan> sweptSegments(Question question, int segment) {
     Cut cut = new Cut(question.shape().tokens(), null, segment);
-    return oneSweepKernel(question)
+    return model
+        .oneSweep(question)
         .filter(kernel -> question.lastState() && cut.items() > 1)
-        .filter(kernel -> question.shape().tokens() <= Rates.mostChainTokens(kernel.elementType()))
+        .filter(kernel -> question.shape().tokens() <= Rates.mostSweptTokens(kernel.elementType()))
         .filter(kernel -> cut.itemTokens() <= Rates.mostItemTokens(kernel))
         .flatMap(kernel -> sweptSegments(question, kernel, cut));
   }
@@ -769,7 +760,7 @@ final class GradientPlanner {
     AttentionShape shape = question.shape();
     double chunk =
         (Rates.chunkMicros(query, shape.valueDim())
-                + (turns - 1) * Rates.addedChunkMicros(shape.valueDim()))
+                + (turns - 1) * Rates.addedChunkMicros(query, shape.valueDim()))
             / turns;
     double start = Rates.startMicros(query.technique()) + Rates.stateMicros(shape.valueDim());
     double outputs = query.formsDelta() ? question.queryBytes() / 2 : 0; // o

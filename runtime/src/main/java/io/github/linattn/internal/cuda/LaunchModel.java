@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.Planner.Built;
 import io.github.linattn.kernelgen.ElementType;
@@ -87,6 +88,27 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return built
         .find(Operation.STATE_SCAN, Technique.SIMT, 0, ElementType.F32, Precision.ACCURATE)
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.sequences()));
+  }
+
+  /** The kernel of all three gradients at once; empty where one sweep does not do this. */
+  Optional<KernelEntry> oneSweep(Question question) {
+    AttentionShape shape = question.shape();
+    boolean suits =
+        question.causal()
+            && question.tensorMaps()
+            && question.packing() == null
+            && !question.normalize()
+            && !question.sumsSlope()
+            && shape.headsPerKeyValueHead() == 1
+            && shape.keyDim() == shape.valueDim();
+    return suits
+        ? built.find(
+            Operation.ONE_SWEEP,
+            Technique.WGMMA,
+            shape.keyDim(),
+            question.element(),
+            question.precision())
+        : Optional.empty();
   }
 
   /** Segments of which there are enough for two blocks on every multiprocessor. */

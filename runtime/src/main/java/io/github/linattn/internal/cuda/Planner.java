@@ -12,6 +12,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Chooses the kernels of a forward of the family {@code chunked} and how the tokens are cut, by a
@@ -33,6 +35,11 @@ final class Planner {
   /** More parts take at most so much of the time of fewer. */
   private static final double WORTH_PARTS = 0.9;
 
+  /**
+   * A backward in one sweep of all segments saves more than a forward that takes so much longer.
+   */
+  private static final double WORTH_ONE_SWEEP = 1.03;
+
   /** With more, a chunk more is nothing. */
   private static final int LONG_SEGMENT = 4096;
 
@@ -43,7 +50,12 @@ final class Planner {
   static final int MOST_TURNS = 8;
 
   private final LaunchModel model;
-  private final Built built;
+
+  /**
+   * Of forwards that keep what a backward wants. With the memory of an H200 segments come sooner,
+   * and a backward saves more by their states than they cost.
+   */
+  private final @Nullable Planner ofKept;
 
   /** Which kernels there are for the device. */
   interface Built {
@@ -55,13 +67,16 @@ final class Planner {
         Precision precision);
   }
 
-  /**
-   * For one device. Its memory is taken for that of an H200: on an H100 too no other forward than
-   * the one chosen so was found to be faster, and a backward wants the states that it keeps.
-   */
+  /** For one device. */
   Planner(GpuTraits gpu, Built built) {
-    this.model = new LaunchModel(gpu.withMemoryOfH200(), built);
-    this.built = built;
+    this(
+        new LaunchModel(gpu, built),
+        new Planner(new LaunchModel(gpu.withMemoryOfH200(), built), null));
+  }
+
+  private Planner(LaunchModel model, @Nullable Planner ofKept) {
+    this.model = model;
+    this.ofKept = ofKept;
   }
 
   /**
@@ -69,6 +84,9 @@ final class Planner {
    * kernels for it are not built.
    */
   Optional<ForwardPlan> plan(Question question) {
+    if (ofKept != null && question.keepsForBackward()) {
+      return ofKept.plan(question);
+    }
     if (question.kept() != null) {
       return chain(question, question.kept().segment());
     }
@@ -85,9 +103,31 @@ final class Planner {
     for (KernelEntry forward : forwards(question)) {
       add(candidates, question, forward);
     }
-    return candidates.stream()
-        .reduce((best, next) -> next.micros() < best.micros() ? next : best)
+    return fastest(candidates.stream())
+        .map(best -> forOneSweep(question, best, candidates))
         .map(best -> explained(best, candidates, question));
+  }
+
+  private static Optional<ForwardPlan> fastest(Stream<ForwardPlan> plans) {
+    return plans.reduce((best, next) -> next.micros() < best.micros() ? next : best);
+  }
+
+  /**
+   * Where the states before segments stay for a backward: segments that one sweep of it can take,
+   * if they hardly cost the forward more.
+   */
+  private ForwardPlan forOneSweep(
+      Question question, ForwardPlan best, List<ForwardPlan> candidates) {
+    if (best.kind() != Kind.SEGMENTED || !question.keepsForBackward()) {
+      return best;
+    }
+    int most = model.oneSweep(question).map(Rates::mostItemTokens).orElse(Integer.MAX_VALUE);
+    return fastest(
+            candidates.stream()
+                .filter(plan -> plan.kind() == Kind.SEGMENTED)
+                .filter(plan -> plan.cut().itemTokens() <= most)
+                .filter(plan -> plan.micros() <= WORTH_ONE_SWEEP * best.micros()))
+        .orElse(best);
   }
 
   /**
@@ -136,7 +176,8 @@ final class Planner {
     List<KernelEntry> found = new ArrayList<>();
     int keyDim = question.shape().keyDim();
     if (question.tensorMaps()) {
-      built
+      model
+          .built()
           .find(
               question.normalize() ? Operation.NORMALIZED_FORWARD : Operation.FORWARD,
               Technique.WGMMA,
@@ -145,7 +186,8 @@ final class Planner {
               question.precision())
           .ifPresent(found::add);
     }
-    built
+    model
+        .built()
         .find(
             Operation.FORWARD, Technique.MMA, keyDim, question.element(), question.warpPrecision())
         .ifPresent(found::add);
@@ -371,7 +413,8 @@ final class Planner {
 
   private Optional<ForwardPlan> decode(Question question) {
     Cut cut = new Cut(1, null, 0);
-    return built
+    return model
+        .built()
         .find(Operation.DECODE, Technique.SIMT, 0, question.element(), question.exactPrecision())
         .flatMap(kernel -> model.step(kernel, question, question.keyValueHeads()))
         .map(
@@ -414,7 +457,8 @@ final class Planner {
     Optional<Step> sums = model.sums(question, cut.items());
     Optional<Step> scan = model.scan(question, cut);
     Optional<Step> answers =
-        built
+        model
+            .built()
             .find(
                 Operation.STATE_OUTPUTS,
                 Technique.MMA,
@@ -449,7 +493,8 @@ final class Planner {
   }
 
   private Optional<Step> recurrence(Question question, Cut cut) {
-    return built
+    return model
+        .built()
         .find(
             Operation.RECURRENCE, Technique.SIMT, 0, question.element(), question.exactPrecision())
         .flatMap(kernel -> model.step(kernel, question, question.heads() * cut.items()));
@@ -468,12 +513,14 @@ final class Planner {
     KernelEntry kernel = step.kernel();
     int keyDim = question.shape().keyDim();
     double chunk =
-        (Rates.chunkMicros(kernel, keyDim) + (turns - 1) * Rates.addedChunkMicros(keyDim)) / turns;
+        (Rates.chunkMicros(kernel, keyDim) + (turns - 1) * Rates.addedChunkMicros(kernel, keyDim))
+            / turns;
     double start =
         Rates.startMicros(kernel.technique())
             + (states ? Rates.stateMicros(keyDim) : 0)
             + (turns > 1 ? Rates.TURNS_MICROS : 0);
-    return model.micros(step, cut, (long) items * turns, start, chunk, bytes);
+    double again = (turns - 1) * Rates.TURNS_SHARE * question.keyValueBytes();
+    return model.micros(step, cut, (long) items * turns, start, chunk, bytes + again);
   }
 
   private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates, Question question) {

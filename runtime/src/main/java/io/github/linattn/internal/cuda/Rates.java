@@ -25,23 +25,64 @@ final class Rates {
   /** A scan of small states. */
   static final double SCAN_MICROS = 1;
 
-  /**
-   * One chunk of 64 tokens of a block of wgmma with D = 32, 64, 96, 128, 192 and 256, one product;
-   * above 192 a block has 128 value columns.
-   */
-  private static final double[] NATIVE = {0.68, 0.755, 0.86, 0.955, 1.28, 2.7};
+  private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
-  /** One chunk of sums alone, 64 value columns, 16 bits. */
-  private static final double[] SUMS = {0.27, 0.27, 0.28, 0.3, 0.45, 0.6};
+  /** Micros with each of {@link #DIMS}: one product of 16 bits, one of TF32, three of 16 bits. */
+  private record ByPrecision(double[] ofOne, double[] ofTf32, double[] ofThree) {
+    double micros(Precision precision, int keyDim) {
+      return of(
+          switch (precision) {
+            case NATIVE -> ofOne;
+            case TF32 -> ofTf32;
+            case DEFAULT, ACCURATE -> ofThree;
+          },
+          keyDim);
+    }
+  }
+
+  /**
+   * One chunk of 64 tokens of a block of wgmma; of 16 bits above D = 192 a block has 128 value
+   * columns.
+   */
+  private static final ByPrecision FORWARD =
+      new ByPrecision(
+          new double[] {0.68, 0.755, 0.86, 0.955, 1.28, 2.7},
+          new double[] {1, 1.1, 1.48, 1.65, 2.17, 2.95},
+          new double[] {1.59, 1.85, 2.51, 2.77, 4.04, 4.5});
+
+  /** One chunk of sums alone, 64 value columns; of fp32 on an H100. */
+  private static final ByPrecision STATE_SUMS =
+      new ByPrecision(
+          new double[] {0.27, 0.27, 0.28, 0.3, 0.45, 0.6},
+          new double[] {0.6, 0.6, 0.73, 0.75, 1.7, 1.25},
+          new double[] {0.8, 0.8, 1.26, 1.2, 1.5, 1.85});
 
   /** The same of the sums for the gradients of k and v. */
-  private static final double[] GRADIENT_SUMS = {0.51, 0.52, 0.53, 0.54, 1, 1.1};
+  private static final ByPrecision GRADIENT_SUMS =
+      new ByPrecision(
+          new double[] {0.51, 0.52, 0.53, 0.54, 1, 1.1},
+          new double[] {0.85, 0.87, 1.13, 1.05, 1.3, 1.67},
+          new double[] {1.02, 1.1, 1.34, 1.42, 1.86, 2.3});
 
-  /** One chunk of dq, and of dk or dv, 16 bits; wide blocks have 128 columns. */
-  private static final double[] QUERY_GRADIENT = {0.87, 1.02, 1.14, 1.26, 1.33, 2.9};
+  /**
+   * One chunk of dq; above D = 128 blocks of 16 bits have 128 columns. Those, and all of fp32, as 8
+   * heads take on an H100.
+   */
+  private static final ByPrecision QUERY_GRADIENT =
+      new ByPrecision(
+          new double[] {0.87, 1.02, 1.14, 1.26, 2.75, 2.8},
+          new double[] {1.31, 1.39, 2.05, 2.38, 2.35, 3.2},
+          new double[] {1.96, 2.16, 3.16, 3.4, 4.55, 5.15});
 
-  /** D = 64 and 128 as two sweeps of 20 to 40 heads take on an H100, where nothing else counts. */
-  private static final double[] KEY_VALUE_GRADIENT = {0.81, 0.95, 1.38, 1.7, 1.19, 3.3};
+  /** Of dk or dv, likewise; of 16 bits D = 64 and 128 as 20 to 40 heads take there. */
+  private static final ByPrecision KEY_VALUE_GRADIENT =
+      new ByPrecision(
+          new double[] {0.81, 0.95, 1.38, 1.7, 1.95, 2.4},
+          new double[] {1.08, 1.16, 2.67, 2.75, 2.17, 2.92},
+          new double[] {1.64, 1.9, 4.35, 4.7, 3.55, 4.2});
+
+  /** A chunk of a gradient of fp16 to one of bf16, on an H100. */
+  private static final double F16_GRADIENT_SHARE = 1.1;
 
   /**
    * One chunk of all three gradients of a cluster, bf16, every multiprocessor busy; built are D =
@@ -53,20 +94,26 @@ final class Rates {
   /** The same of fp16, D = 128, which brings operands into its range and looks at outputs. */
   private static final double ONE_SWEEP_F16 = 2.85;
 
-  /** The same as {@link #NATIVE} of fp32 tensors. */
-  private static final double[] CONVERTED = {1.27, 1.35, 1.6, 1.75, 2.4, 4.8};
-
-  /** The same with three products; of D = 192 and 256 by what their gradients take. */
-  private static final double[] SPLIT = {1.9, 2.15, 2.6, 2.85, 4.1, 6.2};
-
   /** One chunk that a block of wgmma adds to its state while another one writes the outputs. */
   private static final double[] ADDED = {0.32, 0.335, 0.38, 0.43};
+
+  /** The same of dq, on an H100. */
+  private static final double[] ADDED_TO_QUERY_GRADIENT = {0.45, 0.49, 0.61, 0.63};
 
   /** What blocks that take turns need longer to start. */
   static final double TURNS_MICROS = 1.3;
 
+  /** Of k and v, which each of them reads: what comes from memory once more. */
+  static final double TURNS_SHARE = 0.15;
+
   /** Filling the places of a relay before its launch, and what its words cost. */
   static final double RELAY_MICROS = 4;
+
+  /**
+   * What each block of a gradient of 16 bits takes longer that hands on. Of fp32, whose chunks take
+   * longer, and of forwards nothing is to be seen on an H100.
+   */
+  private static final double RELAYED_GRADIENT = 6;
 
   /**
    * What each block of one sweep takes longer that hands on, with the traffic of its states; of D =
@@ -80,8 +127,6 @@ final class Rates {
   /** What each block of one sweep of segments takes longer to start, likewise. */
   private static final double[] ONE_SWEEP_SEGMENT = {6, 6, 13, 13};
 
-  private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
-
   /** With lengths of rows of q and k to find first; gradients are given them. */
   private static final double NORMALIZED_SHARE = 1.6;
 
@@ -91,10 +136,8 @@ final class Rates {
   private static final double MMA_TF32_SHARE = 1.8;
   private static final double MMA_ACCURATE_SHARE = 3.8;
 
-  /**
-   * A chunk of a gradient to one of a forward, of fp32 tensors or by mma: 0.85 to 1.45 measured.
-   */
-  private static final double GRADIENT_SHARE = 1.2;
+  /** A chunk of a gradient to one of a forward, by mma. */
+  private static final double MMA_GRADIENT_SHARE = 1.2;
 
   /** Suits every kernel. */
   static final int SAFE_ITEM_TOKENS = 32_768;
@@ -103,40 +146,31 @@ final class Rates {
 
   /** One chunk of 64 tokens of a block, the tensors being on their way. */
   static double chunkMicros(KernelEntry kernel, int keyDim) {
-    boolean wgmma = kernel.technique() == Technique.WGMMA;
-    boolean measured = wgmma && kernel.precision() == Precision.NATIVE;
-    double forward = wgmma ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
-    return switch (kernel.operation()) {
-      case STATE_SUMS -> measured ? of(SUMS, keyDim) : forward / 2;
-      case GRADIENT_SUMS, NORMALIZED_GRADIENT_SUMS ->
-          measured ? of(GRADIENT_SUMS, keyDim) : forward / 2;
-      case NORMALIZED_STATE_SUMS, STATE_OUTPUTS, GRADIENT_OUTPUTS -> forward / 2;
-      case QUERY_GRADIENT, NORMALIZED_QUERY_GRADIENT ->
-          measured ? of(QUERY_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
-          measured ? of(KEY_VALUE_GRADIENT, keyDim) : GRADIENT_SHARE * forward;
-      case ONE_SWEEP ->
-          kernel.elementType() == ElementType.F16 ? ONE_SWEEP_F16 : of(ONE_SWEEP, keyDim);
-      default -> forward;
-    };
+    return kernel.technique() == Technique.WGMMA ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
   }
 
   /** One chunk of which a block writes no outputs, because it is another one's turn. */
-  static double addedChunkMicros(int keyDim) {
-    return of(ADDED, keyDim);
+  static double addedChunkMicros(KernelEntry kernel, int keyDim) {
+    boolean forward = kernel.operation() == Operation.FORWARD;
+    return of(forward ? ADDED : ADDED_TO_QUERY_GRADIENT, keyDim);
   }
 
   private static double wgmma(KernelEntry kernel, int keyDim) {
-    double[] micros =
-        switch (kernel.precision()) {
-          case DEFAULT, ACCURATE -> SPLIT;
-          case TF32 -> CONVERTED;
-          case NATIVE -> NATIVE;
-        };
-    double chunk = of(micros, keyDim);
+    Precision precision = kernel.precision();
+    double forward = FORWARD.micros(precision, keyDim);
+    double scaling = kernel.elementType() == ElementType.F16 ? F16_GRADIENT_SHARE : 1;
     return switch (kernel.operation()) {
-      case NORMALIZED_FORWARD, NORMALIZED_STATE_SUMS -> NORMALIZED_SHARE * chunk;
-      default -> chunk;
+      case STATE_SUMS -> STATE_SUMS.micros(precision, keyDim);
+      case GRADIENT_SUMS, NORMALIZED_GRADIENT_SUMS -> GRADIENT_SUMS.micros(precision, keyDim);
+      case QUERY_GRADIENT, NORMALIZED_QUERY_GRADIENT ->
+          scaling * QUERY_GRADIENT.micros(precision, keyDim);
+      case KEY_VALUE_GRADIENT, NORMALIZED_KEY_VALUE_GRADIENT ->
+          scaling * KEY_VALUE_GRADIENT.micros(precision, keyDim);
+      case ONE_SWEEP ->
+          kernel.elementType() == ElementType.F16 ? ONE_SWEEP_F16 : of(ONE_SWEEP, keyDim);
+      case NORMALIZED_STATE_SUMS -> NORMALIZED_SHARE * forward / 2;
+      case NORMALIZED_FORWARD -> NORMALIZED_SHARE * forward;
+      default -> forward;
     };
   }
 
@@ -147,7 +181,12 @@ final class Rates {
           case TF32 -> MMA_TF32_SHARE;
           case NATIVE -> 1;
         };
-    return share * of(MMA, keyDim);
+    double forward = share * of(MMA, keyDim);
+    return switch (kernel.operation()) {
+      case STATE_SUMS, GRADIENT_SUMS, STATE_OUTPUTS, GRADIENT_OUTPUTS -> forward / 2;
+      case QUERY_GRADIENT, KEY_VALUE_GRADIENT -> MMA_GRADIENT_SHARE * forward;
+      default -> forward;
+    };
   }
 
   /** Of the first of {@link #DIMS} that is not smaller, else of the last. */
@@ -162,6 +201,11 @@ final class Rates {
   /** From the start of a block to its first chunk, and from its last chunk to its end. */
   static double startMicros(Technique technique) {
     return technique == Technique.WGMMA ? 3.2 : 1;
+  }
+
+  /** What a block of a gradient takes longer that hands on what it has. */
+  static double relayedMicros(KernelEntry gradient) {
+    return gradient.precision() == Precision.NATIVE ? RELAYED_GRADIENT : 0;
   }
 
   /** What a block of one sweep takes longer that hands on what it has. */
@@ -215,5 +259,13 @@ final class Rates {
    */
   static int mostChainTokens(ElementType element) {
     return element == ElementType.BF16 ? 327_680 : 65_536;
+  }
+
+  /**
+   * The most tokens of all segments of one sweep together. Each starts from sums of its own, so
+   * that errors do not add up, but S is an operand as it is, and fp16 would leave its range.
+   */
+  static int mostSweptTokens(ElementType element) {
+    return element == ElementType.BF16 ? Integer.MAX_VALUE : mostChainTokens(element);
   }
 }

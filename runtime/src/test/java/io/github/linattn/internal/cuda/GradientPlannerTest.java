@@ -235,6 +235,13 @@ class GradientPlannerTest {
     assertThat(planner(true).plan(through, choice).orElseThrow().gradientSummed())
         .as("for the gradient of the initial state")
         .isEqualTo(3);
+    GradientChoice longest = GradientChoice.parse("one_sweep:8192*");
+    assertThat(planner(true).plan(of(AttentionShape.of(1, 1, 1 << 20, 128), DType.BF16), longest))
+        .as("each segment starts from sums of its own")
+        .isPresent();
+    assertThat(planner(true).plan(of(AttentionShape.of(1, 1, 65_537, 128), DType.F16), longest))
+        .as("S is an operand as it is")
+        .isEmpty();
     assertThat(planner(true).plan(question, GradientChoice.parse("one_sweep:320*")))
         .as("one segment")
         .isEmpty();
