@@ -29,9 +29,4 @@ record GpuTraits(int multiprocessors, int sharedBytes, int capability, double by
     double peak = 2.0 * clockKilohertz * busBits / 8 / 1e3;
     return peak > 0 ? COPY_SHARE * peak : Rates.BYTES_PER_MICRO;
   }
-
-  /** The same with the memory of an H200. */
-  GpuTraits withMemoryOfH200() {
-    return new GpuTraits(multiprocessors, sharedBytes, capability, Rates.BYTES_PER_MICRO);
-  }
 }

@@ -14,6 +14,7 @@ import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
@@ -201,23 +202,43 @@ final class GradientPlanner {
     if (form != null && form.chained()) {
       chain(question, form).ifPresent(candidates::add);
     }
-    int kept = form == null || form.chained() ? 0 : form.segment();
-    for (int step = 1; kept > 0 && kept * step <= Math.min(limit, longest); step *= 2) {
-      Cut cut = new Cut(shape.tokens(), null, kept * step);
-      segmented(question, kernels, cut, step).ifPresent(candidates::add);
-    }
-    if (kept > 0) {
-      sweptSegments(question, kept).ifPresent(candidates::add);
-    }
+    candidates.addAll(fromKept(question, kernels));
     Optional<GradientPlan> one = fastestOneSweep(question);
     boolean hasStates = hasStates(question, whole);
     if (hasStates) {
       one.ifPresent(candidates::add);
     }
-    return candidates.stream()
-        .reduce((best, next) -> next.micros() < best.micros() ? next : best)
+    return fastest(candidates)
         .map(best -> explained(best, candidates))
         .map(best -> hasStates ? best : withHint(best, one));
+  }
+
+  /** From the states that a forward kept of segments, if it did: of these or of some at a time. */
+  private List<GradientPlan> fromKept(Question question, Sweeps kernels) {
+    Checkpoints.Form form = question.kept();
+    int kept = form == null || form.chained() ? 0 : form.segment();
+    if (kept == 0) {
+      return List.of();
+    }
+    List<GradientPlan> plans = new ArrayList<>();
+    int longest = question.shape().tokens();
+    int most = kernels.mostTokens(question.shape().headsPerKeyValueHead());
+    for (int step = 1; kept * step <= Math.min(most, longest); step *= 2) {
+      Cut cut = new Cut(longest, null, kept * step);
+      segmented(question, kernels, cut, step).ifPresent(plans::add);
+    }
+    sweptSegments(question, kept).ifPresent(plans::add);
+    return plans;
+  }
+
+  /** The fastest from the states that a forward kept of segments, if it did. */
+  Optional<GradientPlan> planFromKept(Question question) {
+    return sweeps(question, Technique.WGMMA)
+        .flatMap(kernels -> fastest(fromKept(question, kernels)));
+  }
+
+  private static Optional<GradientPlan> fastest(List<GradientPlan> plans) {
+    return plans.stream().min(Comparator.comparingDouble(GradientPlan::micros));
   }
 
   /** Tells what the state after the last token would be worth where it is not at hand. */

@@ -11,9 +11,9 @@ import io.github.linattn.kernelgen.Technique;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
-import java.util.stream.Stream;
-import org.jspecify.annotations.Nullable;
+import java.util.function.ToDoubleFunction;
 
 /**
  * Chooses the kernels of a forward of the family {@code chunked} and how the tokens are cut, by a
@@ -35,11 +35,6 @@ final class Planner {
   /** More parts take at most so much of the time of fewer. */
   private static final double WORTH_PARTS = 0.9;
 
-  /**
-   * A backward in one sweep of all segments saves more than a forward that takes so much longer.
-   */
-  private static final double WORTH_ONE_SWEEP = 1.03;
-
   /** With more, a chunk more is nothing. */
   private static final int LONG_SEGMENT = 4096;
 
@@ -50,12 +45,6 @@ final class Planner {
   static final int MOST_TURNS = 8;
 
   private final LaunchModel model;
-
-  /**
-   * Of forwards that keep what a backward wants. With the memory of an H200 segments come sooner,
-   * and a backward saves more by their states than they cost.
-   */
-  private final @Nullable Planner ofKept;
 
   /** Which kernels there are for the device. */
   interface Built {
@@ -69,14 +58,7 @@ final class Planner {
 
   /** For one device. */
   Planner(GpuTraits gpu, Built built) {
-    this(
-        new LaunchModel(gpu, built),
-        new Planner(new LaunchModel(gpu.withMemoryOfH200(), built), null));
-  }
-
-  private Planner(LaunchModel model, @Nullable Planner ofKept) {
-    this.model = model;
-    this.ofKept = ofKept;
+    this.model = new LaunchModel(gpu, built);
   }
 
   /**
@@ -84,50 +66,36 @@ final class Planner {
    * kernels for it are not built.
    */
   Optional<ForwardPlan> plan(Question question) {
-    if (ofKept != null && question.keepsForBackward()) {
-      return ofKept.plan(question);
-    }
+    return plan(question, ForwardPlan::micros);
+  }
+
+  /** The same, but that of which something else is least. */
+  Optional<ForwardPlan> plan(Question question, ToDoubleFunction<ForwardPlan> cost) {
     if (question.kept() != null) {
       return chain(question, question.kept().segment());
     }
+    List<ForwardPlan> candidates = candidates(question);
+    return candidates.stream()
+        .map(plan -> Map.entry(plan, cost.applyAsDouble(plan)))
+        .min(Map.Entry.comparingByValue())
+        .map(best -> explained(best.getKey(), candidates, question));
+  }
+
+  private List<ForwardPlan> candidates(Question question) {
     if (!question.causal()) {
-      return nonCausal(question);
+      return nonCausal(question).stream().toList();
     }
     if (isDecode(question)) {
       Optional<ForwardPlan> decode = decode(question);
       if (decode.isPresent()) {
-        return decode;
+        return List.of(decode.get());
       }
     }
     List<ForwardPlan> candidates = new ArrayList<>();
     for (KernelEntry forward : forwards(question)) {
       add(candidates, question, forward);
     }
-    return fastest(candidates.stream())
-        .map(best -> forOneSweep(question, best, candidates))
-        .map(best -> explained(best, candidates, question));
-  }
-
-  private static Optional<ForwardPlan> fastest(Stream<ForwardPlan> plans) {
-    return plans.reduce((best, next) -> next.micros() < best.micros() ? next : best);
-  }
-
-  /**
-   * Where the states before segments stay for a backward: segments that one sweep of it can take,
-   * if they hardly cost the forward more.
-   */
-  private ForwardPlan forOneSweep(
-      Question question, ForwardPlan best, List<ForwardPlan> candidates) {
-    if (best.kind() != Kind.SEGMENTED || !question.keepsForBackward()) {
-      return best;
-    }
-    int most = model.oneSweep(question).map(Rates::mostItemTokens).orElse(Integer.MAX_VALUE);
-    return fastest(
-            candidates.stream()
-                .filter(plan -> plan.kind() == Kind.SEGMENTED)
-                .filter(plan -> plan.cut().itemTokens() <= most)
-                .filter(plan -> plan.micros() <= WORTH_ONE_SWEEP * best.micros()))
-        .orElse(best);
+    return candidates;
   }
 
   /**
@@ -524,6 +492,9 @@ final class Planner {
   }
 
   private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates, Question question) {
+    if (!best.reason().isEmpty()) {
+      return best;
+    }
     KernelEntry forward = best.steps().get(best.kind() == Kind.SEGMENTED ? 2 : 0).kernel();
     String how =
         switch (best.kind()) {

@@ -6,10 +6,12 @@ import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.io.Tuning;
+import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The plans of one device for the family {@code chunked}: each made once, as it was tuned or else
@@ -81,15 +83,20 @@ final class Plans {
    * @param sumsSlope of that backward: whether db does not follow from da
    */
   Optional<Checkpoints.Form> checkpoints(Question question, boolean sumsSlope) {
-    Optional<ForwardPlan> plan = forward(question);
-    Optional<Checkpoints.Form> kept = plan.flatMap(chosen -> chosen.toKeep(question));
+    return forward(question).flatMap(plan -> checkpoints(question, plan, sumsSlope));
+  }
+
+  private Optional<Checkpoints.Form> checkpoints(
+      Question question, ForwardPlan plan, boolean sumsSlope) {
+    Optional<Checkpoints.Form> kept = plan.toKeep(question);
     boolean mayChain =
-        question.keepsForBackward()
-            && question.packing() == null
-            && plan.filter(chosen -> chosen.goesInOnePass()).isPresent();
-    return kept.isEmpty() && mayChain
-        ? chain(question.keeping(false).ofBackward(sumsSlope, true, null))
-        : kept;
+        question.keepsForBackward() && question.packing() == null && plan.goesInOnePass();
+    return kept.isEmpty() && mayChain ? chain(ofBackward(question, sumsSlope, null)) : kept;
+  }
+
+  private static Question ofBackward(
+      Question question, boolean sumsSlope, Checkpoints.@Nullable Form kept) {
+    return question.keeping(false).ofBackward(sumsSlope, true, kept);
   }
 
   private Optional<Checkpoints.Form> chain(Question backward) {
@@ -128,7 +135,39 @@ final class Plans {
     return tuned(question, Tuning.Pass.FORWARD)
         .flatMap(name -> planner.plan(question, PlanChoice.parse(name)))
         .map(plan -> plan.because(plan.reason() + AS_TUNED))
-        .or(() -> planner.plan(question));
+        .or(() -> planned(question));
+  }
+
+  /** Where it may keep what a backward wants, that with which both together take least. */
+  private Optional<ForwardPlan> planned(Question question) {
+    if (!question.keepsForBackward()) {
+      return planner.plan(question);
+    }
+    double without = micros(gradientPlanner.plan(ofBackward(question, false, null)), 0);
+    Map<Checkpoints.Form, Double> from = new HashMap<>();
+    return planner.plan(
+        question,
+        plan ->
+            plan.micros()
+                + checkpoints(question, plan, false)
+                    .map(
+                        kept ->
+                            from.computeIfAbsent(
+                                kept,
+                                form -> Math.min(without, micros(ofKept(question, form), without))))
+                    .orElse(without));
+  }
+
+  /** The fastest backward from what is kept; from states of segments, of which many are asked. */
+  private Optional<GradientPlan> ofKept(Question question, Checkpoints.Form kept) {
+    Question backward = ofBackward(question, false, kept);
+    return kept.chained() || kept.segment() == 0
+        ? gradientPlanner.plan(backward)
+        : gradientPlanner.planFromKept(backward);
+  }
+
+  private static double micros(Optional<GradientPlan> plan, double otherwise) {
+    return plan.map(GradientPlan::micros).orElse(otherwise);
   }
 
   /** As tuned, but from what a forward kept: plans are tuned without. */

@@ -95,6 +95,35 @@ class PlansTest {
     assertThat(plans.checkpoints(grows, false)).as("a state in place").isEmpty();
   }
 
+  /** Segments cost a forward more than one pass, and their states save its backward yet more. */
+  @Test
+  void aForwardThatMayKeepStatesIsPlannedWithItsBackward() {
+    Plans plans =
+        new Plans(
+            new Planner(AnyKernel.H100, AnyKernel::find),
+            new GradientPlanner(AnyKernel.H100, AnyKernel::find),
+            Tuning.NONE,
+            GPU);
+    Question few = question(AttentionShape.of(1, 24, 10_000, 128), true, null);
+    assertThat(plans.forward(few).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
+    Checkpoints.Form halves = plans.checkpoints(few.keeping(true), false).orElseThrow();
+    assertThat(halves).isEqualTo(Checkpoints.Form.ofSegments(5120));
+    assertThat(plans.backward(few.ofBackward(false, true, halves)).orElseThrow().startsFromKept())
+        .isTrue();
+
+    Question one = question(AttentionShape.of(1, 1, 1 << 20, 128), true, null);
+    Checkpoints.Form ofOne = plans.checkpoints(one.keeping(true), false).orElseThrow();
+    assertThat(ofOne)
+        .as("one sweep takes no longer ones")
+        .isEqualTo(Checkpoints.Form.ofSegments(16_384));
+    assertThat(plans.backward(one.ofBackward(false, true, ofOne)).orElseThrow().kind())
+        .isEqualTo(GradientPlan.Kind.SWEPT_SEGMENTS);
+
+    Question many = question(SHAPE, true, null).keeping(true);
+    assertThat(plans.forward(many).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
+    assertThat(plans.checkpoints(many, false)).isEmpty();
+  }
+
   @Test
   void otherProblemsArePlannedByTheModel() {
     Plans plans = plans(new Choice("mma", 4, 1));
