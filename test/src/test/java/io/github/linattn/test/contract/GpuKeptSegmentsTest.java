@@ -11,7 +11,6 @@ import io.github.linattn.DType;
 import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
-import io.github.linattn.Plan;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
@@ -31,10 +30,12 @@ import org.junit.jupiter.params.provider.CsvSource;
 @GpuTest
 final class GpuKeptSegmentsTest {
   private static final int HEADS = 2;
+  private static final String PLAN = "linattn.plan";
   private static final String GRADIENT_PLAN = "linattn.gradient.plan";
 
   @AfterEach
   void choosesFreelyAgain() {
+    System.clearProperty(PLAN);
     System.clearProperty(GRADIENT_PLAN);
   }
 
@@ -85,7 +86,6 @@ final class GpuKeptSegmentsTest {
     }
   }
 
-  /** Of as many tokens as the forward cuts 10,000 of 8 heads into. */
   @ParameterizedTest(name = "{0} D={1} segments of {2}, with states {3}")
   @CsvSource({
     "BF16, 128, 1280, true",
@@ -113,9 +113,11 @@ final class GpuKeptSegmentsTest {
       LinearAttention summing = operator.on(gpu);
       LinearAttention keeping = operator.keepState(true).on(gpu);
       System.setProperty(GRADIENT_PLAN, "one_sweep:" + segment + "*");
-      Plan.Pass backward = keeping.plan(shape, dtype).backward();
-      assumeTrue(!backward.steps().isEmpty(), "left out: this GPU has no one sweep");
-      assertThat(backward.reason())
+      assumeTrue(
+          !keeping.plan(shape, dtype).backward().steps().isEmpty(),
+          "left out: this GPU has no one sweep");
+      System.setProperty(PLAN, "wgmma:" + segment);
+      assertThat(keeping.plan(shape, dtype).backward().reason())
           .contains("from the states that the forward kept, with a scan before one sweep of all");
       try (Forward y = keeping.forward(input)) {
         Gradients swept = keeping.backward(y, dO, after);
