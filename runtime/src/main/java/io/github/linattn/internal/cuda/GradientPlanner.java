@@ -202,7 +202,7 @@ final class GradientPlanner {
     if (form != null && form.chained()) {
       chain(question, form).ifPresent(candidates::add);
     }
-    candidates.addAll(fromKept(question, kernels));
+    candidates.addAll(fromKept(question, kernels, Integer.MAX_VALUE));
     Optional<GradientPlan> one = fastestOneSweep(question);
     boolean hasStates = hasStates(question, whole);
     if (hasStates) {
@@ -214,7 +214,7 @@ final class GradientPlanner {
   }
 
   /** From the states that a forward kept of segments, if it did: of these or of some at a time. */
-  private List<GradientPlan> fromKept(Question question, Sweeps kernels) {
+  private List<GradientPlan> fromKept(Question question, Sweeps kernels, int mostSteps) {
     Checkpoints.Form form = question.kept();
     int kept = form == null || form.chained() ? 0 : form.segment();
     if (kept == 0) {
@@ -223,7 +223,7 @@ final class GradientPlanner {
     List<GradientPlan> plans = new ArrayList<>();
     int longest = question.shape().tokens();
     int most = kernels.mostTokens(question.shape().headsPerKeyValueHead());
-    for (int step = 1; kept * step <= Math.min(most, longest); step *= 2) {
+    for (int step = 1; step <= mostSteps && kept * step <= Math.min(most, longest); step *= 2) {
       Cut cut = new Cut(longest, null, kept * step);
       segmented(question, kernels, cut, step).ifPresent(plans::add);
     }
@@ -231,10 +231,10 @@ final class GradientPlanner {
     return plans;
   }
 
-  /** The fastest from the states that a forward kept of segments, if it did. */
+  /** The fastest from the states that a forward kept of segments, if it did, of these. */
   Optional<GradientPlan> planFromKept(Question question) {
     return sweeps(question, Technique.WGMMA)
-        .flatMap(kernels -> fastest(fromKept(question, kernels)));
+        .flatMap(kernels -> fastest(fromKept(question, kernels, 1)));
   }
 
   private static Optional<GradientPlan> fastest(List<GradientPlan> plans) {
