@@ -63,7 +63,7 @@ final class GradientPlanner {
     }
   }
 
-  /** For one device, as {@link Planner}, but with the memory that it has. */
+  /** For one device, as {@link Planner}. */
   GradientPlanner(GpuTraits gpu, Planner.Built built) {
     this.model = new LaunchModel(gpu, built);
   }
@@ -213,7 +213,7 @@ final class GradientPlanner {
         .map(best -> hasStates ? best : withHint(best, one));
   }
 
-  /** From the states that a forward kept of segments, if it did: of these or of some at a time. */
+  /** From the states that a forward kept of segments, if it did: up to so many at a time. */
   private List<GradientPlan> fromKept(Question question, Sweeps kernels, int mostSteps) {
     Checkpoints.Form form = question.kept();
     int kept = form == null || form.chained() ? 0 : form.segment();
@@ -231,7 +231,7 @@ final class GradientPlanner {
     return plans;
   }
 
-  /** The fastest from the states that a forward kept of segments, if it did, of these. */
+  /** The fastest from the states that a forward kept of segments, if it did: one at a time. */
   Optional<GradientPlan> planFromKept(Question question) {
     return sweeps(question, Technique.WGMMA)
         .flatMap(kernels -> fastest(fromKept(question, kernels, 1)));
@@ -377,7 +377,7 @@ final class GradientPlanner {
    */
   Optional<Checkpoints.Form> chain(Question question) {
     int tokens = question.shape().tokens();
-    int most = model.oneSweep(question).map(Rates::mostItemTokens).orElse(tokens);
+    int most = oneSweepKernel(question).map(Rates::mostItemTokens).orElse(tokens);
     if (tokens <= most || tokens > Rates.mostChainTokens(question.element())) {
       return Optional.empty();
     }
@@ -421,11 +421,32 @@ final class GradientPlanner {
    */
   private Optional<GradientPlan> oneSweep(Question question, Cut items) {
     Cut whole = new Cut(question.shape().tokens(), null, 0);
-    return model
-        .oneSweep(question)
+    return oneSweepKernel(question)
         .filter(kernel -> whole.longest() <= Rates.mostItemTokens(kernel))
         .filter(kernel -> items.items() == 1 || Relay.isForOneSweep(items))
         .flatMap(kernel -> oneSweep(question, kernel, whole, items));
+  }
+
+  /** Empty where one sweep does not do this. */
+  private Optional<KernelEntry> oneSweepKernel(Question question) {
+    AttentionShape shape = question.shape();
+    boolean suits =
+        question.tensorMaps()
+            && question.packing() == null
+            && !question.normalize()
+            && !question.sumsSlope()
+            && shape.headsPerKeyValueHead() == 1
+            && shape.keyDim() == shape.valueDim();
+    return suits
+        ? model
+            .built()
+            .find(
+                Operation.ONE_SWEEP,
+                Technique.WGMMA,
+                shape.keyDim(),
+                question.element(),
+                question.precision())
+        : Optional.empty();
   }
 
   private Optional<GradientPlan> oneSweep(
@@ -466,8 +487,7 @@ final class GradientPlanner {
    */
   private Optional<GradientPlan> sweptSegments(Question question, int segment) {
     Cut cut = new Cut(question.shape().tokens(), null, segment);
-    return model
-        .oneSweep(question)
+    return oneSweepKernel(question)
         .filter(kernel -> question.lastState() && cut.items() > 1)
         .filter(kernel -> question.shape().tokens() <= Rates.mostSweptTokens(kernel.elementType()))
         .filter(kernel -> cut.itemTokens() <= Rates.mostItemTokens(kernel))

@@ -1,6 +1,5 @@
 package io.github.linattn.internal.cuda;
 
-import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.internal.cuda.Planner.Built;
 import io.github.linattn.kernelgen.ElementType;
@@ -90,27 +89,6 @@ record LaunchModel(GpuTraits gpu, Built built) {
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.sequences()));
   }
 
-  /** The kernel of all three gradients at once; empty where one sweep does not do this. */
-  Optional<KernelEntry> oneSweep(Question question) {
-    AttentionShape shape = question.shape();
-    boolean suits =
-        question.causal()
-            && question.tensorMaps()
-            && question.packing() == null
-            && !question.normalize()
-            && !question.sumsSlope()
-            && shape.headsPerKeyValueHead() == 1
-            && shape.keyDim() == shape.valueDim();
-    return suits
-        ? built.find(
-            Operation.ONE_SWEEP,
-            Technique.WGMMA,
-            shape.keyDim(),
-            question.element(),
-            question.precision())
-        : Optional.empty();
-  }
-
   /** Segments of which there are enough for two blocks on every multiprocessor. */
   int segmentFor(long blocksPerItem, int tokens, int least, int most) {
     long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors(), Math.max(1, blocksPerItem)));
@@ -120,7 +98,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
-   * as a block works, or as its bytes are on their way.
+   * as a block works, or as its bytes are on their way, the longer the more multiprocessors are
+   * idle where there is but one.
    *
    * @param shares items, times the blocks that take turns with the chunks of one
    * @param start micros of a block beside its chunks
@@ -138,7 +117,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
     double block = start + chunk * longest;
     int rounds = step.blocks() / multiprocessors();
     int rest = step.blocks() % multiprocessors();
-    double last = rest == 0 ? 0 : Math.max(block, rest * perBlock);
+    double idle = rounds == 0 ? 1 - (double) rest / multiprocessors() : 0;
+    double last = rest == 0 ? 0 : Math.max(block, rest * perBlock * (1 + Rates.IDLE_SHARE * idle));
     return rounds * Math.max(block, multiprocessors() * perBlock) + last;
   }
 }

