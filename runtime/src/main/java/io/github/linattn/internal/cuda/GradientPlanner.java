@@ -482,8 +482,7 @@ final class GradientPlanner {
 
   /**
    * One sweep of segments of so many tokens, all at once; empty where this cannot be. Nobody reads
-   * the sums of the first of them but for the gradient of the initial state. S is an operand as it
-   * is, so that together they are no longer than a chain.
+   * the sums of the first of them but for the gradient of the initial state.
    */
   private Optional<GradientPlan> sweptSegments(Question question, int segment) {
     Cut cut = new Cut(question.shape().tokens(), null, segment);

@@ -66,19 +66,31 @@ final class Planner {
    * kernels for it are not built.
    */
   Optional<ForwardPlan> plan(Question question) {
-    return plan(question, ForwardPlan::micros);
-  }
-
-  /** The same, but that of which something else is least. */
-  Optional<ForwardPlan> plan(Question question, ToDoubleFunction<ForwardPlan> cost) {
     if (question.kept() != null) {
       return chain(question, question.kept().segment());
     }
     List<ForwardPlan> candidates = candidates(question);
-    return candidates.stream()
-        .map(plan -> Map.entry(plan, cost.applyAsDouble(plan)))
+    return least(candidates, ForwardPlan::micros)
+        .map(best -> explained(best, candidates, question));
+  }
+
+  /**
+   * The plan of a forward that may keep what a backward wants, with which both take least.
+   *
+   * @param both micros of the two
+   */
+  Optional<ForwardPlan> planWith(Question question, ToDoubleFunction<ForwardPlan> both) {
+    return least(candidates(question), both)
+        .map(best -> explained(best, List.of(), question))
+        .map(best -> best.because(best.reason() + ", chosen with its backward"));
+  }
+
+  private static Optional<ForwardPlan> least(
+      List<ForwardPlan> plans, ToDoubleFunction<ForwardPlan> micros) {
+    return plans.stream()
+        .map(plan -> Map.entry(plan, micros.applyAsDouble(plan)))
         .min(Map.Entry.comparingByValue())
-        .map(best -> explained(best.getKey(), candidates, question));
+        .map(Map.Entry::getKey);
   }
 
   private List<ForwardPlan> candidates(Question question) {

@@ -11,6 +11,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -83,20 +84,22 @@ final class Plans {
    * @param sumsSlope of that backward: whether db does not follow from da
    */
   Optional<Checkpoints.Form> checkpoints(Question question, boolean sumsSlope) {
-    return forward(question).flatMap(plan -> checkpoints(question, plan, sumsSlope));
+    return forward(question)
+        .flatMap(
+            plan -> toKeep(question, plan, () -> chain(ofBackward(question, sumsSlope, null))));
   }
 
-  private Optional<Checkpoints.Form> checkpoints(
-      Question question, ForwardPlan plan, boolean sumsSlope) {
-    Optional<Checkpoints.Form> kept = plan.toKeep(question);
+  /** What this plan keeps, or else the chain where one pass could be one. */
+  private static Optional<Checkpoints.Form> toKeep(
+      Question question, ForwardPlan plan, Supplier<Optional<Checkpoints.Form>> chain) {
     boolean mayChain =
         question.keepsForBackward() && question.packing() == null && plan.goesInOnePass();
-    return kept.isEmpty() && mayChain ? chain(ofBackward(question, sumsSlope, null)) : kept;
+    return plan.toKeep(question).or(mayChain ? chain : Optional::empty);
   }
 
   private static Question ofBackward(
       Question question, boolean sumsSlope, Checkpoints.@Nullable Form kept) {
-    return question.keeping(false).ofBackward(sumsSlope, true, kept);
+    return question.keeping(question.initialState()).ofBackward(sumsSlope, true, kept);
   }
 
   private Optional<Checkpoints.Form> chain(Question backward) {
@@ -140,20 +143,29 @@ final class Plans {
 
   /** Where it may keep what a backward wants, that with which both together take least. */
   private Optional<ForwardPlan> planned(Question question) {
-    if (!question.keepsForBackward()) {
+    boolean hasChoice = question.causal() && question.shape().tokens() > 1;
+    if (!hasChoice || !question.keepsForBackward()) {
       return planner.plan(question);
     }
-    double without = micros(gradientPlanner.plan(ofBackward(question, false, null)), 0);
+    Question backward = ofBackward(question, false, null);
+    double without = micros(gradientPlanner.plan(backward), 0);
+    Optional<Checkpoints.Form> chain = gradientPlanner.chain(backward);
+    double inChain =
+        chain
+            .flatMap(form -> planner.plan(question.keeping(form)))
+            .map(ForwardPlan::micros)
+            .orElse(0.0);
     Function<Checkpoints.Form, Double> with =
         kept -> Math.min(without, micros(ofKept(question, kept), without));
     Map<Checkpoints.Form, Double> known = new HashMap<>();
-    return planner.plan(
+    return planner.planWith(
         question,
-        plan ->
-            plan.micros()
-                + checkpoints(question, plan, false)
-                    .map(kept -> known.computeIfAbsent(kept, with))
-                    .orElse(without));
+        plan -> {
+          Optional<Checkpoints.Form> kept = toKeep(question, plan, () -> chain);
+          boolean chained = kept.filter(Checkpoints.Form::chained).isPresent();
+          double forward = chained ? Math.max(plan.micros(), inChain) : plan.micros();
+          return forward + kept.map(form -> known.computeIfAbsent(form, with)).orElse(without);
+        });
   }
 
   /** The fastest backward from what is kept; from states of segments, of which many are asked. */
