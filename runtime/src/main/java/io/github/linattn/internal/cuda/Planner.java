@@ -499,7 +499,8 @@ final class Planner {
         Rates.startMicros(kernel.technique())
             + (states ? Rates.stateMicros(keyDim) : 0)
             + (turns > 1 ? Rates.TURNS_MICROS : 0);
-    double again = (turns - 1) * Rates.TURNS_SHARE * question.keyValueBytes();
+    boolean segmented = cut.items() > cut.sequences();
+    double again = segmented ? (turns - 1) * Rates.TURNS_SHARE * question.keyValueBytes() : 0;
     return model.micros(step, cut, (long) items * turns, start, chunk, bytes + again);
   }
 

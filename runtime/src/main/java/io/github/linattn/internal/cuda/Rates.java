@@ -106,7 +106,7 @@ final class Rates {
   /** What blocks that take turns need longer to start. */
   static final double TURNS_MICROS = 1.3;
 
-  /** Of k and v, which each of them reads: what comes from memory once more. */
+  /** Of k and v, which each of them reads: what comes from memory once more, of segments. */
   static final double TURNS_SHARE = 0.15;
 
   /** Filling the places of a relay before its launch, and what its words cost. */
