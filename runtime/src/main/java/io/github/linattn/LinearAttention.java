@@ -496,7 +496,8 @@ public final class LinearAttention {
      * 327,680 of bf16 and 65,536 of fp16, so that longer sequences are read once as well. Lengths
      * of rows that are normalised: on a GPU of compute capability 9.0. All this is part of {@link
      * Plan.Pass#resultBytes} and belongs to the {@link Forward}, which is planned so that it and
-     * its backward together take least. For other problems the state changes nothing.
+     * its backward together take least, unless it was tuned. For other problems the state changes
+     * nothing.
      */
     public Builder keepState(boolean keepState) {
       this.keepState = keepState;

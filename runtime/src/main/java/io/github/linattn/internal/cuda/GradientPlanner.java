@@ -337,10 +337,7 @@ final class GradientPlanner {
     double longer =
         steps.launches.stream()
             .map(Launch::step)
-            .mapToDouble(
-                step ->
-                    Math.ceilDiv(step.blocks(), model.multiprocessors())
-                        * Rates.relayedMicros(step.kernel()))
+            .mapToDouble(step -> model.rounds(step) * Rates.relayedMicros(step.kernel()))
             .sum();
     steps.micros +=
         longer + gradients * Relay.micros(question.shape(), items, model.bytesPerMicro());
@@ -475,9 +472,7 @@ final class GradientPlanner {
     steps.add(
         Role.ONE_SWEEP,
         bothTasks(question, kernel, items),
-        step ->
-            micros(step, width, items, items.items(), 1, bytes)
-                + longer * Math.ceilDiv(step.blocks(), model.multiprocessors()));
+        step -> micros(step, width, items, items.items(), 1, bytes) + longer * model.rounds(step));
   }
 
   /**

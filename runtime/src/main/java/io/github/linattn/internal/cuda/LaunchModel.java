@@ -96,6 +96,11 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return Math.min(Math.max(segment, least), most);
   }
 
+  /** In which the blocks of a launch come, one for each multiprocessor; the last may be fewer. */
+  int rounds(Step step) {
+    return Math.ceilDiv(step.blocks(), multiprocessors());
+  }
+
   /**
    * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
    * as a block works, or as its bytes are on their way, the longer the more multiprocessors are
