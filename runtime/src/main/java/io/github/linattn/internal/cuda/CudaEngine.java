@@ -312,11 +312,11 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Optional<Checkpoints.Form> checkpoints(ForwardCall call) {
-    return checkpoints(Plans.question(call), call.operator());
+    return checkpoints(Plans.question(call));
   }
 
-  private Optional<Checkpoints.Form> checkpoints(Question question, Operator operator) {
-    return paperOnly ? Optional.empty() : plans.checkpoints(question, operator.sumsSlope());
+  private Optional<Checkpoints.Form> checkpoints(Question question) {
+    return paperOnly ? Optional.empty() : plans.checkpoints(question);
   }
 
   private Optional<ForwardPlan> plan(Question question) {
@@ -486,8 +486,8 @@ public final class CudaEngine implements Engine {
   public Plan.Pass planForward(
       Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
     long results = Engine.resultBytes(shape, dtype, keepsState);
-    Question question = forwardQuestion(operator, shape, dtype, keepsState);
-    Optional<Checkpoints.Form> kept = checkpoints(question, operator);
+    Question question = question(operator, shape, dtype).keeping(keepsState);
+    Optional<Checkpoints.Form> kept = checkpoints(question);
     Optional<ForwardPlan> plan =
         plan(kept.filter(Checkpoints.Form::chained).map(question::keeping).orElse(question));
     if (plan.isPresent()) {
@@ -504,10 +504,9 @@ public final class CudaEngine implements Engine {
     return paperPlans.forward(operator, shape, results);
   }
 
-  private static Question forwardQuestion(
-      Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
+  private static Question question(Operator operator, AttentionShape shape, DType dtype) {
     return Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
-        .keeping(keepsState);
+        .summingSlope(operator.sumsSlope());
   }
 
   @Override
@@ -515,15 +514,9 @@ public final class CudaEngine implements Engine {
       Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
-    Question question =
-        Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
-            .ofBackward(
-                operator.sumsSlope(),
-                lastState,
-                lastState
-                    ? checkpoints(forwardQuestion(operator, shape, dtype, true), operator)
-                        .orElse(null)
-                    : null);
+    Question asked = question(operator, shape, dtype);
+    Checkpoints.Form kept = lastState ? checkpoints(asked.keeping(true)).orElse(null) : null;
+    Question question = asked.ofBackward(lastState, kept);
     Optional<GradientPlan> plan = gradientPlan(question);
     if (plan.isPresent()) {
       GradientPlan chosen = plan.get();

@@ -30,6 +30,7 @@ final class Plans {
   private final String gpu;
   private final Map<Question, Optional<ForwardPlan>> forwards = new ConcurrentHashMap<>();
   private final Map<Question, Optional<GradientPlan>> backwards = new ConcurrentHashMap<>();
+  private final Map<Question, Optional<Checkpoints.Form>> chains = new ConcurrentHashMap<>();
 
   /**
    * For one device.
@@ -48,16 +49,17 @@ final class Plans {
     Checkpoints kept = call.checkpoints();
     Question question =
         new Question(
-            call.input().shape(),
-            call.input().q().dtype(),
-            call.operator().mode(),
-            call.operator().causal(),
-            call.operator().normalize(),
-            call.input().isPacked() ? call.input().sequences() : null,
-            initial != null,
-            call.finalState() != null,
-            initial != null && initial == call.finalState(),
-            ChunkedSupport.suitsTensorMaps(call));
+                call.input().shape(),
+                call.input().q().dtype(),
+                call.operator().mode(),
+                call.operator().causal(),
+                call.operator().normalize(),
+                call.input().isPacked() ? call.input().sequences() : null,
+                initial != null,
+                call.finalState() != null,
+                initial != null && initial == call.finalState(),
+                ChunkedSupport.suitsTensorMaps(call))
+            .summingSlope(call.operator().sumsSlope());
     return kept != null && kept.form().chained() ? question.keeping(kept.form()) : question;
   }
 
@@ -78,15 +80,10 @@ final class Plans {
         call.checkpoints() == null ? null : call.checkpoints().form());
   }
 
-  /**
-   * What a forward keeps beside its last state for a backward, if there is anything.
-   *
-   * @param sumsSlope of that backward: whether db does not follow from da
-   */
-  Optional<Checkpoints.Form> checkpoints(Question question, boolean sumsSlope) {
+  /** What a forward keeps beside its last state for a backward, if there is anything. */
+  Optional<Checkpoints.Form> checkpoints(Question question) {
     return forward(question)
-        .flatMap(
-            plan -> toKeep(question, plan, () -> chain(ofBackward(question, sumsSlope, null))));
+        .flatMap(plan -> toKeep(question, plan, () -> chain(ofBackward(question, null))));
   }
 
   /** What this plan keeps, or else the chain where one pass could be one. */
@@ -97,9 +94,8 @@ final class Plans {
     return plan.toKeep(question).or(mayChain ? chain : Optional::empty);
   }
 
-  private static Question ofBackward(
-      Question question, boolean sumsSlope, Checkpoints.@Nullable Form kept) {
-    return question.keeping(question.initialState()).ofBackward(sumsSlope, true, kept);
+  private static Question ofBackward(Question question, Checkpoints.@Nullable Form kept) {
+    return question.keeping(question.initialState()).ofBackward(true, kept);
   }
 
   private Optional<Checkpoints.Form> chain(Question backward) {
@@ -109,7 +105,7 @@ final class Plans {
             .filter(asked -> asked.kind() == GradientPlan.Kind.CHAIN)
             .map(GradientChoice::form)
             .filter(form -> form.segment() < backward.shape().tokens())
-        : gradientPlanner.chain(backward);
+        : known(chains, backward, gradientPlanner::chain);
   }
 
   /** Empty where kernels are missing. */
@@ -147,7 +143,7 @@ final class Plans {
     if (!hasChoice || !question.keepsForBackward()) {
       return planner.plan(question);
     }
-    Question backward = ofBackward(question, false, null);
+    Question backward = ofBackward(question, null);
     double without = micros(gradientPlanner.plan(backward), 0);
     Optional<Checkpoints.Form> chain = gradientPlanner.chain(backward);
     double inChain =
@@ -170,7 +166,7 @@ final class Plans {
 
   /** The fastest backward from what is kept; from states of segments, of which many are asked. */
   private Optional<GradientPlan> ofKept(Question question, Checkpoints.Form kept) {
-    Question backward = ofBackward(question, false, kept);
+    Question backward = ofBackward(question, kept);
     return kept.chained() || kept.segment() == 0
         ? gradientPlanner.plan(backward)
         : gradientPlanner.planFromKept(backward);

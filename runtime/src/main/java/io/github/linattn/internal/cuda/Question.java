@@ -16,7 +16,7 @@ import org.jspecify.annotations.Nullable;
  * @param finalState whether the state after the last token is wanted; of a backward, which walks
  *     the other way, the gradient of the initial state
  * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
- * @param sumsSlope of a backward: whether db does not follow from da
+ * @param sumsSlope whether db does not follow from da, of this backward or of that of this forward
  * @param lastState of a backward: whether the state after the last token is at hand
  * @param kept of a backward: what its forward has kept for it, or null; of a forward what it keeps
  *     if that is a chain
@@ -35,7 +35,7 @@ record Question(
     boolean sumsSlope,
     boolean lastState,
     Checkpoints.@Nullable Form kept) {
-  /** A question about a forward, or about a backward that sums no db and has no last state. */
+  /** A question about a forward with a backward that sums no db. */
   Question(
       AttentionShape shape,
       DType dtype,
@@ -87,9 +87,8 @@ record Question(
         kept);
   }
 
-  /** The same of a backward. */
-  Question ofBackward(
-      boolean slopeIsSummed, boolean stateIsAtHand, Checkpoints.@Nullable Form keptStates) {
+  /** The same with a db that does not follow from da, or does. */
+  Question summingSlope(boolean summed) {
     return new Question(
         shape,
         dtype,
@@ -101,14 +100,32 @@ record Question(
         finalState,
         inPlace,
         tensorMaps,
-        slopeIsSummed,
+        summed,
+        lastState,
+        kept);
+  }
+
+  /** The same of a backward. */
+  Question ofBackward(boolean stateIsAtHand, Checkpoints.@Nullable Form keptStates) {
+    return new Question(
+        shape,
+        dtype,
+        mode,
+        causal,
+        normalize,
+        packing,
+        initialState,
+        finalState,
+        inPlace,
+        tensorMaps,
+        sumsSlope,
         stateIsAtHand,
         keptStates);
   }
 
   /** The same of a forward that writes these. */
   Question keeping(Checkpoints.Form written) {
-    return ofBackward(sumsSlope, lastState, written);
+    return ofBackward(lastState, written);
   }
 
   /** The same of fewer tokens, with other states and nothing kept. */

@@ -111,7 +111,7 @@ class GradientPlannerTest {
   @Test
   void oneSweepOf64ColumnsHasClustersOfBothGradients() {
     Question question = causal(AttentionShape.of(4, 16, 10_000, 64), false);
-    GradientPlan plan = planner(true).plan(question.ofBackward(false, true, null)).orElseThrow();
+    GradientPlan plan = planner(true).plan(question.ofBackward(true, null)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
     assertThat(plan.step(Role.ONE_SWEEP).blocks()).isEqualTo(64 * 2);
     assertThat(plan.step(Role.ONE_SWEEP).cluster()).isEqualTo(2);
@@ -128,7 +128,7 @@ class GradientPlannerTest {
   @Test
   void fromTheLastStateOneSweepFormsAllGradients() {
     Question without = causal(AttentionShape.of(4, 16, 10_000, 128), false);
-    GradientPlan plan = planner(true).plan(without.ofBackward(false, true, null)).orElseThrow();
+    GradientPlan plan = planner(true).plan(without.ofBackward(true, null)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.ONE_SWEEP);
     assertThat(roles(plan)).containsExactly(Role.ONE_SWEEP, Role.COEFFICIENTS);
     assertThat(plan.step(Role.ONE_SWEEP).kernel().symbol())
@@ -183,7 +183,7 @@ class GradientPlannerTest {
     assertThat(planner(true).plan(question, GradientChoice.parse("one_sweep:64+")))
         .as("the first chunk of a sequence tells how good its state is")
         .isEmpty();
-    assertThat(planner(true).plan(question.ofBackward(false, false, null), choice))
+    assertThat(planner(true).plan(question.ofBackward(false, null), choice))
         .as("without the state")
         .isEmpty();
   }
@@ -231,7 +231,7 @@ class GradientPlannerTest {
     assertThat(plan.summed()).as("nobody kept states").isEqualTo(2);
     assertThat(plan.memory().states()).isEqualTo(aligned(2 * StateArrays.bytes(shape, 3)));
     assertThat(plan.reason()).contains(" with two scans before one sweep of all at once");
-    Question through = causal(shape, false).keeping(true).ofBackward(false, true, null);
+    Question through = causal(shape, false).keeping(true).ofBackward(true, null);
     assertThat(planner(true).plan(through, choice).orElseThrow().gradientSummed())
         .as("for the gradient of the initial state")
         .isEqualTo(3);
@@ -245,7 +245,7 @@ class GradientPlannerTest {
     assertThat(planner(true).plan(question, GradientChoice.parse("one_sweep:320*")))
         .as("one segment")
         .isEmpty();
-    assertThat(planner(true).plan(question.ofBackward(false, false, null), choice))
+    assertThat(planner(true).plan(question.ofBackward(false, null), choice))
         .as("without the state")
         .isEmpty();
     Question tooLong = of(AttentionShape.of(1, 2, 65_537, 128), DType.F16);
@@ -259,15 +259,15 @@ class GradientPlannerTest {
   @Test
   void oneSweepIsForSomeBackwardsAlone() {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
-    Question suits = causal(shape, false).ofBackward(false, true, null);
+    Question suits = causal(shape, false).ofBackward(true, null);
     GradientChoice choice = GradientChoice.parse("one_sweep");
     assertThat(planner(true).plan(suits, choice)).isPresent();
     assertThat(planner(false).plan(suits, choice)).as("without its kernel").isEmpty();
     List<Question> others =
         List.of(
             causal(shape, false),
-            suits.ofBackward(true, true, null),
-            causal(shape, true).ofBackward(false, true, null),
+            suits.summingSlope(true).ofBackward(true, null),
+            causal(shape, true).ofBackward(true, null),
             of(new AttentionShape(4, 16, 8, 10_000, 128, 128), DType.BF16),
             of(new AttentionShape(4, 16, 16, 10_000, 128, 64), DType.BF16),
             of(AttentionShape.of(4, 16, 10_000, 64), DType.F16),
@@ -352,12 +352,12 @@ class GradientPlannerTest {
             of(shape, DType.F32),
             of(AttentionShape.of(4, 16, 40_000, 64), DType.F16),
             of(new AttentionShape(4, 16, 8, 40_000, 128, 128), DType.BF16),
-            causal(shape, true).ofBackward(false, true, null),
-            suits.ofBackward(true, true, null));
+            causal(shape, true).ofBackward(true, null),
+            suits.summingSlope(true).ofBackward(true, null));
     for (Question other : others) {
       assertThat(planner(true).chain(other)).as("%s", other).isEmpty();
     }
-    Question withoutState = suits.ofBackward(false, false, chained(13_376));
+    Question withoutState = suits.ofBackward(false, chained(13_376));
     assertThat(planner(true).plan(withoutState).orElseThrow().kind()).isEqualTo(Kind.SWEEPS);
   }
 
@@ -376,7 +376,7 @@ class GradientPlannerTest {
   }
 
   private static Question of(AttentionShape shape, DType dtype) {
-    return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(false, true, null);
+    return Question.of(shape, dtype, Mode.DEFAULT, true, false).ofBackward(true, null);
   }
 
   @Test
@@ -392,15 +392,15 @@ class GradientPlannerTest {
   void packedSequencesTakeNoSingleSweep() {
     Question question = packed(AttentionShape.of(1, 64, 300, 128), 0, 64, 236);
     GradientChoice choice = GradientChoice.parse("one_sweep");
-    assertThat(planner(true).plan(question.ofBackward(false, true, null), choice)).isEmpty();
-    assertThat(planner(true).plan(question.ofBackward(false, true, null)).map(GradientPlan::kind))
+    assertThat(planner(true).plan(question.ofBackward(true, null), choice)).isEmpty();
+    assertThat(planner(true).plan(question.ofBackward(true, null)).map(GradientPlan::kind))
         .contains(Kind.SWEEPS);
   }
 
   @Test
   void fewHeadsStaySegmentedWhateverIsAtHand() {
     Question question = causal(AttentionShape.of(1, 4, 10_000, 128), false);
-    GradientPlan plan = planner(true).plan(question.ofBackward(false, true, null)).orElseThrow();
+    GradientPlan plan = planner(true).plan(question.ofBackward(true, null)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(planner(true).plan(question).orElseThrow().reason()).doesNotContain("one sweep");
   }
@@ -477,7 +477,7 @@ class GradientPlannerTest {
     Question question = causal(AttentionShape.of(4, 16, 1000, 128), true);
     GradientPlan measuring = planner(true).plan(question).orElseThrow();
     Checkpoints.Form lengths = Checkpoints.Form.ofSegments(0).withLengths();
-    GradientPlan kept = planner(true).plan(question.ofBackward(false, true, lengths)).orElseThrow();
+    GradientPlan kept = planner(true).plan(question.ofBackward(true, lengths)).orElseThrow();
     assertThat(roles(kept)).as("rows are looked at").isEqualTo(roles(measuring));
     assertThat(kept.memory().queryScale()).isZero();
     assertThat(kept.workspaceBytes())
@@ -533,7 +533,7 @@ class GradientPlannerTest {
   @Test
   void segmentsStartFromTheStatesThatAForwardKept() {
     Question summed = causal(AttentionShape.of(1, 8, 131_072, 128), false);
-    Question kept = summed.ofBackward(false, true, Checkpoints.Form.ofSegments(2048));
+    Question kept = summed.ofBackward(true, Checkpoints.Form.ofSegments(2048));
     GradientPlan plan = planner(true).plan(kept).orElseThrow();
     assertThat(roles(plan))
         .containsExactly(
@@ -563,7 +563,7 @@ class GradientPlannerTest {
                 Mode.DEFAULT,
                 true,
                 false)
-            .ofBackward(false, true, Checkpoints.Form.ofSegments(16_384));
+            .ofBackward(true, Checkpoints.Form.ofSegments(16_384));
     assertThat(16 * planner(true).plan(grouped).orElseThrow().cut().longest())
         .as("no longer than accumulators bear")
         .isLessThanOrEqualTo(327_680);

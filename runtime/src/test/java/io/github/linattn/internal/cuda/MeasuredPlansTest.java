@@ -39,7 +39,7 @@ class MeasuredPlansTest {
               .orElseThrow()
               .micros()
           : new GradientPlanner(gpu, AnyKernel::find)
-              .plan(question.ofBackward(false, false, null), GradientChoice.parse(plan))
+              .plan(question.ofBackward(false, null), GradientChoice.parse(plan))
               .orElseThrow()
               .micros();
     }

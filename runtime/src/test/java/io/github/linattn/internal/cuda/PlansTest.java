@@ -66,7 +66,7 @@ class PlansTest {
 
   @Test
   void oneSweepComesBeforeWhatWasTunedWithoutItsState() {
-    Question fromState = question(SHAPE, true, null).ofBackward(false, true, null);
+    Question fromState = question(SHAPE, true, null).ofBackward(true, null);
     assertThat(plans(new Choice("mma", 4, 1)).backward(fromState).orElseThrow().kind())
         .isEqualTo(GradientPlan.Kind.ONE_SWEEP);
   }
@@ -75,7 +75,7 @@ class PlansTest {
   void aForwardOfManyTokensKeepsAChainForItsBackward() {
     Plans plans = plans(new Choice("mma", 4, 1));
     Question question = question(AttentionShape.of(4, 16, 100_000, 128), true, null).keeping(true);
-    Checkpoints.Form form = plans.checkpoints(question, false).orElseThrow();
+    Checkpoints.Form form = plans.checkpoints(question).orElseThrow();
     assertThat(form).isEqualTo(Checkpoints.Form.ofChain(14_336));
     ForwardPlan forward = plans.forward(question.keeping(form)).orElseThrow();
     assertThat(forward.kind()).isEqualTo(ForwardPlan.Kind.CHAIN);
@@ -87,12 +87,14 @@ class PlansTest {
         .as("no more than to start again")
         .isLessThan(1.05 * plans.forward(question).orElseThrow().micros());
     assertThat(forward.reason()).startsWith("chain: 7 items of up to 14336 tokens");
-    assertThat(plans.checkpoints(question.keeping(false), false)).as("nobody asks").isEmpty();
-    assertThat(plans.checkpoints(question, true)).as("db is summed by two sweeps").isEmpty();
+    assertThat(plans.checkpoints(question.keeping(false))).as("nobody asks").isEmpty();
+    assertThat(plans.checkpoints(question.summingSlope(true)))
+        .as("db is summed by two sweeps")
+        .isEmpty();
     Question grows =
         new Question(
             question.shape(), DType.BF16, Mode.DEFAULT, true, false, null, true, true, true, true);
-    assertThat(plans.checkpoints(grows, false)).as("a state in place").isEmpty();
+    assertThat(plans.checkpoints(grows)).as("a state in place").isEmpty();
   }
 
   /** Segments cost a forward more than one pass, and their states save its backward yet more. */
@@ -106,20 +108,26 @@ class PlansTest {
             GPU);
     Question few = question(AttentionShape.of(1, 24, 10_000, 128), true, null);
     assertThat(plans.forward(few).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
-    Checkpoints.Form halves = plans.checkpoints(few.keeping(true), false).orElseThrow();
+    Checkpoints.Form halves = plans.checkpoints(few.keeping(true)).orElseThrow();
     assertThat(halves).isEqualTo(Checkpoints.Form.ofSegments(5120));
-    assertThat(plans.backward(few.ofBackward(false, true, halves)).orElseThrow().startsFromKept())
+    assertThat(plans.backward(few.ofBackward(true, halves)).orElseThrow().startsFromKept())
         .isTrue();
 
+    Question halved = question(AttentionShape.of(1, 32, 32_768, 128), true, null).keeping(true);
+    assertThat(plans.checkpoints(halved)).contains(Checkpoints.Form.ofSegments(16_384));
+    assertThat(plans.checkpoints(halved.summingSlope(true)))
+        .as("two sweeps save less by it than it costs")
+        .isEmpty();
+
     Question one = question(AttentionShape.of(1, 1, 1 << 20, 128), true, null);
-    Checkpoints.Form ofOne = plans.checkpoints(one.keeping(true), false).orElseThrow();
+    Checkpoints.Form ofOne = plans.checkpoints(one.keeping(true)).orElseThrow();
     assertThat(ofOne.segment()).as("one sweep takes no longer ones").isLessThanOrEqualTo(16_384);
-    assertThat(plans.backward(one.ofBackward(false, true, ofOne)).orElseThrow().kind())
+    assertThat(plans.backward(one.ofBackward(true, ofOne)).orElseThrow().kind())
         .isEqualTo(GradientPlan.Kind.SWEPT_SEGMENTS);
 
     Question many = question(SHAPE, true, null).keeping(true);
     assertThat(plans.forward(many).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
-    assertThat(plans.checkpoints(many, false)).isEmpty();
+    assertThat(plans.checkpoints(many)).isEmpty();
   }
 
   @Test
