@@ -15,6 +15,7 @@ import java.lang.foreign.Arena;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
+import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -132,35 +133,77 @@ final class ChunkedCall {
         new Boundary(
             initial == null ? null : StateArrays.of(initial),
             last == null ? null : StateArrays.of(last));
-    if (plan.kind() == ForwardPlan.Kind.CHAIN) {
-      fillChain(forward, plan, ends, kernels, workspace, tickets);
-    } else {
-      part(0).fill(forward, plan, ends, counts, kernels, workspace, tickets);
-      starts = new long[1];
+    switch (plan.kind()) {
+      case CHAIN -> {
+        Checkpoints kept = Objects.requireNonNull(forward.checkpoints(), "what a chain keeps");
+        AttentionShape shape = input.shape();
+        IntFunction<StateArrays> between = i -> StateArrays.ofChain(kept, shape, i);
+        fillParts(forward, plan, ends, between, kernels, workspace, tickets);
+      }
+      case STAGES -> fillStages(forward, plan, ends, kernels, workspace, tickets);
+      default -> {
+        part(0).fill(forward, plan, ends, counts, kernels, workspace, tickets);
+        starts = new long[1];
+      }
     }
     listed =
         plan.handsOn() || (plan.kind() != ForwardPlan.Kind.NON_CAUSAL && !plan.cut().isRegular());
     call = forward;
   }
 
-  /** Each part starts from the state that the one before has left among the checkpoints. */
-  private void fillChain(
+  /**
+   * States between parts stand in one of two places in turn, from where they are brought to the
+   * checkpoints, if there are any.
+   */
+  private void fillStages(
       ForwardCall forward,
       ForwardPlan plan,
       Boundary ends,
       Kernels kernels,
       long workspace,
       long tickets) {
-    Checkpoints kept = Objects.requireNonNull(forward.checkpoints(), "what a chain keeps");
     AttentionShape shape = forward.input().shape();
+    Cut cut = plan.cut();
+    long bytes = alignedBytes(StateArrays.bytes(shape, 1));
+    IntFunction<@Nullable StateArrays> between =
+        i -> i == 0 ? ends.before() : StateArrays.at(workspace + i % 2 * bytes, shape, 1);
+    fillParts(forward, plan, ends, between, kernels, workspace + 2 * bytes, tickets);
+    Checkpoints checkpoints = forward.checkpoints();
+    if (checkpoints == null || !checkpoints.hasStates()) {
+      return;
+    }
+    long address = checkpoints.memory().segment().address();
+    StateArrays kept = StateArrays.at(address, shape, cut.items());
+    part(0).clear(address, StateArrays.bytes(shape, cut.items()));
+    for (int i = 0; i < cut.items(); i++) {
+      StateArrays before = between.apply(i);
+      if (before != null) {
+        part(i).keep(plan.keeping(), before, kept, cut, i, shape, kernels);
+      }
+    }
+  }
+
+  /**
+   * Each part starts from the state that the one before has left.
+   *
+   * @param between where that before a part stands, of each but the first
+   */
+  private void fillParts(
+      ForwardCall forward,
+      ForwardPlan plan,
+      Boundary ends,
+      IntFunction<? extends @Nullable StateArrays> between,
+      Kernels kernels,
+      long workspace,
+      long tickets) {
     Cut cut = plan.cut();
     long[] tokensBefore = new long[cut.items()];
     cut.forEach(
         (i, sequence, start, length) -> {
           var states =
               new Boundary(
-                  i == 0 ? ends.before() : StateArrays.ofChain(kept, shape, i),
-                  i + 1 == cut.items() ? ends.after() : StateArrays.ofChain(kept, shape, i + 1));
+                  i == 0 ? ends.before() : between.apply(i),
+                  i + 1 == cut.items() ? ends.after() : between.apply(i + 1));
           long[] before = {counts[0] + start};
           ForwardCall window = forward.window(start, length);
           part(i).fill(window, plan.parts().get(i), states, before, kernels, workspace, tickets);

@@ -200,7 +200,8 @@ final class ChunkedCalls {
   private static long decodeBlocks(ForwardPlan plan) {
     return switch (plan.kind()) {
       case DECODE -> plan.steps().getFirst().blocks();
-      case CHAIN -> plan.parts().stream().mapToLong(ChunkedCalls::decodeBlocks).max().orElse(0);
+      case CHAIN, STAGES ->
+          plan.parts().stream().mapToLong(ChunkedCalls::decodeBlocks).max().orElse(0);
       default -> 0;
     };
   }

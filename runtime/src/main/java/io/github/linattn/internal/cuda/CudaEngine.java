@@ -299,7 +299,8 @@ public final class CudaEngine implements Engine {
   @Override
   public void forward(ForwardCall call) {
     Question question = Plans.question(call);
-    Optional<ForwardPlan> plan = plan(question);
+    Checkpoints kept = call.checkpoints();
+    Optional<ForwardPlan> plan = plan(question, kept == null ? null : kept.form());
     if (plan.isPresent()) {
       ChunkedSupport.require(call);
       runChunked(call, plan.get());
@@ -319,8 +320,8 @@ public final class CudaEngine implements Engine {
     return paperOnly ? Optional.empty() : plans.checkpoints(question);
   }
 
-  private Optional<ForwardPlan> plan(Question question) {
-    return paperOnly ? Optional.empty() : plans.forward(question);
+  private Optional<ForwardPlan> plan(Question question, Checkpoints.@Nullable Form kept) {
+    return paperOnly ? Optional.empty() : plans.forward(question, kept);
   }
 
   private Optional<GradientPlan> gradientPlan(Question question) {
@@ -488,8 +489,7 @@ public final class CudaEngine implements Engine {
     long results = Engine.resultBytes(shape, dtype, keepsState);
     Question question = question(operator, shape, dtype).keeping(keepsState);
     Optional<Checkpoints.Form> kept = checkpoints(question);
-    Optional<ForwardPlan> plan =
-        plan(kept.filter(Checkpoints.Form::chained).map(question::keeping).orElse(question));
+    Optional<ForwardPlan> plan = plan(question, kept.orElse(null));
     if (plan.isPresent()) {
       ForwardPlan chosen = plan.get();
       long checkpoints = kept.map(form -> form.elements(shape)).orElse(0L) * Float.BYTES;

@@ -65,6 +65,11 @@ final class DeviceLists {
     list.putInt(start).putInt(length).putInt(slot).putInt(0).putLong(count);
   }
 
+  /** One sequence of one item. */
+  long spanOf(int item) {
+    return constants.of(buffer(ChunkedStructs.SPAN.byteSize()).putInt(item).putInt(1).array());
+  }
+
   /** The items of each sequence. */
   long spans(Cut cut) {
     ByteBuffer list = buffer(cut.sequences() * ChunkedStructs.SPAN.byteSize());

@@ -116,7 +116,7 @@ final class ForwardLaunches {
       case RELAY -> fillRelay(plan, shape, ends, states, marks);
       case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
       case NON_CAUSAL -> fillNonCausal(plan, shape, states);
-      case CHAIN -> throw new IllegalStateException("each part of a chain has launches of its own");
+      case CHAIN, STAGES -> throw new IllegalStateException("each part has launches of its own");
     }
     List<Step> steps = plan.steps();
     for (int i = 0; i < steps.size(); i++) {
@@ -126,6 +126,31 @@ final class ForwardLaunches {
       }
       work.add(prepare(scratch[i], plan, step, kernels.load(step.kernel()), forward));
     }
+  }
+
+  /** Adds zeros at a device address. */
+  void clear(long address, long bytes) {
+    work.add(queue.clearOf(address, bytes));
+  }
+
+  /**
+   * Adds a launch that brings a state to the place of a segment among those that are kept, which
+   * holds numbers. There is no other scan.
+   */
+  void keep(
+      Step step,
+      StateArrays state,
+      StateArrays kept,
+      Cut cut,
+      int segment,
+      AttentionShape shape,
+      Kernels kernels) {
+    scan.clear()
+        .setScan(kept, cut, cut.items(), shape, queue.lists())
+        .set("spans", queue.lists().spanOf(segment))
+        .setState("_in", state);
+    LaunchScratch last = scratch[MOST_LAUNCHES - 1];
+    work.add(queue.prepare(last, step, kernels.load(step.kernel()), scan));
   }
 
   private Prepared prepare(

@@ -4,6 +4,7 @@ import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Technique;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
@@ -19,10 +20,11 @@ import org.jspecify.annotations.Nullable;
  * @param summed items of {@code cut} whose sums are wanted; 0 where there are none
  * @param turns blocks that walk the same chunks of an item and write their outputs in turn
  * @param stateBytes of the states of items, then of the sums of sequences; of a relay what it hands
- *     on
+ *     on; of stages those between them, of which two are under way, then what their parts take in
+ *     turn
  * @param markBytes of the marks of the forward
  * @param copyBytes of an initial state that would be overwritten while it is read
- * @param parts of a chain: the plan of each segment, one after the other; else none
+ * @param parts of a chain or of stages: the plan of each segment, one after the other; else none
  * @param micros what the cost model expects
  * @param reason why this plan, in words
  */
@@ -64,6 +66,45 @@ record ForwardPlan(
         "chain: %s one after the other, whose states are kept".formatted(segments));
   }
 
+  /**
+   * Segments one after the other, each with a plan of its own.
+   *
+   * @param keeping the launch that brings the state before a segment to its place
+   * @param initial whether the first has one
+   * @param handedOn bytes of the states between segments
+   * @param keepingMicros of a launch
+   */
+  static ForwardPlan stages(
+      Cut segments,
+      List<ForwardPlan> parts,
+      Step keeping,
+      boolean initial,
+      long handedOn,
+      double keepingMicros) {
+    ForwardPlan chain = chain(segments, parts);
+    List<Step> steps = new ArrayList<>();
+    for (ForwardPlan part : parts) {
+      boolean startsFromState = initial || !steps.isEmpty();
+      steps.addAll(part.steps);
+      if (startsFromState) {
+        steps.add(keeping);
+      }
+    }
+    return new ForwardPlan(
+        Kind.STAGES,
+        steps,
+        segments,
+        null,
+        0,
+        1,
+        handedOn + chain.stateBytes,
+        chain.markBytes,
+        0,
+        parts,
+        chain.micros + parts.size() * keepingMicros,
+        "stages: %s one after the other, whose states are kept".formatted(segments));
+  }
+
   /** The ways of computing a forward. */
   enum Kind {
     /** Each item from its initial state. */
@@ -77,6 +118,8 @@ record ForwardPlan(
     SEGMENTED,
     /** One segment after the other, each from the state that the one before has left. */
     CHAIN,
+    /** The same, with the states before segments kept as {@link #SEGMENTED} has them. */
+    STAGES,
     /** One token, from and to a state. */
     DECODE,
     /** Sums of segments, their total, and every query against it. */
@@ -112,7 +155,7 @@ record ForwardPlan(
     }
   }
 
-  /** Whether any blocks hand states on, of a chain in any segment. */
+  /** Whether any blocks hand states on, in any part. */
   boolean handsOn() {
     return kind == Kind.RELAY || parts.stream().anyMatch(ForwardPlan::handsOn);
   }
@@ -137,6 +180,14 @@ record ForwardPlan(
   /** Whether each sequence is walked once, without sums of segments. */
   boolean goesInOnePass() {
     return kind == Kind.FORWARD || kind == Kind.RELAY;
+  }
+
+  /** Of stages: the launch that brings a state to where it is kept. */
+  Step keeping() {
+    return steps.stream()
+        .filter(step -> step.kernel().operation() == Operation.STATE_SCAN)
+        .findFirst()
+        .orElseThrow();
   }
 
   /** Items of the forward. */
@@ -165,9 +216,12 @@ record ForwardPlan(
     double rows = question.keyValueBytes() + question.queryRowBytes();
     long lengthBytes = measuresRows(question) ? question.lengthBytes() : 0;
     boolean keepsLengths = lengthBytes > 0 && LEAST_ROWS_FOR_KEPT * lengthBytes <= rows;
-    boolean hasAll = kind == Kind.SEGMENTED && cut.isRegular() && slots() == cut.items();
+    boolean hasAll =
+        kind == Kind.STAGES
+            || (kind == Kind.SEGMENTED && cut.isRegular() && slots() == cut.items());
+    long keptBytes = StateArrays.bytes(question.shape(), cut.items());
     boolean keepsStates =
-        hasAll && LEAST_ROWS_FOR_KEPT * (stateBytes + (keepsLengths ? lengthBytes : 0)) <= rows;
+        hasAll && LEAST_ROWS_FOR_KEPT * (keptBytes + (keepsLengths ? lengthBytes : 0)) <= rows;
     Checkpoints.Form states = Checkpoints.Form.ofSegments(keepsStates ? cut.itemTokens() : 0);
     Checkpoints.Form all = keepsLengths ? states.withLengths() : states;
     return keepsLengths || keepsStates ? Optional.of(all) : Optional.empty();

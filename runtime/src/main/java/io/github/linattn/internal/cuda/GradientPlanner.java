@@ -103,9 +103,10 @@ final class GradientPlanner {
   private Optional<GradientPlan> ofTwoSweeps(Question question, GradientChoice choice) {
     AttentionShape shape = question.shape();
     Cut cut = new Cut(shape.tokens(), question.packing(), choice.segment());
+    int walked = choice.kind() == Kind.RELAY ? shape.tokens() : cut.longest();
     return sweeps(question, choice.technique())
         .filter(kernels -> kernels.has(choice.technique()))
-        .filter(kernels -> cut.longest() <= kernels.mostTokens(shape.headsPerKeyValueHead()))
+        .filter(kernels -> walked <= kernels.mostTokens(shape.headsPerKeyValueHead()))
         .flatMap(
             kernels ->
                 switch (choice.kind()) {

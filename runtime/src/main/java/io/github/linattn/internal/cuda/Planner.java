@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
@@ -44,6 +45,9 @@ final class Planner {
   /** Every block reads all of k and v. */
   static final int MOST_TURNS = 8;
 
+  /** More of them cost a forward more than they save a backward. */
+  private static final int MOST_STAGES = 4;
+
   private final LaunchModel model;
 
   /** Which kernels there are for the device. */
@@ -80,7 +84,13 @@ final class Planner {
    * @param both micros of the two
    */
   Optional<ForwardPlan> planWith(Question question, ToDoubleFunction<ForwardPlan> both) {
-    return least(candidates(question), both)
+    List<ForwardPlan> candidates = new ArrayList<>(candidates(question));
+    int tokens = question.shape().tokens();
+    for (int parts = 2; parts <= MOST_STAGES && tokens / parts >= LEAST_SEGMENT; parts++) {
+      stages(question, forwards(question), Cut.segment(tokens, parts, CHUNK))
+          .ifPresent(candidates::add);
+    }
+    return least(candidates, both)
         .map(best -> explained(best, List.of(), question))
         .map(best -> best.because(best.reason() + ", chosen with its backward"));
   }
@@ -118,19 +128,24 @@ final class Planner {
     if (question.kept() != null || !question.causal() || isDecode(question)) {
       return plan(question);
     }
-    Cut cut = new Cut(question.shape().tokens(), question.packing(), choice.segment());
+    int tokens = question.shape().tokens();
+    Cut cut = new Cut(tokens, question.packing(), choice.segment());
+    boolean startsFromSums = choice.order() == PlanChoice.Order.SUMMED;
+    int walked = startsFromSums ? cut.longest() : tokens;
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
-        .filter(forward -> cut.longest() <= Rates.mostItemTokens(forward))
+        .filter(forward -> walked <= Rates.mostItemTokens(forward))
         .filter(forward -> choice.turns() <= mostTurns(forward))
         .findFirst()
         .flatMap(
             forward ->
                 choice.segment() == 0
                     ? whole(question, forward, cut, choice.turns())
-                    : choice.relay()
-                        ? relay(question, forward, cut)
-                        : segmented(question, forward, choice.segment(), choice.turns()))
+                    : switch (choice.order()) {
+                      case SUMMED -> segmented(question, forward, choice.segment(), choice.turns());
+                      case RELAY -> relay(question, forward, cut);
+                      case STAGES -> stages(question, List.of(forward), choice.segment());
+                    })
         .map(plan -> explained(plan, List.of(), question));
   }
 
@@ -144,6 +159,49 @@ final class Planner {
     return parts.size() == cut.items()
         ? Optional.of(ForwardPlan.chain(cut, parts))
         : Optional.empty();
+  }
+
+  /** One pass of each segment, one after the other; empty where no states can be kept. */
+  private Optional<ForwardPlan> stages(Question question, List<KernelEntry> forwards, int segment) {
+    AttentionShape shape = question.shape();
+    Cut cut = new Cut(shape.tokens(), null, segment);
+    boolean suits =
+        question.keepsForBackward()
+            && question.packing() == null
+            && !question.normalize() // no part knows where lengths of rows are kept
+            && cut.items() > 1;
+    if (!suits) {
+      return Optional.empty();
+    }
+    List<KernelEntry> together =
+        forwards.stream()
+            .filter(forward -> shape.tokens() <= Rates.mostItemTokens(forward))
+            .toList();
+    List<ForwardPlan> parts = new ArrayList<>();
+    cut.forEach(
+        (i, sequence, start, length) ->
+            onePass(question.window(length, i > 0 || question.initialState(), true), together)
+                .ifPresent(parts::add));
+    long state = StateArrays.bytes(shape, 1);
+    double keeping = 2.0 * state / model.bytesPerMicro() + Rates.SCAN_MICROS + Rates.LAUNCH_MICROS;
+    long handedOn = 2 * ChunkedCall.alignedBytes(state);
+    return parts.size() == cut.items()
+        ? model
+            .scan(question, cut)
+            .map(
+                scan ->
+                    ForwardPlan.stages(
+                        cut, parts, scan, question.initialState(), handedOn, keeping))
+        : Optional.empty();
+  }
+
+  /** The fastest without sums. */
+  private Optional<ForwardPlan> onePass(Question question, List<KernelEntry> forwards) {
+    Cut whole = new Cut(question.shape().tokens(), null, 0);
+    List<ForwardPlan> candidates = new ArrayList<>();
+    forwards.forEach(forward -> addOnePass(candidates, question, forward, whole));
+    return least(candidates, ForwardPlan::micros)
+        .map(best -> explained(best, candidates, question));
   }
 
   private static boolean isDecode(Question question) {
@@ -179,10 +237,7 @@ final class Planner {
     Cut whole = new Cut(question.shape().tokens(), question.packing(), 0);
     Optional<ForwardPlan> sums = segmented(question, forward, segments(whole, limit), 1);
     if (whole.longest() <= limit || sums.isEmpty()) {
-      for (int turns = 1; isWorthIt(question, forward, whole, turns); turns *= 2) {
-        whole(question, forward, whole, turns).ifPresent(candidates::add);
-      }
-      addRelays(candidates, question, forward, whole);
+      addOnePass(candidates, question, forward, whole);
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
@@ -200,6 +255,14 @@ final class Planner {
         break; // more parts only add states
       }
     }
+  }
+
+  private void addOnePass(
+      List<ForwardPlan> candidates, Question question, KernelEntry forward, Cut whole) {
+    for (int turns = 1; isWorthIt(question, forward, whole, turns); turns *= 2) {
+      whole(question, forward, whole, turns).ifPresent(candidates::add);
+    }
+    addRelays(candidates, question, forward, whole);
   }
 
   /** Where blocks of whole sequences come in more than one round, with an odd one at the end. */

@@ -29,6 +29,7 @@ final class Plans {
   private final Tuning tuning;
   private final String gpu;
   private final Map<Question, Optional<ForwardPlan>> forwards = new ConcurrentHashMap<>();
+  private final Map<Question, Optional<ForwardPlan>> keeping = new ConcurrentHashMap<>();
   private final Map<Question, Optional<GradientPlan>> backwards = new ConcurrentHashMap<>();
   private final Map<Question, Optional<Checkpoints.Form>> chains = new ConcurrentHashMap<>();
 
@@ -46,21 +47,18 @@ final class Plans {
 
   static Question question(ForwardCall call) {
     AttentionState initial = call.input().initialState().orElse(null);
-    Checkpoints kept = call.checkpoints();
-    Question question =
-        new Question(
-                call.input().shape(),
-                call.input().q().dtype(),
-                call.operator().mode(),
-                call.operator().causal(),
-                call.operator().normalize(),
-                call.input().isPacked() ? call.input().sequences() : null,
-                initial != null,
-                call.finalState() != null,
-                initial != null && initial == call.finalState(),
-                ChunkedSupport.suitsTensorMaps(call))
-            .summingSlope(call.operator().sumsSlope());
-    return kept != null && kept.form().chained() ? question.keeping(kept.form()) : question;
+    return new Question(
+            call.input().shape(),
+            call.input().q().dtype(),
+            call.operator().mode(),
+            call.operator().causal(),
+            call.operator().normalize(),
+            call.input().isPacked() ? call.input().sequences() : null,
+            initial != null,
+            call.finalState() != null,
+            initial != null && initial == call.finalState(),
+            ChunkedSupport.suitsTensorMaps(call))
+        .summingSlope(call.operator().sumsSlope());
   }
 
   static Question question(BackwardCall call) {
@@ -82,7 +80,7 @@ final class Plans {
 
   /** What a forward keeps beside its last state for a backward, if there is anything. */
   Optional<Checkpoints.Form> checkpoints(Question question) {
-    return forward(question)
+    return keeping(question)
         .flatMap(plan -> toKeep(question, plan, () -> chain(ofBackward(question, null))));
   }
 
@@ -108,13 +106,33 @@ final class Plans {
         : known(chains, backward, gradientPlanner::chain);
   }
 
-  /** Empty where kernels are missing. */
-  Optional<ForwardPlan> forward(Question question) {
+  /**
+   * Empty where kernels are missing.
+   *
+   * @param kept what it writes for a backward, as {@link #checkpoints} asks for, or null
+   */
+  Optional<ForwardPlan> forward(Question question, Checkpoints.@Nullable Form kept) {
+    if (kept == null) {
+      return forward(question, forwards, planner::plan);
+    }
+    return kept.chained()
+        ? known(forwards, question.keeping(kept), planner::plan)
+        : keeping(question);
+  }
+
+  private Optional<ForwardPlan> keeping(Question question) {
+    return forward(question, keeping, this::planned);
+  }
+
+  private Optional<ForwardPlan> forward(
+      Question question,
+      Map<Question, Optional<ForwardPlan>> plans,
+      Function<Question, Optional<ForwardPlan>> model) {
     Optional<PlanChoice> choice = PlanChoice.asked();
     return choice.isPresent()
         ? Optional.of(
             required(planner.plan(question, choice.get()), question.shape(), choice.get()))
-        : known(forwards, question, this::chosen);
+        : known(plans, question, asked -> tuned(asked).or(() -> model.apply(asked)));
   }
 
   /** Empty where kernels are missing. */
@@ -127,14 +145,10 @@ final class Plans {
   }
 
   /** As tuned where that is possible for this very problem. */
-  private Optional<ForwardPlan> chosen(Question question) {
-    if (question.kept() != null) {
-      return planner.plan(question);
-    }
+  private Optional<ForwardPlan> tuned(Question question) {
     return tuned(question, Tuning.Pass.FORWARD)
         .flatMap(name -> planner.plan(question, PlanChoice.parse(name)))
-        .map(plan -> plan.because(plan.reason() + AS_TUNED))
-        .or(() -> planned(question));
+        .map(plan -> plan.because(plan.reason() + AS_TUNED));
   }
 
   /** Where it may keep what a backward wants, that with which both together take least. */

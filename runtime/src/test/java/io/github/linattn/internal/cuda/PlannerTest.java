@@ -318,7 +318,7 @@ class PlannerTest {
   @Test
   void aChoiceOfPlanHasAForm() {
     assertThat(PlanChoice.parse("wgmma:128*4"))
-        .isEqualTo(new PlanChoice(Technique.WGMMA, 128, 4, false));
+        .isEqualTo(new PlanChoice(Technique.WGMMA, 128, 4, PlanChoice.Order.SUMMED));
     assertThat(PlanChoice.parse("wgmma:128*4")).hasToString("linattn.plan=wgmma:128*4");
     for (String wrong :
         List.of(
@@ -329,6 +329,8 @@ class PlannerTest {
             "wgmma*3",
             "wgmma*2:64",
             "wgmma:64*2+",
+            "wgmma:64+/",
+            "wgmma/",
             "wgmma+")) {
       assertThatIllegalArgumentException().isThrownBy(() -> PlanChoice.parse(wrong));
     }
@@ -379,12 +381,52 @@ class PlannerTest {
     Question question = causal(AttentionShape.of(1, 2, 200, KEY_DIM), DType.BF16, Mode.DEFAULT);
     PlanChoice relay = PlanChoice.parse("wgmma:64+");
     assertThat(relay)
-        .isEqualTo(new PlanChoice(Technique.WGMMA, 64, 1, true))
+        .isEqualTo(new PlanChoice(Technique.WGMMA, 64, 1, PlanChoice.Order.RELAY))
         .hasToString("linattn.plan=wgmma:64+");
     ForwardPlan plan = planner(true).plan(question, relay).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.RELAY);
     assertThat(plan.forwardCut().items()).isEqualTo(4);
     assertThat(planner(true).plan(question, PlanChoice.parse("mma:64+"))).isEmpty();
+    Question tooLong = causal(AttentionShape.of(1, 2, 40_000, KEY_DIM), DType.F32, Mode.TF32);
+    assertThat(planner(true).plan(tooLong, PlanChoice.parse("wgmma:2048"))).isPresent();
+    assertThat(planner(true).plan(tooLong, PlanChoice.parse("wgmma:2048+")))
+        .as("it adds to one state all along")
+        .isEmpty();
+  }
+
+  @Test
+  void stagesAreOnePassEachAndKeepTheStatesBetween() {
+    Question plain = causal(AttentionShape.of(1, 32, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
+    Question question = plain.keeping(true);
+    PlanChoice choice = PlanChoice.parse("wgmma:5056/");
+    assertThat(choice)
+        .isEqualTo(new PlanChoice(Technique.WGMMA, 5056, 1, PlanChoice.Order.STAGES))
+        .hasToString("linattn.plan=wgmma:5056/");
+    ForwardPlan plan = planner(true).plan(question, choice).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.STAGES);
+    assertThat(plan.parts()).hasSize(2).allMatch(part -> part.kind() == Kind.FORWARD);
+    assertThat(plan.steps())
+        .extracting(step -> step.kernel().operation())
+        .containsExactly(
+            Operation.FORWARD,
+            Operation.RECURRENCE,
+            Operation.FORWARD,
+            Operation.RECURRENCE,
+            Operation.STATE_SCAN);
+    assertThat(plan.toKeep(question)).contains(Checkpoints.Form.ofSegments(5056));
+    assertThat(plan.workspaceBytes())
+        .as("two states, and marks of one part")
+        .isEqualTo(2 * 32 * (128 * 128 + 256) * 4L + plan.parts().getFirst().markBytes());
+    assertThat(plan.reason())
+        .isEqualTo(
+            "stages: 2 items of up to 5056 tokens one after the other, whose states are kept");
+    assertThat(planner(true).plan(plain, choice)).as("nobody asks").isEmpty();
+    Question normalized =
+        Question.of(plain.shape(), DType.BF16, Mode.DEFAULT, true, true).keeping(true);
+    assertThat(planner(true).plan(normalized, choice)).as("lengths of rows").isEmpty();
+    assertThat(planner(true).plan(question, PlanChoice.parse("wgmma:10048/")))
+        .as("one part")
+        .isEmpty();
   }
 
   /** Sums of fewer blocks than multiprocessors are cut finer than the forward. */
@@ -430,24 +472,35 @@ class PlannerTest {
   void aPlanCanBeAskedFor() {
     Question question = causal(AttentionShape.of(4, 16, 10_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
     ForwardPlan whole =
-        planner(true).plan(question, new PlanChoice(Technique.MMA, 0, 1, false)).orElseThrow();
+        planner(true)
+            .plan(question, new PlanChoice(Technique.MMA, 0, 1, PlanChoice.Order.SUMMED))
+            .orElseThrow();
     assertThat(whole.kind()).isEqualTo(Kind.FORWARD);
     assertThat(whole.steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
     ForwardPlan cut =
-        planner(true).plan(question, new PlanChoice(Technique.WGMMA, 2048, 1, false)).orElseThrow();
+        planner(true)
+            .plan(question, new PlanChoice(Technique.WGMMA, 2048, 1, PlanChoice.Order.SUMMED))
+            .orElseThrow();
     assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(cut.cut().longest()).isEqualTo(2048);
     assertThat(cut.reason())
         .isEqualTo(
             "segments: 5 items of up to 2048 tokens with a scan between"
                 + " two passes, by wgmma on 132 multiprocessors");
-    assertThat(planner(false).plan(question, new PlanChoice(Technique.WGMMA, 0, 1, false)))
+    assertThat(
+            planner(false)
+                .plan(question, new PlanChoice(Technique.WGMMA, 0, 1, PlanChoice.Order.SUMMED)))
         .isEmpty();
     Question tooLong = causal(AttentionShape.of(1, 1, 400_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
-    assertThat(planner(true).plan(tooLong, new PlanChoice(Technique.WGMMA, 0, 1, false))).isEmpty();
+    assertThat(
+            planner(true)
+                .plan(tooLong, new PlanChoice(Technique.WGMMA, 0, 1, PlanChoice.Order.SUMMED)))
+        .isEmpty();
     Question tooLongByMma =
         causal(AttentionShape.of(1, 1, 200_000, KEY_DIM), DType.BF16, Mode.DEFAULT);
-    assertThat(planner(true).plan(tooLongByMma, new PlanChoice(Technique.MMA, 0, 1, false)))
+    assertThat(
+            planner(true)
+                .plan(tooLongByMma, new PlanChoice(Technique.MMA, 0, 1, PlanChoice.Order.SUMMED)))
         .isEmpty();
   }
 

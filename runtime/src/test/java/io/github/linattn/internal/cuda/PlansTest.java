@@ -53,7 +53,7 @@ class PlansTest {
   @Test
   void whatWasTunedIsTaken() {
     Plans plans = plans(new Choice("mma", 4, 1));
-    ForwardPlan forward = plans.forward(question(SHAPE, true, null)).orElseThrow();
+    ForwardPlan forward = plans.forward(question(SHAPE, true, null), null).orElseThrow();
     assertThat(forward.kind()).isEqualTo(ForwardPlan.Kind.SEGMENTED);
     assertThat(forward.forwardCut().itemTokens()).isEqualTo(2560);
     assertThat(forward.steps().get(2).kernel().technique()).isEqualTo(Technique.MMA);
@@ -77,7 +77,7 @@ class PlansTest {
     Question question = question(AttentionShape.of(4, 16, 100_000, 128), true, null).keeping(true);
     Checkpoints.Form form = plans.checkpoints(question).orElseThrow();
     assertThat(form).isEqualTo(Checkpoints.Form.ofChain(14_336));
-    ForwardPlan forward = plans.forward(question.keeping(form)).orElseThrow();
+    ForwardPlan forward = plans.forward(question, form).orElseThrow();
     assertThat(forward.kind()).isEqualTo(ForwardPlan.Kind.CHAIN);
     assertThat(forward.parts())
         .hasSize(7)
@@ -85,7 +85,7 @@ class PlansTest {
     assertThat(forward.cut().itemTokens()).isEqualTo(14_336);
     assertThat(forward.micros())
         .as("no more than to start again")
-        .isLessThan(1.05 * plans.forward(question).orElseThrow().micros());
+        .isLessThan(1.05 * plans.forward(question, null).orElseThrow().micros());
     assertThat(forward.reason()).startsWith("chain: 7 items of up to 14336 tokens");
     assertThat(plans.checkpoints(question.keeping(false))).as("nobody asks").isEmpty();
     assertThat(plans.checkpoints(question.summingSlope(true)))
@@ -107,14 +107,20 @@ class PlansTest {
             Tuning.NONE,
             GPU);
     Question few = question(AttentionShape.of(1, 24, 10_000, 128), true, null);
-    assertThat(plans.forward(few).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
+    assertThat(plans.forward(few, null).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
     Checkpoints.Form halves = plans.checkpoints(few.keeping(true)).orElseThrow();
-    assertThat(halves).isEqualTo(Checkpoints.Form.ofSegments(5120));
+    assertThat(halves).isEqualTo(Checkpoints.Form.ofSegments(5056));
+    assertThat(plans.forward(few.keeping(true), halves).orElseThrow().kind())
+        .as("in stages, as one pass is faster than segments")
+        .isEqualTo(ForwardPlan.Kind.STAGES);
+    assertThat(plans.forward(few.keeping(true), null).orElseThrow().kind())
+        .as("for a state alone")
+        .isEqualTo(ForwardPlan.Kind.FORWARD);
     assertThat(plans.backward(few.ofBackward(true, halves)).orElseThrow().startsFromKept())
         .isTrue();
 
-    Question halved = question(AttentionShape.of(1, 32, 32_768, 128), true, null).keeping(true);
-    assertThat(plans.checkpoints(halved)).contains(Checkpoints.Form.ofSegments(16_384));
+    Question halved = question(AttentionShape.of(1, 32, 4096, 128), true, null).keeping(true);
+    assertThat(plans.checkpoints(halved)).contains(Checkpoints.Form.ofSegments(2048));
     assertThat(plans.checkpoints(halved.summingSlope(true)))
         .as("two sweeps save less by it than it costs")
         .isEmpty();
@@ -126,7 +132,7 @@ class PlansTest {
         .isEqualTo(GradientPlan.Kind.SWEPT_SEGMENTS);
 
     Question many = question(SHAPE, true, null).keeping(true);
-    assertThat(plans.forward(many).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
+    assertThat(plans.forward(many, null).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
     assertThat(plans.checkpoints(many)).isEmpty();
   }
 
@@ -142,7 +148,7 @@ class PlansTest {
             question(SHAPE, false, null),
             question(AttentionShape.of(1, 64, 10_000, 128), true, Sequences.ofLengths(4000, 6000)));
     for (Question other : others) {
-      assertThat(plans.forward(other).orElseThrow().reason()).doesNotContain("tuned");
+      assertThat(plans.forward(other, null).orElseThrow().reason()).doesNotContain("tuned");
       assertThat(plans.backward(other).orElseThrow().reason()).doesNotContain("tuned");
     }
   }
@@ -150,7 +156,7 @@ class PlansTest {
   @Test
   void aPlanThatIsNotPossibleIsLeftToTheModel() {
     Plans plans = plans(new Choice("mma", 1, 2)); // its blocks take no turns
-    assertThat(plans.forward(question(SHAPE, true, null)).orElseThrow().reason())
+    assertThat(plans.forward(question(SHAPE, true, null), null).orElseThrow().reason())
         .doesNotContain("tuned");
   }
 
@@ -158,7 +164,7 @@ class PlansTest {
   void aPlanThatIsAskedForComesFirst() {
     System.setProperty("linattn.plan", "wgmma");
     ForwardPlan plan =
-        plans(new Choice("mma", 4, 1)).forward(question(SHAPE, true, null)).orElseThrow();
+        plans(new Choice("mma", 4, 1)).forward(question(SHAPE, true, null), null).orElseThrow();
     assertThat(plan.steps().getFirst().kernel().technique()).isEqualTo(Technique.WGMMA);
   }
 }

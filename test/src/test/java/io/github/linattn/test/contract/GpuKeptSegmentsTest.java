@@ -86,15 +86,21 @@ final class GpuKeptSegmentsTest {
     }
   }
 
-  @ParameterizedTest(name = "{0} D={1} segments of {2}, with states {3}")
+  @ParameterizedTest(name = "{0} D={1}, forward {2}, with states {3}")
   @CsvSource({
-    "BF16, 128, 1280, true",
-    "BF16, 128, 1280, false",
-    "F16, 128, 1280, true",
-    "F16, 128, 1280, false",
-    "BF16, 64, 640, false"
+    "BF16, 128, wgmma:1280, true",
+    "BF16, 128, wgmma:1280, false",
+    "F16, 128, wgmma:1280, true",
+    "F16, 128, wgmma:1280, false",
+    "BF16, 64, wgmma:640, false",
+    "BF16, 128, wgmma:3392/, true",
+    "BF16, 128, wgmma:3392/, false",
+    "F16, 128, wgmma:5056/, true",
+    "F16, 128, wgmma:5056/, false",
+    "BF16, 64, wgmma:2560/, true"
   })
-  void oneSweepOfSegmentsStartsFromKeptStates(DType dtype, int dim, int segment, boolean states) {
+  void oneSweepOfSegmentsStartsFromKeptStates(
+      DType dtype, int dim, String forward, boolean states) {
     AttentionShape shape = AttentionShape.of(1, 8, 10_000, dim);
     LinearAttention.Builder operator = LinearAttention.builder().coefficients(1, 0.5f);
     var random = new Random(dim);
@@ -112,11 +118,12 @@ final class GpuKeptSegmentsTest {
       @Nullable StateGradient after = states ? last : null;
       LinearAttention summing = operator.on(gpu);
       LinearAttention keeping = operator.keepState(true).on(gpu);
+      String segment = forward.replaceAll("\\D", "");
       System.setProperty(GRADIENT_PLAN, "one_sweep:" + segment + "*");
       assumeTrue(
           !keeping.plan(shape, dtype).backward().steps().isEmpty(),
           "left out: this GPU has no one sweep");
-      System.setProperty(PLAN, "wgmma:" + segment);
+      System.setProperty(PLAN, forward);
       assertThat(keeping.plan(shape, dtype).backward().reason())
           .contains("from the states that the forward kept, with a scan before one sweep of all");
       try (Forward y = keeping.forward(input)) {

@@ -19,8 +19,8 @@ import java.util.Random;
 /**
  * A program for the sanitizers: forwards and backwards in segments and by blocks that hand states
  * on, from a state and with the gradients of states, and one sweep by such blocks and in chains, of
- * few tokens, which no planner would cut; and backwards from lengths that a forward kept. Others
- * look at results; here they must be finite.
+ * few tokens, which no planner would cut; one sweep from what forwards in stages kept, and
+ * backwards from lengths that a forward kept. Others look at results; here they must be finite.
  */
 public final class SegmentedRuns {
   private static final int TOKENS = 300;
@@ -69,6 +69,7 @@ public final class SegmentedRuns {
       all.segments(segments);
       all.relays(relays);
       all.chains(chains);
+      all.stages(chains);
       all.lengths(lengths);
     }
     System.out.println(all.passed + " passed, " + all.failed + " failed");
@@ -112,6 +113,15 @@ public final class SegmentedRuns {
       count(isRight(gpu, problem), "a relay of one sweep of " + problem);
       System.setProperty(GRADIENT_PLAN, "one_sweep:128*");
       count(isRight(gpu, problem), "one sweep of segments of " + problem);
+    }
+  }
+
+  /** With so many tokens that states are a tenth of them. */
+  private void stages(Backend gpu) {
+    System.setProperty(PLAN, "wgmma:1024/");
+    System.setProperty(GRADIENT_PLAN, "one_sweep:1024*");
+    for (Problem problem : ONE_SWEEPS) {
+      count(isRightFromKept(gpu, problem, 1800), "stages of " + problem);
     }
   }
 

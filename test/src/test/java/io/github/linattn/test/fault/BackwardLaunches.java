@@ -19,6 +19,7 @@ import org.junit.jupiter.api.AfterEach;
 abstract class BackwardLaunches extends OnFakeKernels {
   static final int D = FakeKernels.HEAD_DIM;
   static final String PLAN = "linattn.gradient.plan";
+  static final String FORWARD_PLAN = "linattn.plan";
   static final StructLayout CHUNKED = ChunkedStructs.CHUNKED;
   static final StructLayout SCAN = ChunkedStructs.STATE_SCAN;
   static final StructLayout GRADIENT = GradientStructs.GRADIENT;
@@ -29,6 +30,7 @@ abstract class BackwardLaunches extends OnFakeKernels {
   @AfterEach
   void clear() {
     System.clearProperty(PLAN);
+    System.clearProperty(FORWARD_PLAN);
   }
 
   static LinearAttention.Builder linear() {

@@ -1,5 +1,6 @@
 package io.github.linattn.test.fault;
 
+import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
@@ -22,6 +23,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
 import java.util.List;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
 /**
@@ -386,6 +388,79 @@ final class ChunkedOneSweepTest extends BackwardLaunches {
       assertThat(count(coefficients(1), COEFFICIENTS, "count")).isEqualTo(3 * 2);
     }
     assertThat(cudart.live()).isZero();
+  }
+
+  /**
+   * States between stages stand in two places in turn, and go from there to where they are kept.
+   */
+  @Test
+  void aForwardInStagesKeepsTheStatesOfSegmentsSweptAtOnce() {
+    System.setProperty(FORWARD_PLAN, "wgmma:4096/");
+    System.setProperty(PLAN, "one_sweep:4096*");
+    AttentionShape shape = AttentionShape.of(1, 4, 10_000, D);
+    long state = 4L * 4 * (D * D + 2 * D);
+    for (boolean continues : new boolean[] {false, true}) {
+      cudart.reset();
+      try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+        AttentionState first = f.state(1);
+        AttentionInput input = continues ? f.input.from(first) : f.input;
+        LinearAttention attention = linear().keepState(true).on(f.gpu);
+        try (Forward y = attention.forward(input)) {
+          List<String> part = List.of("forward_wgmma_d128", "recurrence_simt");
+          List<String> later = List.of(part.get(0), part.get(1), "state_scan_simt");
+          assertThat(kernels(0, continues ? 9 : 8))
+              .isEqualTo(
+                  Stream.of(continues ? later : part, later, later).flatMap(List::stream).toList());
+          int second = continues ? 3 : 2;
+          MemorySegment head = hopperForward(0);
+          MemorySegment middle = hopperForward(second);
+          MemorySegment tail = hopperForward(second + 3);
+          long handedOn = number(head, CHUNKED, "state_out");
+          assertThat(number(head, CHUNKED, "state_in"))
+              .isEqualTo(continues ? address(first.s()) : 0);
+          assertThat(number(middle, CHUNKED, "state_in")).isEqualTo(handedOn);
+          assertThat(Math.abs(number(middle, CHUNKED, "state_out") - handedOn)).isEqualTo(state);
+          assertThat(number(tail, CHUNKED, "state_in"))
+              .isEqualTo(number(middle, CHUNKED, "state_out"));
+          AttentionState last = y.state().orElseThrow();
+          assertThat(number(tail, CHUNKED, "state_out")).isEqualTo(address(last.s()));
+          MemorySegment scan = arguments(second + 2, SCAN);
+          assertThat(number(scan, SCAN, "state_in")).isEqualTo(handedOn);
+          assertThat(number(scan, SCAN, "state_out")).isZero();
+          assertThat(count(scan, SCAN, "num_items")).as("places").isEqualTo(3);
+          assertThat(span(scan)).containsExactly(1, 1);
+          assertThat(span(arguments(second + 5, SCAN))).containsExactly(2, 1);
+          long kept = number(scan, SCAN, "state");
+          assertThat(number(arguments(second + 5, SCAN), SCAN, "state")).isEqualTo(kept);
+
+          int at = Math.toIntExact(cudart.launches());
+          attention.backwardInto(y, f.dO, null, f.gradients);
+          assertThat(kernels(at, 5))
+              .containsExactly(
+                  "gradient_rows_simt",
+                  "gradient_sums_wgmma_d128",
+                  "state_scan_simt",
+                  "one_sweep_gradient_wgmma_d128",
+                  "gradient_recurrence_simt");
+          MemorySegment sweep = arguments(at + 3, ONE_SWEEP);
+          assertThat(number(sweep, ONE_SWEEP, "first_state")).isEqualTo(kept);
+          assertThat(number(sweep, ONE_SWEEP, "end_state")).isEqualTo(address(last.s()));
+          int again = Math.toIntExact(cudart.launches());
+          attention.forwardInto(y);
+          assertThat(cudart.launches() - again).isEqualTo(at);
+          assertThat(number(arguments(again + second + 2, SCAN), SCAN, "state")).isEqualTo(kept);
+        }
+        int at = Math.toIntExact(cudart.launches());
+        attention.forwardInto(input, f.o, f.g, f.state(1));
+        assertThat(cudart.launches() - at).as("nothing to keep").isEqualTo(6);
+      }
+      assertThat(cudart.live()).isZero();
+    }
+  }
+
+  private static int[] span(MemorySegment scan) {
+    MemorySegment list = MemorySegment.ofAddress(number(scan, SCAN, "spans")).reinterpret(8);
+    return list.toArray(JAVA_INT);
   }
 
   /** Of the first segment nobody wants the sums: they and d are of the tokens behind it. */

@@ -40,9 +40,11 @@ import org.junit.jupiter.params.provider.MethodSource;
 final class RepeatedCallTest extends OnFakeKernels {
   private static final int D = FakeKernels.HEAD_DIM;
   private static final String PLAN = "linattn.gradient.plan";
+  private static final String FORWARD_PLAN = "linattn.plan";
   private static final int LAYERS = 64;
   private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
   private static final AttentionShape TWO_SEGMENTS = AttentionShape.of(2, 3, 200, D);
+  private static final AttentionShape STAGES = AttentionShape.of(1, 4, 4000, D);
   private static final AttentionShape LONG = AttentionShape.of(1, 2, 20_000, D);
   private static final AttentionShape MANY = AttentionShape.of(4, 16, 1000, D);
   private static final AttentionShape PACKED = AttentionShape.of(1, 64, 1000, D);
@@ -51,6 +53,7 @@ final class RepeatedCallTest extends OnFakeKernels {
   @AfterEach
   void clear() {
     System.clearProperty(PLAN);
+    System.clearProperty(FORWARD_PLAN);
   }
 
   private static LinearAttention.Builder linear() {
@@ -104,6 +107,11 @@ final class RepeatedCallTest extends OnFakeKernels {
     return fromKept(f, linear());
   }
 
+  private static Runnable stages(BackwardFixture f) {
+    System.setProperty(FORWARD_PLAN, "wgmma:2048/");
+    return fromKept(f, linear());
+  }
+
   /** As a training loop repeats it. */
   private static Runnable fromKept(BackwardFixture f, LinearAttention.Builder operator) {
     LinearAttention attention = operator.keepState(true).on(f.gpu);
@@ -151,6 +159,7 @@ final class RepeatedCallTest extends OnFakeKernels {
             SHORT,
             f -> fromKept(f, linear().normalizeQueriesAndKeys(true))),
         call("chain", TWO_SEGMENTS, RepeatedCallTest::chain),
+        call("stages", STAGES, RepeatedCallTest::stages),
         call("without causality", SHORT, f -> backward(f, linear().causal(false))),
         call("states that move", SHORT, RepeatedCallTest::backwardOfStates),
         call("segments and states that move", LONG, RepeatedCallTest::backwardOfStates),
