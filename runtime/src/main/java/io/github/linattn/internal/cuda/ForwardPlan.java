@@ -72,7 +72,7 @@ record ForwardPlan(
    * @param keeping the launch that brings the state before a segment to its place
    * @param initial whether the first has one
    * @param handedOn bytes of the states between segments
-   * @param keepingMicros of a launch
+   * @param longer micros of a part beside its plan
    */
   static ForwardPlan stages(
       Cut segments,
@@ -80,7 +80,7 @@ record ForwardPlan(
       Step keeping,
       boolean initial,
       long handedOn,
-      double keepingMicros) {
+      double longer) {
     ForwardPlan chain = chain(segments, parts);
     List<Step> steps = new ArrayList<>();
     for (ForwardPlan part : parts) {
@@ -101,7 +101,7 @@ record ForwardPlan(
         chain.markBytes,
         0,
         parts,
-        chain.micros + parts.size() * keepingMicros,
+        chain.micros + parts.size() * longer,
         "stages: %s one after the other, whose states are kept".formatted(segments));
   }
 

@@ -183,15 +183,18 @@ final class Planner {
             onePass(question.window(length, i > 0 || question.initialState(), true), together)
                 .ifPresent(parts::add));
     long state = StateArrays.bytes(shape, 1);
-    double keeping = 2.0 * state / model.bytesPerMicro() + Rates.SCAN_MICROS + Rates.LAUNCH_MICROS;
+    double longer =
+        Rates.STAGE_MICROS
+            + 2.0 * state / model.bytesPerMicro()
+            + Rates.SCAN_MICROS
+            + Rates.LAUNCH_MICROS;
     long handedOn = 2 * ChunkedCall.alignedBytes(state);
     return parts.size() == cut.items()
         ? model
             .scan(question, cut)
             .map(
                 scan ->
-                    ForwardPlan.stages(
-                        cut, parts, scan, question.initialState(), handedOn, keeping))
+                    ForwardPlan.stages(cut, parts, scan, question.initialState(), handedOn, longer))
         : Optional.empty();
   }
 

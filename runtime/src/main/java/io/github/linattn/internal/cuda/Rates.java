@@ -109,6 +109,9 @@ final class Rates {
   /** Of k and v, which each of them reads: what comes from memory once more, of segments. */
   static final double TURNS_SHARE = 0.15;
 
+  /** What one of several stages takes more than its share of one pass, on an H200. */
+  static final double STAGE_MICROS = 8;
+
   /** Filling the places of a relay before its launch, and what its words cost. */
   static final double RELAY_MICROS = 4;
 

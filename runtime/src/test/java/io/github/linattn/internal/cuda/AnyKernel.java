@@ -18,7 +18,7 @@ final class AnyKernel {
   static final GpuTraits H200 = new GpuTraits(132, 232_448, 90, Rates.BYTES_PER_MICRO);
 
   /** Of 2619 MHz and 5120 bits. */
-  static final GpuTraits H100 = new GpuTraits(132, 232_448, 90, 2.66e6);
+  static final GpuTraits H100 = new GpuTraits(132, 232_448, 90, 2.715e6);
 
   /** The same as an H200 but for its instructions. */
   static final GpuTraits AMPERE = new GpuTraits(132, 232_448, 80, Rates.BYTES_PER_MICRO);

@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Test;
 class GpuTraitsTest {
   @Test
   void clockAndWidthTellWhatCopiesReach() {
-    assertThat(GpuTraits.bytesPerMicro(3_201_000, 6144))
+    assertThat(GpuTraits.bytesPerMicro(3_201_000, 6016))
         .as("H200")
         .isCloseTo(Rates.BYTES_PER_MICRO, within(0.01e6));
     assertThat(GpuTraits.bytesPerMicro(2_619_000, 5120))
@@ -19,7 +19,7 @@ class GpuTraitsTest {
 
   @Test
   void aGpuThatDoesNotTellIsTakenForAnH200() {
-    assertThat(GpuTraits.bytesPerMicro(0, 6144)).isEqualTo(Rates.BYTES_PER_MICRO);
+    assertThat(GpuTraits.bytesPerMicro(0, 6016)).isEqualTo(Rates.BYTES_PER_MICRO);
     assertThat(GpuTraits.bytesPerMicro(3_201_000, 0)).isEqualTo(Rates.BYTES_PER_MICRO);
   }
 }

@@ -128,6 +128,7 @@ final class GpuKeptSegmentsTest {
           .contains("from the states that the forward kept, with a scan before one sweep of all");
       try (Forward y = keeping.forward(input)) {
         Gradients swept = keeping.backward(y, dO, after);
+        System.clearProperty(PLAN);
         System.setProperty(GRADIENT_PLAN, "wgmma");
         double bound = dtype == DType.F16 ? 2e-3 : 5e-3; // other products than of two sweeps
         assertSame(swept, summing, input, dO, after, bound);
