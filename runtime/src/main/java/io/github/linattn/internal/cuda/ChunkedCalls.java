@@ -129,7 +129,8 @@ final class ChunkedCalls {
     }
   }
 
-  private void makeRoomForConstants() {
+  /** Forgets constants where they have become many and no graph needs them. */
+  void makeRoomForConstants() {
     if (queue.constants().isFull() && !queue.hasGraphs()) {
       clear();
       queue.device().enter().synchronize(queue.stream());
@@ -161,7 +162,7 @@ final class ChunkedCalls {
     }
   }
 
-  /** Frees memory that no later call uses: now, or with what else graphs hold once they close. */
+  /** Frees memory that no later call uses: now, or when the last graph closes. */
   private void retire(Arena owner) {
     retired.add(owner);
     if (!queue.hasGraphs()) {
@@ -170,7 +171,8 @@ final class ChunkedCalls {
     }
   }
 
-  private void freeRetired() {
+  /** Frees what graphs alone have used; they, and the stream, are done with it. */
+  void freeRetired() {
     while (!retired.isEmpty()) {
       retired.removeLast().close();
     }

@@ -475,6 +475,7 @@ public final class CudaEngine implements Engine {
       Consumer<PaperPass> launches) {
     CudaQueue queue = CudaQueue.open(stream);
     synchronized (queue) {
+      queue.calls().makeRoomForConstants();
       try (PaperPass pass = new PaperPass(kernels, queue, operator, input)) {
         launches.accept(pass);
       } catch (CudaException e) {

@@ -261,6 +261,9 @@ final class CudaQueue implements Stream {
           device.enter();
           if (closedAt == null) {
             synchronize();
+            if (graphs == 1 && calls != null) {
+              calls.freeRetired();
+            }
           }
         } finally {
           graphs--;

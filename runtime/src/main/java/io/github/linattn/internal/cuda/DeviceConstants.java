@@ -9,6 +9,7 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteBuffer;
 import java.util.HashMap;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Small arrays that kernels read and that do not change: coefficients per head, lists of items.
@@ -27,16 +28,14 @@ final class DeviceConstants {
   private final CudaStream uploads;
   private final Map<ByteBuffer, Long> addresses = new HashMap<>();
   private Arena blocks = Arena.ofShared();
-  private DeviceMemory block;
+  private @Nullable DeviceMemory block;
   private long used;
   private long total;
 
   DeviceConstants(Device device, Arena owner) {
     this.device = device;
     this.owner = owner;
-    Cuda cuda = device.enter();
-    this.uploads = cuda.createStream(owner);
-    this.block = newBlock(cuda, BLOCK_BYTES);
+    this.uploads = device.enter().createStream(owner);
   }
 
   /** Whether so much was kept that {@link #forget} is due. */
@@ -50,7 +49,7 @@ final class DeviceConstants {
     blocks.close();
     blocks = Arena.ofShared();
     total = 0;
-    block = newBlock(device.enter(), BLOCK_BYTES);
+    block = null;
   }
 
   /** The device address of these bytes. */
@@ -60,15 +59,16 @@ final class DeviceConstants {
 
   private long upload(byte[] bytes) {
     Cuda cuda = device.enter();
-    if (used + bytes.length > block.byteSize()) {
-      block = newBlock(cuda, Math.max(BLOCK_BYTES, bytes.length));
+    DeviceMemory room = block;
+    if (room == null || used + bytes.length > room.byteSize()) {
+      room = newBlock(cuda, Math.max(BLOCK_BYTES, bytes.length));
     }
     try (Arena scratch = Arena.ofConfined()) {
       MemorySegment copy = scratch.allocateFrom(ValueLayout.JAVA_BYTE, bytes);
-      cuda.copyToDeviceAsync(block, used, copy, 0, bytes.length, uploads);
+      cuda.copyToDeviceAsync(room, used, copy, 0, bytes.length, uploads);
       cuda.synchronize(uploads);
     }
-    long address = block.address() + used;
+    long address = room.address() + used;
     used += Math.ceilDiv(bytes.length, ALIGNMENT) * (long) ALIGNMENT;
     return address;
   }
@@ -82,6 +82,7 @@ final class DeviceConstants {
 
   private DeviceMemory newBlock(Cuda cuda, long bytes) {
     DeviceMemory fresh = cuda.allocate(blocks, bytes);
+    block = fresh;
     used = 0;
     total += bytes;
     return fresh;

@@ -177,6 +177,24 @@ record ForwardPlan(
         why);
   }
 
+  /** The same with its states where these are kept, if they are, and not in the workspace. */
+  ForwardPlan into(Checkpoints.Form kept) {
+    boolean elsewhere = kind == Kind.SEGMENTED && kept.segment() > 0;
+    return new ForwardPlan(
+        kind,
+        steps,
+        cut,
+        outputs,
+        summed,
+        turns,
+        elsewhere ? 0 : stateBytes,
+        markBytes,
+        copyBytes,
+        parts,
+        micros,
+        reason);
+  }
+
   /** Whether each sequence is walked once, without sums of segments. */
   boolean goesInOnePass() {
     return kind == Kind.FORWARD || kind == Kind.RELAY;

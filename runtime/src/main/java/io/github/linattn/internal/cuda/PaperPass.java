@@ -1,7 +1,5 @@
 package io.github.linattn.internal.cuda;
 
-import static java.lang.foreign.ValueLayout.JAVA_FLOAT;
-
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
@@ -48,8 +46,8 @@ final class PaperPass implements AutoCloseable {
     this.heads = (long) shape.batch() * shape.heads();
     this.rows = heads * shape.tokens();
     try {
-      this.aPerHead = operator.isUniform() ? 0 : onDevice(operator.a());
-      this.bPerHead = operator.isUniform() ? 0 : onDevice(operator.b());
+      this.aPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.a());
+      this.bPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.b());
       this.q = operator.normalize() ? normalized(input.q()) : address(input.q());
       this.k = operator.normalize() ? normalized(input.k()) : address(input.k());
       this.v = address(input.v());
@@ -182,16 +180,6 @@ final class PaperPass implements AutoCloseable {
       cuda.copyOnDeviceAsync(copy, 0, source, 0, bytes, queue.stream());
     }
     return copy.address();
-  }
-
-  /** A few floats in device memory; pageable memory is staged before the copy returns. */
-  private long onDevice(float[] values) {
-    try (Arena scratch = Arena.ofConfined()) {
-      MemorySegment host = scratch.allocateFrom(JAVA_FLOAT, values);
-      DeviceMemory copy = workspace.allocate(host.byteSize());
-      cuda.copyToDeviceAsync(copy, 0, host, 0, host.byteSize(), queue.stream());
-      return copy.address();
-    }
   }
 
   /** Bytes of the vectors that are taken from v, one of each head. */

@@ -117,7 +117,7 @@ final class Plans {
     }
     return kept.chained()
         ? known(forwards, question.keeping(kept), planner::plan)
-        : keeping(question);
+        : keeping(question).map(plan -> plan.into(kept));
   }
 
   private Optional<ForwardPlan> keeping(Question question) {

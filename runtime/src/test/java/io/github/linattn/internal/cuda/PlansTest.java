@@ -128,6 +128,12 @@ class PlansTest {
     assertThat(plans.backward(one.ofBackward(true, ofOne)).orElseThrow().kind())
         .isEqualTo(GradientPlan.Kind.SWEPT_SEGMENTS);
 
+    ForwardPlan inSegments = plans.forward(one.keeping(true), ofOne).orElseThrow();
+    assertThat(inSegments.kind()).isEqualTo(ForwardPlan.Kind.SEGMENTED);
+    assertThat(inSegments.workspaceBytes())
+        .as("states stand where they are kept")
+        .isEqualTo(inSegments.markBytes());
+
     Question many = question(SHAPE, true, null).keeping(true);
     assertThat(plans.forward(many, null).orElseThrow().kind()).isEqualTo(ForwardPlan.Kind.FORWARD);
     assertThat(plans.checkpoints(many)).isEmpty();
