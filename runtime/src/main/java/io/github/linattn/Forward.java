@@ -21,8 +21,11 @@ public final class Forward implements AutoCloseable {
   private final @Nullable Checkpoints checkpoints;
   private final boolean owner;
 
-  /** Of the state when the checkpoints were written with it; -1 before. */
-  private long keptWrite = -1;
+  /** Of the state, that which left it as this forward ends; any later one moves it on. */
+  private long write;
+
+  /** Whether that write was one of the checkpoints too. */
+  private boolean kept;
 
   private Forward(
       AttentionInput input,
@@ -37,6 +40,7 @@ public final class Forward implements AutoCloseable {
     this.state = state;
     this.checkpoints = checkpoints;
     this.owner = owner;
+    written(false);
   }
 
   static Forward owning(
@@ -49,12 +53,14 @@ public final class Forward implements AutoCloseable {
   }
 
   /**
-   * What {@link LinearAttention#forwardInto} writes into the caller's tensors, which stay the
-   * caller's.
+   * A forward into the caller's tensors, which stay the caller's: one that has been computed, or
+   * one that {@link LinearAttention#forwardInto(Forward)} will compute.
    *
    * @param o output of the forward
    * @param g normalizer of the forward
-   * @param state the final state that the forward wrote, or null
+   * @param state the final state of the forward as it is now, or null; once another call writes it,
+   *     a backward does without, until {@link LinearAttention#forwardInto(Forward)} has computed
+   *     this forward again
    */
   public static Forward over(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState state) {
@@ -102,11 +108,11 @@ public final class Forward implements AutoCloseable {
   }
 
   /**
-   * The state after the last token, or null where it was not kept, is closed, or has been moved on
-   * by a later call.
+   * The state after the last token, or null where it was not kept, is closed, or has been written
+   * by another call since.
    */
   @Nullable AttentionState lastState() {
-    return state != null && state.isOpen() && state.isAfter(input) ? state : null;
+    return state != null && state.isOpen() && state.writes() == write ? state : null;
   }
 
   /** Memory for the states before segments, if there is any. */
@@ -114,15 +120,15 @@ public final class Forward implements AutoCloseable {
     return checkpoints;
   }
 
-  /** Tells whether the last forward into this has written the checkpoints. */
-  void setKept(boolean written) {
-    keptWrite = written && state != null ? state.writes() : -1;
+  /** The state is that of this forward as it is now, and the checkpoints where it has kept them. */
+  void written(boolean kept) {
+    this.write = state == null ? 0 : state.writes();
+    this.kept = kept;
   }
 
   /** The checkpoints if they are of the forward that {@link #lastState} is of, else null. */
   @Nullable Checkpoints keptCheckpoints() {
-    AttentionState last = lastState();
-    return last != null && last.writes() == keptWrite ? checkpoints : null;
+    return kept && lastState() != null ? checkpoints : null;
   }
 
   @Override

@@ -106,8 +106,7 @@ public final class LinearAttention {
   public void forwardInto(Forward y) {
     Checks.present("y", y);
     AttentionState state = y.stateOrNull();
-    y.setKept(false); // also where this ends halfway
-    y.setKept(forwardInto(y.input(), y.output(), y.normalizer(), state, y.checkpoints()));
+    y.written(forwardInto(y.input(), y.output(), y.normalizer(), state, y.checkpoints()));
   }
 
   /** {@link #forwardInto(AttentionInput, Tensor, Tensor, AttentionState)} without state. */
@@ -176,7 +175,10 @@ public final class LinearAttention {
     return kept != null;
   }
 
-  /** Runs a call once more whose objects were all checked the last time; allocates nothing. */
+  /**
+   * Runs a call once more whose objects were all checked the last time; allocates nothing. Each
+   * call comes here first.
+   */
   private boolean repeated(
       Tensor q,
       Tensor k,
@@ -187,6 +189,9 @@ public final class LinearAttention {
       Tensor g,
       @Nullable AttentionState finalState,
       @Nullable Checkpoints checkpoints) {
+    if (finalState != null) {
+      finalState.countWrite(); // before the first launch: a call may end halfway
+    }
     if (!backend
         .engine()
         .repeat(operator, q, k, v, packing, initial, o, g, finalState, checkpoints, stream)) {
@@ -203,7 +208,6 @@ public final class LinearAttention {
       @Nullable Sequences packing,
       @Nullable AttentionState initial,
       AttentionState finalState) {
-    finalState.countWrite();
     for (int i = 0; i < finalState.sequences(); i++) {
       long before = initial == null ? 0 : initial.count(i);
       finalState.setCount(i, before + (packing == null ? tokens : packing.length(i)));
@@ -290,12 +294,13 @@ public final class LinearAttention {
    * Tensor, Tensor, Tensor, StateGradient, Gradients)} does.
    *
    * <p>Where {@code y} kept its state a GPU may read each tensor once; {@link Builder#keepState}
-   * says for which problems. It does not where that state is closed or a later call, such as {@link
-   * #decodeInto}, has moved it on.
+   * says for which problems. It does not where that state is closed or another call, such as {@link
+   * #decodeInto}, has written it since. What is written without such a call is not seen, and the
+   * gradients are wrong: by {@link Tensor#copyFrom}, by the launch of a {@link Graph}, or through
+   * another {@link AttentionState} over the same tensors.
    *
    * @param y result of a forward of this operator (of another one gradients are wrong, and nothing
-   *     tells), still open; its input unchanged, and its state too as long as it has the same
-   *     counts
+   *     tells), still open, its input unchanged
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros; causal only

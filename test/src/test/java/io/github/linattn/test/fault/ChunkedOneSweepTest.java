@@ -16,6 +16,7 @@ import io.github.linattn.Plan;
 import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
+import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
 import java.lang.foreign.MemoryLayout.PathElement;
@@ -31,6 +32,7 @@ import org.junit.jupiter.api.Test;
  * kernels, or with other arguments, than its plan asks for. Kernels do not compute here.
  */
 final class ChunkedOneSweepTest extends BackwardLaunches {
+  private static final int LAUNCH_OUT_OF_RESOURCES = 701;
   private static final StructLayout ONE_SWEEP = GradientStructs.HOPPER_ONE_SWEEP;
 
   @Test
@@ -111,19 +113,12 @@ final class ChunkedOneSweepTest extends BackwardLaunches {
   void theStateOfTheForwardMakesItOneSweep() {
     AttentionShape shape = AttentionShape.of(4, 16, 1000, D);
     try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
-      Forward y = f.forward(f.input);
-      AttentionState kept = y.state().orElseThrow();
-      AttentionState moved = AttentionState.over(kept.s(), kept.z(), kept.u(), 1001);
-      backwardFrom(y, f);
-      backwardFrom(Forward.over(f.input, f.o, f.g, moved), f);
+      backwardFrom(f.forward(f.input), f);
       backwardFrom(Forward.over(f.input, f.o, f.g, null), f);
-      assertThat(kernels(0, 8))
-          .as("from the state, from one that moved on, from none")
+      assertThat(kernels(0, 5))
+          .as("from the state, from none")
           .containsExactly(
               "one_sweep_gradient_wgmma_d128",
-              "gradient_recurrence_simt",
-              "query_gradient_wgmma_d128",
-              "key_value_gradient_wgmma_d128",
               "gradient_recurrence_simt",
               "query_gradient_wgmma_d128",
               "key_value_gradient_wgmma_d128",
@@ -139,6 +134,57 @@ final class ChunkedOneSweepTest extends BackwardLaunches {
           .contains("two sweeps")
           .doesNotContain("one sweep");
     }
+  }
+
+  /** Of equal lengths, so that the state counts the same tokens after each. */
+  @Test
+  void aStateIsOfTheForwardThatWroteItLast() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(4, 16, 1000, D), DType.BF16);
+        BackwardFixture other = new BackwardFixture(f.input.shape(), DType.BF16)) {
+      LinearAttention attention = linear().on(f.gpu);
+      AttentionState shared = f.state(1);
+      Forward first = Forward.over(f.input, f.o, f.g, shared);
+      Forward second = Forward.over(f.input, other.o, other.g, shared);
+      attention.forwardInto(first);
+      expectOneSweep(true, attention, first, f);
+      attention.forwardInto(second);
+      expectOneSweep(false, attention, first, f);
+      expectOneSweep(true, attention, second, f);
+      attention.forwardInto(f.input, f.o, f.g, shared);
+      expectOneSweep(false, attention, first, f);
+      expectOneSweep(false, attention, second, f);
+      Forward third = Forward.over(f.input, f.o, f.g, shared);
+      expectOneSweep(true, attention, third, f);
+      attention.forwardInto(first);
+      expectOneSweep(true, attention, first, f);
+      expectOneSweep(false, attention, third, f);
+    }
+  }
+
+  @Test
+  void aForwardThatEndsHalfwayMayHaveWrittenTheState() {
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(4, 16, 1000, D), DType.BF16);
+        BackwardFixture other = new BackwardFixture(f.input.shape(), DType.BF16)) {
+      LinearAttention attention = linear().on(f.gpu);
+      AttentionState shared = f.state(1);
+      Forward first = Forward.over(f.input, f.o, f.g, shared);
+      Forward second = Forward.over(f.input, other.o, other.g, shared);
+      for (int i = 0; i < 2; i++) { // the second time as a call that is repeated
+        attention.forwardInto(second);
+        attention.forwardInto(first);
+        expectOneSweep(true, attention, first, f);
+        cudart.failAt("cudaLaunchKernelExC", 2, LAUNCH_OUT_OF_RESOURCES);
+        assertThatThrownBy(() -> attention.forwardInto(second)).isInstanceOf(CudaException.class);
+        expectOneSweep(false, attention, first, f);
+      }
+    }
+  }
+
+  private static void expectOneSweep(
+      boolean expected, LinearAttention attention, Forward y, BackwardFixture f) {
+    int at = Math.toIntExact(cudart.launches());
+    attention.backwardInto(y, f.dO, null, f.gradients);
+    assertThat(kernels(at, 1).getFirst().startsWith("one_sweep")).isEqualTo(expected);
   }
 
   @Test

@@ -96,7 +96,7 @@ final class RepeatedCallTest extends OnFakeKernels {
     AttentionState last = f.state(input.sequences().count());
     Forward y = Forward.over(input, f.o, f.g, last);
     return () -> {
-      attention.forwardInto(input, f.o, f.g, last);
+      attention.forwardInto(y);
       attention.backwardInto(y, f.dO, null, f.gradients);
     };
   }
@@ -350,7 +350,7 @@ final class RepeatedCallTest extends OnFakeKernels {
       LinearAttention attention = linear().on(f.gpu);
       AttentionState last = f.state(1);
       Forward y = Forward.over(f.input, f.o, f.g, last);
-      attention.forwardInto(f.input, f.o, f.g, last);
+      attention.forwardInto(y);
       int first = Math.toIntExact(cudart.launches());
       attention.backwardInto(y, f.dO, null, f.gradients);
       List<ByteBuffer> launched = launched(first);
@@ -363,7 +363,7 @@ final class RepeatedCallTest extends OnFakeKernels {
       attention.backwardInto(y, f.dO, null, f.gradients);
       assertThat(cudart.launchKernel(moved)).contains("_query_gradient_");
       assertThat(launched(moved)).hasSize(3);
-      attention.forwardInto(f.input, f.o, f.g, last); // brings it back
+      attention.forwardInto(y); // brings it back
       int back = Math.toIntExact(cudart.launches());
       attention.backwardInto(y, f.dO, null, f.gradients);
       assertThat(cudart.launchKernel(back)).contains("one_sweep");
@@ -382,12 +382,12 @@ final class RepeatedCallTest extends OnFakeKernels {
       Forward y = Forward.over(f.input.from(first), f.o, f.g, last);
       LinearAttention attention = linear().on(f.gpu);
       attention.forwardInto(y.input(), f.o, f.g, first); // the workspace grows for it
-      attention.forwardInto(y.input(), f.o, f.g, last);
+      attention.forwardInto(y);
       int before = Math.toIntExact(cudart.launches());
       attention.backwardInto(y, f.dO, null, f.gradients);
       List<ByteBuffer> launched = launched(before);
       attention.forwardInto(y.input(), f.o, f.g, first);
-      attention.forwardInto(y.input(), f.o, f.g, last);
+      attention.forwardInto(y);
       int repeated = Math.toIntExact(cudart.launches());
       attention.backwardInto(y, f.dO, null, f.gradients);
       List<ByteBuffer> after = launched(repeated);
