@@ -2,7 +2,6 @@ package io.github.linattn;
 
 import io.github.linattn.internal.Checkpoints;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
@@ -84,15 +83,17 @@ public final class Forward implements AutoCloseable {
 
   /**
    * min_i |g_i| of each query head, [batch, heads] row-major: where it is near 0, rows of o lose
-   * digits. Waits for the work and copies g to the host.
+   * digits. Waits for the work and copies g to the host, row by row.
    */
   public float[] smallestNormalizers() {
-    int tokens = input.shape().tokens();
-    float[] g = normalizer.toFloats();
-    float[] smallest = new float[g.length / tokens];
-    Arrays.fill(smallest, Float.POSITIVE_INFINITY);
-    for (int i = 0; i < g.length; i++) {
-      smallest[i / tokens] = Math.min(smallest[i / tokens], Math.abs(g[i]));
+    AttentionShape shape = input.shape();
+    float[] smallest = new float[shape.batch() * shape.heads()];
+    for (int i = 0; i < smallest.length; i++) {
+      Tensor row = normalizer.sliced(0, i / shape.heads(), 1).sliced(1, i % shape.heads(), 1);
+      smallest[i] = Float.POSITIVE_INFINITY;
+      for (float g : row.toFloats()) {
+        smallest[i] = Math.min(smallest[i], Math.abs(g));
+      }
     }
     return smallest;
   }
