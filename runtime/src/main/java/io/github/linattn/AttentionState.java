@@ -42,7 +42,7 @@ public final class AttentionState implements AutoCloseable {
   public static AttentionState over(Tensor s, Tensor z, Tensor u, long... counts) {
     Checks.stateTensors("state ", "", s, z, u);
     long sequences = s.shape().extent(2);
-    if (counts.length != sequences) {
+    if (Checks.present("counts", counts).length != sequences) {
       throw new IllegalArgumentException(
           "state of %d sequences needs as many counts, got %d".formatted(sequences, counts.length));
     }

@@ -198,6 +198,7 @@ public final class Backend implements AutoCloseable {
       int sequences,
       Function<TensorShape, Tensor> tensor,
       StateOwner<T> owner) {
+    Checks.present("shape", shape);
     if (sequences < 1) {
       throw new IllegalArgumentException("a state needs at least 1 sequence, got " + sequences);
     }

@@ -408,8 +408,8 @@ public final class LinearAttention {
    * @throws UnsupportedOperationException if this backend can't do the forward
    */
   public Plan plan(AttentionShape shape, DType dtype) {
-    Checks.coefficients(operator, shape);
-    Checks.mode(operator, dtype);
+    Checks.coefficients(operator, Checks.present("shape", shape));
+    Checks.mode(operator, Checks.present("dtype", dtype));
     return new Plan(
         backend.name(),
         backend.engine().planForward(operator, shape, dtype, keepState),

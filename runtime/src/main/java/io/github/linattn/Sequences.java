@@ -20,7 +20,7 @@ public final class Sequences {
    * @throws IllegalArgumentException if there is none, one is negative, or the sum is above 2^31-1
    */
   public static Sequences ofLengths(int... lengths) {
-    if (lengths.length == 0) {
+    if (Checks.present("lengths", lengths).length == 0) {
       throw new IllegalArgumentException("packing needs at least one sequence length");
     }
     int[] starts = new int[lengths.length + 1];

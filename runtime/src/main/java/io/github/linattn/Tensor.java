@@ -68,7 +68,7 @@ public final class Tensor implements AutoCloseable {
    *     short
    */
   public static Tensor wrap(MemorySegment memory, DType dtype, TensorShape shape) {
-    if (!memory.isNative()) {
+    if (!Checks.present("memory", memory).isNative()) {
       throw new IllegalArgumentException(
           "a tensor can't wrap an array of the Java heap; copy it with Tensor.copyOf");
     }
@@ -87,6 +87,8 @@ public final class Tensor implements AutoCloseable {
   }
 
   static long bytesOf(DType dtype, TensorShape shape) {
+    Checks.present("dtype", dtype);
+    Checks.present("shape", shape);
     try {
       return Math.multiplyExact(shape.elements(), dtype.bytes());
     } catch (ArithmeticException overflow) {
@@ -105,8 +107,13 @@ public final class Tensor implements AutoCloseable {
     return shape;
   }
 
-  /** Distance, in elements, between neighbours along {@code axis}. */
+  /**
+   * Distance, in elements, between neighbours along {@code axis}.
+   *
+   * @throws IllegalArgumentException if there is no such axis
+   */
   public long stride(int axis) {
+    shape.requireAxis(axis, this);
     return strides[axis];
   }
 
@@ -171,6 +178,7 @@ public final class Tensor implements AutoCloseable {
    * @throws IllegalArgumentException if {@code axes} is not a permutation
    */
   public Tensor permuted(int... axes) {
+    Checks.present("axes", axes);
     boolean[] seen = new boolean[shape.rank()];
     long[] extents = new long[axes.length];
     long[] moved = new long[axes.length];
@@ -197,9 +205,7 @@ public final class Tensor implements AutoCloseable {
    * @throws IllegalArgumentException if there is no such axis or the entries leave it
    */
   public Tensor sliced(int axis, long start, long count) {
-    if (axis < 0 || axis >= shape.rank()) {
-      throw new IllegalArgumentException("%s has no axis %d".formatted(this, axis));
-    }
+    shape.requireAxis(axis, this);
     if (start < 0 || count < 1 || start > shape.extent(axis) - count) {
       throw new IllegalArgumentException(
           "%s has no %d entries from entry %d on along axis %d"
@@ -219,6 +225,7 @@ public final class Tensor implements AutoCloseable {
    * @throws IllegalArgumentException if this tensor has gaps or another number of elements
    */
   public Tensor reshaped(TensorShape other) {
+    Checks.present("other", other);
     requireContiguous("reshaped");
     if (other.elements() != shape.elements()) {
       throw new IllegalArgumentException(
@@ -232,14 +239,19 @@ public final class Tensor implements AutoCloseable {
    * heap. Waits for what the device does and returns when the copy is done.
    *
    * @throws IllegalArgumentException if this tensor has gaps or the sizes differ
+   * @throws IllegalStateException if this tensor is closed
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void copyFrom(MemorySegment source) {
-    storage.write(checkedOffset("copyFrom", source), source);
+    storage.write(checkedOffset("copyFrom", Checks.present("source", source)), source);
   }
 
-  /** Copies the elements, row-major, into {@code target}; see {@link #copyFrom(MemorySegment)}. */
+  /**
+   * Copies the elements, row-major, into {@code target}, as {@link #copyFrom(MemorySegment)} does,
+   * with the same exceptions.
+   */
   public void copyTo(MemorySegment target) {
-    storage.read(checkedOffset("copyTo", target), target);
+    storage.read(checkedOffset("copyTo", Checks.present("target", target)), target);
   }
 
   private long checkedOffset(String method, MemorySegment other) {
@@ -252,9 +264,12 @@ public final class Tensor implements AutoCloseable {
     return offset * dtype.bytes();
   }
 
-  /** Rounds {@code values}, row-major, into this tensor. */
+  /**
+   * Rounds {@code values}, row-major, into this tensor, with the exceptions of {@link
+   * #copyFrom(MemorySegment)}.
+   */
   public void copyFrom(float[] values) {
-    requireElements(values.length);
+    requireElements(Checks.present("values", values).length);
     try (Arena scratch = Arena.ofConfined()) {
       MemorySegment encoded = scratch.allocate(bytesOf(dtype, shape), dtype.bytes());
       dtype.encode(values, 0, encoded, 0, values.length);
@@ -262,9 +277,20 @@ public final class Tensor implements AutoCloseable {
     }
   }
 
-  /** The elements as floats, row-major; for tensors of up to 2^31-1 elements. */
+  /**
+   * The elements as floats, row-major. Waits for what the device does.
+   *
+   * @throws IllegalArgumentException if this tensor has gaps, or more than 2^31-1 elements
+   * @throws IllegalStateException if this tensor is closed
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
+   */
   public float[] toFloats() {
-    float[] values = new float[Math.toIntExact(shape.elements())];
+    requireContiguous("toFloats");
+    if (shape.elements() > Integer.MAX_VALUE) {
+      throw new IllegalArgumentException(
+          "%s has more elements than an array, 2^31-1; take slices of it".formatted(this));
+    }
+    float[] values = new float[(int) shape.elements()];
     try (Arena scratch = Arena.ofConfined()) {
       MemorySegment encoded = scratch.allocate(bytesOf(dtype, shape), dtype.bytes());
       copyTo(encoded);

@@ -35,7 +35,7 @@ public final class TensorShape {
    * @throws IllegalArgumentException if there is none, or one is below 1
    */
   public static TensorShape of(long... extents) {
-    if (extents.length == 0) {
+    if (Checks.present("extents", extents).length == 0) {
       throw new IllegalArgumentException("a shape needs at least one extent");
     }
     return new TensorShape(extents.clone());
@@ -46,9 +46,21 @@ public final class TensorShape {
     return extents.length;
   }
 
-  /** Extent of one axis. */
+  /**
+   * Extent of one axis.
+   *
+   * @throws IllegalArgumentException if there is no such axis
+   */
   public long extent(int axis) {
+    requireAxis(axis, this);
     return extents[axis];
+  }
+
+  /** Refuses an axis that {@code owner}, of this shape, does not have. */
+  void requireAxis(int axis, Object owner) {
+    if (axis < 0 || axis >= extents.length) {
+      throw new IllegalArgumentException("%s has no axis %d".formatted(owner, axis));
+    }
   }
 
   /** Product of all extents. */

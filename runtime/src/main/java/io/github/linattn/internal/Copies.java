@@ -1,6 +1,7 @@
 package io.github.linattn.internal;
 
 import io.github.linattn.Tensor;
+import org.jspecify.annotations.Nullable;
 
 /** What a copy between tensors asks of them, whatever the stream. */
 public final class Copies {
@@ -12,6 +13,8 @@ public final class Copies {
    * @throws IllegalArgumentException naming both
    */
   public static void requireAlike(Tensor source, Tensor target) {
+    requirePresent("source", source);
+    requirePresent("target", target);
     if (!source.shape().equals(target.shape())
         || source.dtype() != target.dtype()
         || !source.isContiguous()
@@ -26,6 +29,12 @@ public final class Copies {
       throw new IllegalArgumentException(
           "a copy needs memory that does not overlap, got %s and %s, %d bytes apart"
               .formatted(source, target, apart));
+    }
+  }
+
+  private static void requirePresent(String name, @Nullable Tensor tensor) {
+    if (tensor == null) {
+      throw new IllegalArgumentException(name + " is null");
     }
   }
 }

@@ -205,6 +205,41 @@ final class BadInputTest {
         "backend is null",
         f -> LinearAttention.builder().on(nothing()));
     add(list, "state is null", ARGUMENT, "state is null", f -> f.input().from(nothing()));
+    missing(list, "memory", f -> Tensor.wrap(nothing(), DType.F32, f.shape.q()));
+    missing(list, "dtype", f -> f.cpu.allocate(nothing(), f.shape.q()));
+    missing(list, "shape", f -> Tensor.allocate(DType.F32, nothing()));
+    missing(list, "values", f -> Tensor.copyOf(nothing(), f.shape.q()));
+    missing(list, "source", f -> f.q.copyFrom((MemorySegment) nothing()));
+    missing(list, "values", f -> f.q.copyFrom((float[]) nothing()));
+    missing(list, "target", f -> f.q.copyTo(nothing()));
+    missing(list, "axes", f -> f.q.permuted((int[]) nothing()));
+    missing(list, "other", f -> f.q.reshaped(nothing()));
+    missing(list, "lengths", f -> Sequences.ofLengths((int[]) nothing()));
+    missing(list, "extents", f -> TensorShape.of((long[]) nothing()));
+    missing(
+        list,
+        "counts",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          AttentionState.over(state.s(), state.z(), state.u(), (long[]) nothing());
+        });
+    missing(list, "shape", f -> f.attention.plan(nothing(), DType.F32));
+    missing(list, "dtype", f -> f.attention.plan(f.shape, nothing()));
+    missing(list, "shape", f -> f.cpu.newState(nothing(), 1));
+    missing(list, "shape", f -> f.cpu.newStateGradient(nothing(), 1));
+    missing(list, "source", f -> copy(f, nothing(), f.q));
+    missing(list, "target", f -> copy(f, f.q, nothing()));
+  }
+
+  private static void missing(List<Mistake> list, String argument, Action action) {
+    String sentence = argument + " is null";
+    add(list, "%s, %d".formatted(sentence, list.size()), ARGUMENT, sentence, action);
+  }
+
+  private static void copy(Fixture f, Tensor source, Tensor target) {
+    try (Stream stream = f.cpu.newStream()) {
+      stream.copy(source, target);
+    }
   }
 
   private static void addClosed(List<Mistake> list) {
@@ -899,6 +934,28 @@ final class BadInputTest {
         ARGUMENT,
         "F32[1, 4, 6, 16] has no axis 4",
         f -> f.q.sliced(4, 0, 1));
+    add(
+        list,
+        "the stride of an axis that is not there",
+        ARGUMENT,
+        "F32[1, 4, 6, 16] has no axis 4",
+        f -> f.q.stride(4));
+    add(
+        list,
+        "the extent of an axis that is not there",
+        ARGUMENT,
+        "[1, 4, 6, 16] has no axis -1",
+        f -> f.q.shape().extent(-1));
+    add(
+        list,
+        "more elements than an array has",
+        ARGUMENT,
+        "BF16[2, 1073741824] has more elements than an array, 2^31-1",
+        f -> {
+          TensorShape shape = TensorShape.of(2, 1 << 30);
+          MemorySegment nowhere = MemorySegment.ofAddress(64).reinterpret(2 * shape.elements());
+          Tensor.wrap(nowhere, DType.BF16, shape).toFloats();
+        });
     add(
         list,
         "an empty slice",
