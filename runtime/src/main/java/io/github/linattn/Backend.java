@@ -57,7 +57,7 @@ public final class Backend implements AutoCloseable {
     Engine engine = CudaEngine.open(ordinal);
     try {
       return new Backend(engine, null);
-    } catch (RuntimeException e) {
+    } catch (RuntimeException | Error e) {
       engine.close();
       throw e;
     }

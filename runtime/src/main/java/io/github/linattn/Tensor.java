@@ -52,7 +52,7 @@ public final class Tensor implements AutoCloseable {
     Tensor tensor = allocate(DType.F32, shape);
     try {
       tensor.copyFrom(values);
-    } catch (RuntimeException e) {
+    } catch (RuntimeException | Error e) {
       tensor.close();
       throw e;
     }
