@@ -44,9 +44,9 @@ final class MappedFile implements AutoCloseable {
     return bytes;
   }
 
-  /** Ends the mapping. A second call does nothing. */
+  /** Ends the mapping. A second call does nothing, also where two threads close at once. */
   @Override
-  public void close() {
+  public synchronized void close() {
     if (arena.scope().isAlive()) {
       arena.close();
       claim.end();
