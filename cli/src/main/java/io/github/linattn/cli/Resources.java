@@ -1,40 +1,39 @@
 package io.github.linattn.cli;
 
-import io.github.linattn.AttentionState;
-import io.github.linattn.Forward;
-import io.github.linattn.StateGradient;
-import io.github.linattn.Tensor;
 import java.util.ArrayDeque;
 import java.util.Deque;
+import org.jspecify.annotations.Nullable;
 
 /** Closes what was added to it, last first. */
 final class Resources implements AutoCloseable {
-  private final Deque<Runnable> closers = new ArrayDeque<>();
+  private final Deque<AutoCloseable> members = new ArrayDeque<>();
 
-  Tensor add(Tensor tensor) {
-    closers.push(tensor::close);
-    return tensor;
+  <T extends AutoCloseable> T add(T member) {
+    members.push(member);
+    return member;
   }
 
-  StateGradient add(StateGradient gradient) {
-    closers.push(gradient::close);
-    return gradient;
-  }
-
-  Forward add(Forward forward) {
-    closers.push(forward::close);
-    return forward;
-  }
-
-  AttentionState add(AttentionState state) {
-    closers.push(state::close);
-    return state;
-  }
-
+  /**
+   * Closes all of them, also when one fails.
+   *
+   * @throws RuntimeException the first failure; the others are suppressed in it
+   */
   @Override
   public void close() {
-    while (!closers.isEmpty()) {
-      closers.pop().run();
+    @Nullable RuntimeException failure = null;
+    while (!members.isEmpty()) {
+      try {
+        members.pop().close();
+      } catch (Exception e) {
+        if (failure == null) {
+          failure = e instanceof RuntimeException known ? known : new IllegalStateException(e);
+        } else {
+          failure.addSuppressed(e);
+        }
+      }
+    }
+    if (failure != null) {
+      throw failure;
     }
   }
 }
