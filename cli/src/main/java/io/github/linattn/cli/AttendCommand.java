@@ -40,11 +40,11 @@ import picocli.CommandLine.Parameters;
       "each F32, BF16 or F16. Query head h of a batch row reads its key/value head",
       "floor(h*K/H). Writes o [B*H,N,Dv] and, with --grad, dq, dk, dv in the chosen",
       "type; g [B*H,N], da, db [B*H] and, with --state, S [B*K,sequences,D,Dv],",
-      "z [B*K,sequences,D], u [B*K,sequences,Dv] and count [sequences] in F32;",
+      "z [B*K,sequences,D], u [B*K,sequences,Dv] in F32 and count [sequences] in I64;",
       "with --grad and --state-in dS, dz, du, too, the gradients of that state.",
       "",
-      "Arrays of .npy files are <f4 or <f2, in C order. If OUT ends in .npy, o goes",
-      "there and each other result beside it: with --out x.npy g goes to x.g.npy.",
+      "Arrays of .npy files are <f4 or <f2, count <i8, in C order. If OUT ends in .npy,",
+      "o goes there and each other result beside it: with --out x.npy g goes to x.g.npy.",
       "numpy has no bf16: that type needs safetensors files."
     })
 final class AttendCommand implements Callable<Integer> {

@@ -70,23 +70,23 @@ final class AttendResult implements AutoCloseable {
     add("S", state.s(), keyRows, sequences, keyDim, valueDim);
     add("z", state.z(), keyRows, sequences, keyDim);
     add("u", state.u(), keyRows, sequences, valueDim);
-    MemorySegment counts = scratch.allocate(ValueLayout.JAVA_FLOAT, sequences);
+    MemorySegment counts = scratch.allocate(ValueLayout.JAVA_LONG, sequences);
     for (int i = 0; i < state.sequences(); i++) {
-      counts.setAtIndex(ValueLayout.JAVA_FLOAT, i, state.count(i));
+      counts.setAtIndex(ValueLayout.JAVA_LONG, i, state.count(i));
     }
-    add("count", DType.F32, counts, sequences);
+    add("count", "I64", counts, sequences);
   }
 
   private void add(String name, Tensor tensor, long... shape) {
-    add(name, tensor.dtype(), hostMemory(tensor), shape);
+    add(name, tensor.dtype().name(), hostMemory(tensor), shape);
   }
 
-  private void add(String name, DType dtype, MemorySegment data, long... shape) {
+  private void add(String name, String dtype, MemorySegment data, long... shape) {
     List<Long> extents = new ArrayList<>();
     for (long extent : shape) {
       extents.add(extent);
     }
-    tensors.add(new StoredTensor(name, dtype.name(), extents, data));
+    tensors.add(new StoredTensor(name, dtype, extents, data));
   }
 
   private MemorySegment hostMemory(Tensor tensor) {

@@ -1,13 +1,17 @@
 package io.github.linattn.cli;
 
 import static java.lang.foreign.ValueLayout.JAVA_FLOAT_UNALIGNED;
+import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.io.StoredTensor;
 import java.nio.file.Path;
 import java.util.List;
 
-/** A file with the state S, z, u and count to continue from, checked when it is opened. */
+/**
+ * A file with the state S, z, u and count to continue from, checked when it is opened. Counts are
+ * I64, or F32, which holds every count up to 2^24 alone.
+ */
 final class StateFile implements AutoCloseable {
   private final TensorSource file;
   private final long[] counts;
@@ -29,36 +33,53 @@ final class StateFile implements AutoCloseable {
       long count = sequences;
       long d = shape.keyDim();
       long dv = shape.valueDim();
-      require(file, "S", List.of(rows, count, d, dv));
-      require(file, "z", List.of(rows, count, d));
-      require(file, "u", List.of(rows, count, dv));
-      return new StateFile(file, counts(require(file, "count", List.of(count))));
+      require(file, "S", "F32", List.of(rows, count, d, dv));
+      require(file, "z", "F32", List.of(rows, count, d));
+      require(file, "u", "F32", List.of(rows, count, dv));
+      boolean isFloat = file.tensor("count").dtype().equals("F32");
+      StoredTensor counts = require(file, "count", isFloat ? "F32" : "I64", List.of(count));
+      return new StateFile(file, isFloat ? floatCounts(counts) : counts(counts));
     } catch (RuntimeException e) {
       file.close();
       throw e;
     }
   }
 
-  private static StoredTensor require(TensorSource file, String name, List<Long> shape) {
+  private static StoredTensor require(
+      TensorSource file, String name, String dtype, List<Long> shape) {
     StoredTensor tensor = file.tensor(name);
-    if (!tensor.dtype().equals("F32") || !tensor.shape().equals(shape)) {
+    if (!tensor.dtype().equals(dtype) || !tensor.shape().equals(shape)) {
       throw CommandFailure.misuse(
-          "the state's %s must be F32%s to fit the input, got %s", name, shape, tensor);
+          "the state's %s must be %s%s to fit the input, got %s", name, dtype, shape, tensor);
     }
     return tensor;
   }
 
   private static long[] counts(StoredTensor tensor) {
+    long[] counts = tensor.data().toArray(JAVA_LONG_UNALIGNED);
+    for (int i = 0; i < counts.length; i++) {
+      if (counts[i] < 0) {
+        throw noCount(i, counts[i]);
+      }
+    }
+    return counts;
+  }
+
+  private static long[] floatCounts(StoredTensor tensor) {
     float[] values = tensor.data().toArray(JAVA_FLOAT_UNALIGNED);
     long[] counts = new long[values.length];
     for (int i = 0; i < values.length; i++) {
       counts[i] = (long) values[i];
       if (counts[i] < 0 || counts[i] != values[i]) {
-        throw CommandFailure.misuse(
-            "the state's count of sequence %d is no number of tokens: %s", i, values[i]);
+        throw noCount(i, values[i]);
       }
     }
     return counts;
+  }
+
+  private static CommandFailure noCount(int sequence, Number count) {
+    return CommandFailure.misuse(
+        "the state's count of sequence %d is no number of tokens: %s", sequence, count);
   }
 
   long[] counts() {

@@ -127,18 +127,30 @@ class AttendRefusalTest {
     requireRefused(in, "--state-in " + state("f16", "F16", 2, 0), "S must be F32[2, 1, 48, 48]");
     requireRefused(in, "--state-in " + state("minus", "F32", 4, -1), "no number of tokens: -1.0");
     requireRefused(in, "--state-in " + state("half", "F32", 4, .5f), "no number of tokens: 0.5");
+    requireRefused(in, "--state-in " + longState("below", -1), "no number of tokens: -1");
+    requireRefused(in, "--state-in " + longState("two", 1, 1), "count must be I64[1] to fit");
     requireRefused(in, "--state-in " + in, "has no tensor S");
     assertRefused(run(in, good, "--state-in " + good), "is the state to continue from");
   }
 
   private Path state(String name, String dtype, int bytes, float count) throws IOException {
     try (var file = new InputFile()) {
-      return file.zeros("S", dtype, bytes, 2, 1, 48, 48)
-          .zeros("z", "F32", 4, 2, 1, 48)
-          .zeros("u", "F32", 4, 2, 1, 48)
+      return sums(file, dtype, bytes)
           .add("count", DType.F32, new float[] {count}, 1)
           .write(folder.resolve(name));
     }
+  }
+
+  private Path longState(String name, long... counts) throws IOException {
+    try (var file = new InputFile()) {
+      return sums(file, "F32", 4).counts(counts).write(folder.resolve(name));
+    }
+  }
+
+  private static InputFile sums(InputFile file, String dtype, int bytes) {
+    return file.zeros("S", dtype, bytes, 2, 1, 48, 48)
+        .zeros("z", "F32", 4, 2, 1, 48)
+        .zeros("u", "F32", 4, 2, 1, 48);
   }
 
   @Test

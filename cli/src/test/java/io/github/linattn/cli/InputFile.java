@@ -6,6 +6,7 @@ import io.github.linattn.io.SafeTensorsWriter;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.Arrays;
 
@@ -39,6 +40,11 @@ final class InputFile implements AutoCloseable {
   InputFile zeros(String name, String dtype, int elementBytes, long... shape) {
     long bytes = Arrays.stream(shape).reduce(elementBytes, (x, y) -> x * y);
     return add(name, dtype, arena.allocate(bytes, 8), shape);
+  }
+
+  InputFile counts(long... counts) {
+    MemorySegment data = arena.allocateFrom(ValueLayout.JAVA_LONG, counts);
+    return add("count", "I64", data, counts.length);
   }
 
   private InputFile add(String name, String dtype, MemorySegment data, long... shape) {

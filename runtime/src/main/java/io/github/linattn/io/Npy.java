@@ -13,8 +13,8 @@ import java.util.Locale;
 
 /**
  * A file {@code .npy} with one array of numpy, mapped into memory: no element is copied or touched
- * until it is used. Versions 1.0 and 2.0; row-major, little-endian elements {@code <f4} (F32) and
- * {@code <f2} (F16). numpy has no bf16.
+ * until it is used. Versions 1.0 and 2.0; row-major, little-endian elements {@code <f4} (F32),
+ * {@code <f2} (F16) and {@code <i8} (I64). numpy has no bf16.
  *
  * <p>Owns the mapping; {@link StoredTensor#data} of its tensor ends when it closes. The file must
  * not be shortened while it is open. May be read from many threads.
@@ -111,7 +111,7 @@ public final class Npy implements AutoCloseable {
    * Writes an array as version 1.0. {@code target} is either complete afterwards or as it was
    * before.
    *
-   * @param dtype F32 or F16
+   * @param dtype F32, F16 or I64
    * @param shape extents, outermost first; empty for a scalar
    * @param data row-major elements, little-endian, off-heap or a {@code byte[]}
    * @throws IllegalArgumentException if numpy has no such type or the size does not fit

@@ -16,7 +16,8 @@ import java.util.stream.Collectors;
  * @param dtype as {@link StoredTensor} spells it
  */
 record NpyHeader(String dtype, List<Long> shape) {
-  private static final Map<String, String> DTYPES = Map.of("<f4", "F32", "<f2", "F16");
+  private static final Map<String, String> DTYPES =
+      Map.of("<f4", "F32", "<f2", "F16", "<i8", "I64");
 
   // Loops over single characters alone, so that no text can exhaust the stack or take long.
   private static final Pattern START = Pattern.compile("\\s*+\\{\\s*+");
@@ -92,7 +93,7 @@ record NpyHeader(String dtype, List<Long> shape) {
 
   private static String dtype(Value descr) {
     if (descr.kind == Kind.LIST) {
-      throw broken("its elements have fields; only <f4 and <f2 are read");
+      throw broken("its elements have fields; only <f4, <f2 and <i8 are read");
     }
     String known = DTYPES.get(descr.text);
     if (descr.kind == Kind.TEXT && known != null) {
@@ -110,7 +111,7 @@ record NpyHeader(String dtype, List<Long> shape) {
           descr.text);
     }
     throw broken(
-        "its elements are '%s'; only <f4 and <f2 are read, as x.astype('<f4') makes them",
+        "its elements are '%s'; only <f4, <f2 and <i8 are read, as x.astype('<f4') makes them",
         descr.text);
   }
 
@@ -157,7 +158,8 @@ record NpyHeader(String dtype, List<Long> shape) {
             .filter(known -> known.getValue().equals(dtype))
             .map(Map.Entry::getKey)
             .findFirst()
-            .orElseThrow(() -> broken("numpy has no type for %s; an .npy holds F32 or F16", dtype));
+            .orElseThrow(
+                () -> broken("numpy has no type for %s; an .npy holds F32, F16 or I64", dtype));
     String extents =
         switch (shape.size()) {
           case 1 -> shape.getFirst() + ",";

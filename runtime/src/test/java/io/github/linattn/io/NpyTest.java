@@ -66,6 +66,7 @@ final class NpyTest {
       value = {
         "<f4 | (4,)      | 16 | F32[4]",
         "<f4 | ()        |  4 | F32[]",
+        "<i8 | (2,)      | 16 | I64[2]",
         "<f2 | (2, 0, 5) |  0 | F16[2, 0, 5]",
         "<f2 | (1,1,3)   |  6 | F16[1, 1, 3]",
       })
@@ -107,7 +108,7 @@ final class NpyTest {
       quoteCharacter = '`',
       value = {
         "'>f4' | False | (2,)  | 8  | are big-endian; write it again with x.astype('<f4')",
-        "'<f8' | False | (2,)  | 16 | are '<f8'; only <f4 and <f2 are read",
+        "'<f8' | False | (2,)  | 16 | are '<f8'; only <f4, <f2 and <i8 are read",
         "'<V2' | False | (2,)  | 4  | perhaps bf16, for which numpy has no type",
         "[('x', '<f4')] | False | (2,) | 8 | its elements have fields",
         "12    | False | (2,)  | 8  | are '12'; only",
@@ -221,7 +222,7 @@ final class NpyTest {
     MemorySegment data = MemorySegment.ofArray(new byte[4]);
     assertThatThrownBy(() -> Npy.write(target, "BF16", List.of(2L), data))
         .isInstanceOf(IllegalArgumentException.class)
-        .hasMessage("numpy has no type for BF16; an .npy holds F32 or F16");
+        .hasMessage("numpy has no type for BF16; an .npy holds F32, F16 or I64");
     assertThatThrownBy(() -> Npy.write(target, "F32", List.of(2L), data))
         .hasMessageContaining("needs 8 bytes, but has 4");
     assertThat(target).doesNotExist();
