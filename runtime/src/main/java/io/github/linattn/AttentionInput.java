@@ -7,7 +7,10 @@ import org.jspecify.annotations.Nullable;
 /**
  * What one call reads. Tensors stay the caller's and are not changed, but for an initial state that
  * a call is given as its final one, too; the last axis is contiguous, the others have any
- * non-negative stride.
+ * non-negative stride. A GPU asks for more: rows of q, k and v begin at multiples of 16 bytes, as
+ * do the tensors of a state, which have no gaps. The same holds for o and for gradients.
+ *
+ * <p>Immutable; any thread.
  */
 public final class AttentionInput {
   private final Tensor q;

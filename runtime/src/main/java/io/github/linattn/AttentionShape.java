@@ -21,7 +21,12 @@ public record AttentionShape(
   /** Largest head dimension. */
   public static final int MAX_DIM = 512;
 
-  /** Checks the extents. */
+  /**
+   * Checks the extents.
+   *
+   * @throws IllegalArgumentException if one is out of its range, keyValueHeads does not divide
+   *     heads, or batch times heads is above 2^31-1
+   */
   public AttentionShape {
     requirePositive("batch", batch);
     requirePositive("heads", heads);

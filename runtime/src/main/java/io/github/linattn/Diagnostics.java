@@ -14,7 +14,7 @@ import java.util.Optional;
 
 /**
  * What this process finds to compute with, for a person to read. Asking changes nothing, except
- * that the first question looks for the CUDA Runtime and loads it.
+ * that the first question looks for the CUDA Runtime and loads it. Any thread.
  */
 public final class Diagnostics {
   private Diagnostics() {}
@@ -38,9 +38,12 @@ public final class Diagnostics {
   /**
    * One GPU.
    *
+   * @param ordinal by which {@link Backend#cuda} takes it
    * @param name as its driver calls it, or why it does not answer
    * @param architecture such as sm_90; empty if it does not answer
    * @param multiprocessors 0 if it does not answer
+   * @param freeBytes of its memory when it was asked; 0 if it does not answer
+   * @param totalBytes of its memory; 0 if it does not answer
    */
   public record Gpu(
       int ordinal,
@@ -53,8 +56,12 @@ public final class Diagnostics {
   /**
    * One kernel that was built, for one architecture.
    *
+   * @param symbol its name, which says all that it was generated for
+   * @param headDim D, of the keys and values that it reads
    * @param slices L, the parts into which the kernel cuts the key dimension
-   * @param registers per thread
+   * @param dtype of q, k, v and o, such as bf16
+   * @param architecture such as sm_90a
+   * @param registers of a thread, each of 32 bits
    * @param sharedBytes shared memory of a block
    * @param origin where it comes from
    */
@@ -70,9 +77,13 @@ public final class Diagnostics {
 
   /** What a GPU may be asked to do. */
   public enum Task {
+    /** o and g of causal attention. */
     FORWARD,
+    /** All gradients of causal attention. */
     BACKWARD,
+    /** o and g where each query sees all of its sequence. */
     NON_CAUSAL_FORWARD,
+    /** All gradients where each query sees all of its sequence. */
     NON_CAUSAL_BACKWARD,
     /** One token from and to a state. */
     DECODE_STEP

@@ -76,7 +76,11 @@ public final class Forward implements AutoCloseable {
     return output;
   }
 
-  /** g, [batch, heads, tokens], fp32. No epsilon is added to it. */
+  /**
+   * g_i = Σ_n (a + b q_i·k_n) over the tokens n that query i sees, those before an initial state
+   * among them; [batch, heads, tokens], fp32. Of normalised rows if the operator normalises. No
+   * epsilon is added to it.
+   */
   public Tensor normalizer() {
     return normalizer;
   }

@@ -5,7 +5,19 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Gradients of a loss with respect to q, k, v, the coefficients and, where it is wanted, the
- * initial state. Owns its tensors if a backend made them.
+ * initial state. With i over the queries and n over the tokens that query i sees:
+ *
+ * <pre>
+ *   w_i = dO_i / g_i               e_in = w_i·v_n - w_i·o_i
+ *   dq_i = b Σ_n e_in k_n          dk_n = b Σ_i e_in q_i          dv_n = Σ_i (a + b q_i·k_n) w_i
+ *   da = Σ_i Σ_n e_in              db = Σ_i Σ_n e_in q_i·k_n
+ * </pre>
+ *
+ * <p>n also stands for the tokens before, which an initial state sums up, and i for those after,
+ * whose part the gradient of the final state holds. Where the operator normalises rows, q and k
+ * here are the normalised ones, and dq and dk go on to the raw rows that the caller gave.
+ *
+ * <p>Owns its tensors if a backend made them. Written by one call at a time.
  */
 public final class Gradients implements AutoCloseable {
   private final Tensor dq;
@@ -70,12 +82,15 @@ public final class Gradients implements AutoCloseable {
     return dv;
   }
 
-  /** [batch, heads], fp32: gradient of the constant a, summed over tokens only. */
+  /**
+   * [batch, heads], fp32: gradient of the constant a, summed over tokens only. What a batch shares
+   * has the sum over batch rows as its gradient, and one a for all heads that over heads as well.
+   */
   public Tensor da() {
     return da;
   }
 
-  /** [batch, heads], fp32: gradient of the slope b, summed over tokens only. */
+  /** [batch, heads], fp32: gradient of the slope b, summed over tokens only, as {@link #da} is. */
   public Tensor db() {
     return db;
   }

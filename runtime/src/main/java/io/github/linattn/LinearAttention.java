@@ -120,8 +120,10 @@ public final class LinearAttention {
   /**
    * Computes o and g into the caller's tensors, which overlap nothing that is read.
    *
-   * @param o [batch, heads, tokens, valueDim] of the input's type
-   * @param g [batch, heads, tokens], fp32
+   * @param o [batch, heads, tokens, valueDim] of the input's type, laid out as {@link
+   *     AttentionInput} says
+   * @param g [batch, heads, tokens], fp32; contiguous along tokens, heads and batch rows apart at
+   *     will
    * @param finalState takes the state after the last token if not null; may be the initial state
    *     itself, which is then replaced, so that a backward of this input is wrong from then on, and
    *     nothing tells
@@ -491,9 +493,9 @@ public final class LinearAttention {
 
     /**
      * Whether {@link #forward} gives the state after the last token; causal only. From there a
-     * backward on a GPU of compute capability 9.0 reads each tensor once, for bf16 and fp16, Dk =
-     * Dv = 128, rows that are not normalised, as many key/value heads as query heads, |b| ≥ |a| /
-     * 16 and up to 16,384 tokens of bf16, 10,240 of fp16, not packed.
+     * backward on a GPU of compute capability 9.0 reads each tensor once, for bf16 with Dk = Dv =
+     * 64 or 128, fp16 with 128, rows that are not normalised, as many key/value heads as query
+     * heads, |b| ≥ |a| / 16 and up to 16,384 tokens of bf16, 10,240 of fp16, not packed.
      *
      * <p>{@link #forward} keeps more, too, if it takes at most a tenth of the memory of q, k and v,
      * so that its backward need not compute it again. States before segments of the tokens: where a

@@ -6,7 +6,7 @@ import java.util.Locale;
 import java.util.Map;
 
 /**
- * What a backend would do for a shape, known before any launch.
+ * What a backend would do for a shape, known before any launch. Immutable; any thread.
  *
  * @param backend name of the backend
  * @param forward steps and bytes of a forward pass

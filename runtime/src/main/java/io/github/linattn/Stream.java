@@ -21,6 +21,8 @@ public interface Stream extends AutoCloseable {
    * until the copy is done.
    *
    * @throws IllegalArgumentException if they differ, have gaps, overlap or are out of reach
+   * @throws IllegalStateException if one is closed
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   void copy(Tensor source, Tensor target);
 

@@ -55,7 +55,9 @@ public final class Tuning {
 
   /** What is planned. */
   public enum Pass {
+    /** The launches that give o and g. */
     FORWARD,
+    /** The launches that give the gradients. */
     BACKWARD
   }
 
@@ -63,7 +65,11 @@ public final class Tuning {
    * Problems that differ in their extents alone; causal, without packing, Dv = D.
    *
    * @param gpu its name, as its driver gives it
+   * @param pass which of its passes is planned
+   * @param headDim D, of keys and values
+   * @param dtype of q, k, v and o
    * @param mode of fp32; other types know {@code DEFAULT} only
+   * @param normalize whether rows of q and k are divided by their length
    */
   public record Problem(
       String gpu, Pass pass, int headDim, DType dtype, Mode mode, boolean normalize) {
@@ -128,8 +134,10 @@ public final class Tuning {
   /**
    * A plan for a class of problems.
    *
-   * @param heads B x H
-   * @param tokens N
+   * @param problem what the class has in common
+   * @param heads B x H, from the least to the most
+   * @param tokens N, from the least to the most
+   * @param choice the fastest plan that was timed, or {@link Choice#PLANNERS}
    * @param ratio its time over that of the planner's own plan when it was measured; where it is
    *     left to the planner, this of the fastest plan that was timed beside
    */
