@@ -100,6 +100,23 @@ public final class AttentionState implements AutoCloseable {
     return s.isOpen() && z.isOpen() && u.isOpen();
   }
 
+  /** Whether it counts the tokens that a run over {@code input} ends with. */
+  boolean isAfter(AttentionInput input) {
+    Sequences packing = input.packing();
+    AttentionState initial = input.initial();
+    if (counts.length != (packing == null ? 1 : packing.count())) {
+      return false;
+    }
+    for (int i = 0; i < counts.length; i++) {
+      long before = initial == null ? 0 : initial.count(i);
+      int tokens = packing == null ? input.shape().tokens() : packing.length(i);
+      if (counts[i] != before + tokens) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   @Override
   public void close() {
     if (owner) {

@@ -13,6 +13,8 @@ import org.jspecify.annotations.Nullable;
  * thread-safe.
  */
 public final class Forward implements AutoCloseable {
+  private static final long NONE = -1;
+
   private final AttentionInput input;
   private final Tensor output;
   private final Tensor normalizer;
@@ -21,7 +23,7 @@ public final class Forward implements AutoCloseable {
   private final boolean owner;
 
   /** Of the state, that which left it as this forward ends; any later one moves it on. */
-  private long write;
+  private long write = NONE;
 
   /** Whether that write was one of the checkpoints too. */
   private boolean kept;
@@ -39,7 +41,6 @@ public final class Forward implements AutoCloseable {
     this.state = state;
     this.checkpoints = checkpoints;
     this.owner = owner;
-    written(false);
   }
 
   static Forward owning(
@@ -57,13 +58,17 @@ public final class Forward implements AutoCloseable {
    *
    * @param o output of the forward
    * @param g normalizer of the forward
-   * @param state the final state of the forward as it is now, or null; once another call writes it,
-   *     a backward does without, until {@link LinearAttention#forwardInto(Forward)} has computed
-   *     this forward again
+   * @param state the final state of the forward as it is now, if it counts the tokens of one, or
+   *     null; once another call writes it, a backward does without, until {@link
+   *     LinearAttention#forwardInto(Forward)} has computed this forward again
    */
   public static Forward over(
       AttentionInput input, Tensor o, Tensor g, @Nullable AttentionState state) {
-    return new Forward(input, o, g, state, null, false);
+    Forward y = new Forward(input, o, g, state, null, false);
+    if (state != null && state.isAfter(input)) {
+      y.written(false);
+    }
+    return y;
   }
 
   /** What the pass read. */
@@ -127,7 +132,7 @@ public final class Forward implements AutoCloseable {
 
   /** The state is that of this forward as it is now, and the checkpoints where it has kept them. */
   void written(boolean kept) {
-    this.write = state == null ? 0 : state.writes();
+    this.write = state == null ? NONE : state.writes();
     this.kept = kept;
   }
 

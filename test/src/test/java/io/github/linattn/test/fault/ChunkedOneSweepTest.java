@@ -113,12 +113,19 @@ final class ChunkedOneSweepTest extends BackwardLaunches {
   void theStateOfTheForwardMakesItOneSweep() {
     AttentionShape shape = AttentionShape.of(4, 16, 1000, D);
     try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
-      backwardFrom(f.forward(f.input), f);
+      Forward y = f.forward(f.input);
+      AttentionState kept = y.state().orElseThrow();
+      AttentionState moved = AttentionState.over(kept.s(), kept.z(), kept.u(), 1001);
+      backwardFrom(y, f);
+      backwardFrom(Forward.over(f.input, f.o, f.g, moved), f);
       backwardFrom(Forward.over(f.input, f.o, f.g, null), f);
-      assertThat(kernels(0, 5))
-          .as("from the state, from none")
+      assertThat(kernels(0, 8))
+          .as("from the state, from one that moved on, from none")
           .containsExactly(
               "one_sweep_gradient_wgmma_d128",
+              "gradient_recurrence_simt",
+              "query_gradient_wgmma_d128",
+              "key_value_gradient_wgmma_d128",
               "gradient_recurrence_simt",
               "query_gradient_wgmma_d128",
               "key_value_gradient_wgmma_d128",
