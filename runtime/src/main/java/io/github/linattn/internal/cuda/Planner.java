@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
@@ -86,7 +87,8 @@ final class Planner {
   Optional<ForwardPlan> planWith(Question question, ToDoubleFunction<ForwardPlan> both) {
     List<ForwardPlan> candidates = new ArrayList<>(candidates(question));
     int tokens = question.shape().tokens();
-    for (int parts = 2; parts <= MOST_STAGES && tokens / parts >= LEAST_SEGMENT; parts++) {
+    int most = question.dtype() == DType.F32 ? 1 : MOST_STAGES; // its take longer than expected
+    for (int parts = 2; parts <= most && tokens / parts >= LEAST_SEGMENT; parts++) {
       stages(question, forwards(question), Cut.segment(tokens, parts, CHUNK))
           .ifPresent(candidates::add);
     }
