@@ -32,6 +32,13 @@ record Center(float[] k, float[] v) {
     return sum;
   }
 
+  /** Makes R, r, y over rows that lack this into those over rows that lack {@code other}. */
+  void exchange(OuterSum sum, Center other) {
+    if (other != this) {
+      sum.moveLeft(v, other.v);
+    }
+  }
+
   /**
    * Makes dS, dz, du of sums over v as it is into R, r, y over rows that lack this, and back: R =
    * dS, r = −(dz + dS v), y = du.

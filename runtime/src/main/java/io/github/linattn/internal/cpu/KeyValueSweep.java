@@ -13,6 +13,8 @@ import org.jspecify.annotations.Nullable;
  * <pre>
  *   dk_n = v_n Rᵀ − r      dv_n = k_n R + y
  * </pre>
+ *
+ * <p>v lacks what it lacked in the first sweep, and r moves from one such centre to the one before.
  */
 final class KeyValueSweep {
   private final BackwardLane backward;
@@ -26,6 +28,9 @@ final class KeyValueSweep {
   private final OuterSum sums;
   private final GrowingState growing;
 
+  /** What v lacks in r. */
+  private Center center;
+
   /** Rᵀ where R does not grow. */
   private final @Nullable Panels transposed;
 
@@ -34,8 +39,9 @@ final class KeyValueSweep {
 
   /**
    * @param sums R, r and y that the segment starts from
+   * @param center what v lacks in them
    */
-  KeyValueSweep(BackwardLane backward, Segments.Segment segment, OuterSum sums) {
+  KeyValueSweep(BackwardLane backward, Segments.Segment segment, OuterSum sums, Center center) {
     this.backward = backward;
     this.pass = backward.pass;
     this.segment = segment;
@@ -45,6 +51,7 @@ final class KeyValueSweep {
     this.dk = new TensorRows(pass.gradients.dk());
     this.dv = new TensorRows(pass.gradients.dv());
     this.sums = sums;
+    this.center = center;
     this.growing = new GrowingState(sums, segment.length());
     this.transposed = operator.causal() ? null : sums.transposed().matrix;
     this.end = segment.end();
@@ -56,7 +63,7 @@ final class KeyValueSweep {
     if (end == segment.start() && segment.isFirst()) {
       pass.gradients
           .initialState()
-          .ifPresent(initial -> StateRows.store(backward.center.exchange(sums), initial, lane));
+          .ifPresent(initial -> StateRows.store(center.exchange(sums), initial, lane));
     }
   }
 
@@ -75,7 +82,7 @@ final class KeyValueSweep {
 
     Step(Scratch scratch) {
       this.kernel = scratch.kernel;
-      this.keyValue = backward.withCenteredValues(scratch);
+      this.keyValue = backward.withCenteredValues(center, scratch);
       this.query = new QueryTile(backward, Order.BACKWARD, scratch);
       this.results = new Results(sums, growing, scratch);
       this.further =
@@ -89,10 +96,18 @@ final class KeyValueSweep {
 
     void run(int start) {
       while (end > start) {
-        int rows = Math.min(Tiles.CHUNK, end - start);
+        moveCenter(backward.centers().at(end - 1));
+        int first = Math.max(start, backward.centers().stretchStart(end - 1));
+        int rows = Math.min(Tiles.CHUNK, end - first);
         end -= rows;
         differentiate(end, rows);
       }
+    }
+
+    private void moveCenter(Center to) {
+      center.exchange(sums, to);
+      center = to;
+      keyValue.moveTo(to.ofValues());
     }
 
     private void differentiate(int token, int rows) {

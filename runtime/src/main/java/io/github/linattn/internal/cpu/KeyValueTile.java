@@ -19,9 +19,6 @@ final class KeyValueTile {
   /** Weights of a plain sum of rows. */
   static final float[] ONES = Tiles.repeatedFloat(1, Tiles.CHUNK);
 
-  /** First rows of a lane that tell where its centre is. */
-  private static final int CENTER_ROWS = 256;
-
   private final MatrixKernel kernel;
   private final boolean normalize;
   private final Lane lane;
@@ -95,11 +92,11 @@ final class KeyValueTile {
     return new KeyValueTile(operator, input, lane, order, center, norms, scratch);
   }
 
-  /** The mean of the lane's first rows. */
-  Center findCenter() {
-    int all = Math.min(CENTER_ROWS, lane.length());
-    double[] keys = new double[keySum.length];
-    double[] values = new double[valueSum.length];
+  /** The mean of the rows that {@code initial} is the state of and of the lane's first rows. */
+  Center findCenter(OuterSum initial, int rows) {
+    int all = Math.min(rows, lane.length());
+    double[] keys = initial.left.clone();
+    double[] values = initial.right.clone();
     for (int token = 0; token < all; token += Tiles.CHUNK) {
       int count = Math.min(Tiles.CHUNK, all - token);
       load(lane.start() + token, count);
@@ -107,7 +104,7 @@ final class KeyValueTile {
       Tiles.add(keySum, keys);
       Tiles.add(valueSum, values);
     }
-    return Center.none(keys.length, values.length).movedBy(keys, values, all);
+    return Center.none(keys.length, values.length).movedBy(keys, values, lane.countBefore() + all);
   }
 
   /** To rows of zeros, of which a sum stays what it is. */

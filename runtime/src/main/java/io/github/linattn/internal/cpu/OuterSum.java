@@ -96,14 +96,32 @@ final class OuterSum {
     }
   }
 
+  /** left += matrix · (from − to). */
+  void moveLeft(float[] from, float[] to) {
+    double[] shift = new double[rightWidth];
+    for (int j = 0; j < rightWidth; j++) {
+      shift[j] = (double) from[j] - to[j];
+    }
+    double[] along = new double[Panels.WIDTH]; // one sum would wait for itself at every column
+    for (int i = 0; i < leftWidth; i++) {
+      Arrays.fill(along, 0);
+      for (int j = 0; j < rightWidth; j += Panels.WIDTH) {
+        int at = matrix.at(i, j);
+        for (int e = 0; e < Panels.WIDTH; e++) {
+          along[e] += matrix.data[at + e] * shift[j + e];
+        }
+      }
+      for (double part : along) {
+        left[i] += part;
+      }
+    }
+  }
+
   /** left = −(left + matrix · row). */
   void reflectLeft(float[] row) {
+    moveLeft(row, new float[rightWidth]);
     for (int i = 0; i < leftWidth; i++) {
-      double along = 0;
-      for (int j = 0; j < rightWidth; j++) {
-        along += (double) matrix.data[matrix.at(i, j)] * row[j];
-      }
-      left[i] = -(left[i] + along);
+      left[i] = -left[i];
     }
   }
 

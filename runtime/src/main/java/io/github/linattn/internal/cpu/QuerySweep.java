@@ -16,12 +16,6 @@ import org.jspecify.annotations.Nullable;
  * </pre>
  */
 final class QuerySweep {
-  /**
-   * Tokens seen when the centre moves from the mean of the first rows to that of all so far, which
-   * a sequence that begins unlike its rest needs; it moves again at twice as many.
-   */
-  private static final long FIRST_MOVE = 512;
-
   private final BackwardLane backward;
   private final Segments.Segment segment;
   private final Lane lane;
@@ -36,19 +30,20 @@ final class QuerySweep {
   /** What k and v lack in the sums. */
   private Center center;
 
-  /** Tokens seen after which the centre moves next. */
-  private long nextMove = FIRST_MOVE;
+  /** Those so far; δ of a row is that of values that lack its own. */
+  private final Centers centers = new Centers();
 
-  /** The centre of v less the one of the second sweep, whose δ is larger by Ω times this. */
-  private final float[] valueOffset;
+  /** Tokens seen after which the centre moves next. */
+  private long nextMove;
 
   /** The first one that is still to be done. */
   private int token;
 
   /**
    * @param state sums that the segment starts from, with v on their left and k on their right
+   * @param center what k and v lack in them
    */
-  QuerySweep(BackwardLane backward, Segments.Segment segment, OuterSum state) {
+  QuerySweep(BackwardLane backward, Segments.Segment segment, OuterSum state, Center center) {
     BackwardPass pass = backward.pass;
     this.backward = backward;
     this.segment = segment;
@@ -60,14 +55,29 @@ final class QuerySweep {
     this.growing = new GrowingState(state, segment.length());
     this.da = new double[shape.headsPerKeyValueHead()];
     this.db = new double[shape.headsPerKeyValueHead()];
-    this.center = backward.center;
-    this.valueOffset = new float[shape.valueDim()];
+    this.center = center;
+    this.nextMove = segment.isFirst() ? moveAfter(lane.countBefore()) : 0;
+    centers.put(segment.start(), center);
     this.token = segment.start();
+  }
+
+  /**
+   * Tokens seen after which the centre moves from the mean of {@code seen} rows to that of all so
+   * far: a sequence may begin unlike its rest, and few rows say little of where the rest is.
+   */
+  private static long moveAfter(long seen) {
+    long times = seen < Tiles.CHUNK ? 8 : 2;
+    return seen > Long.MAX_VALUE / times ? Long.MAX_VALUE : times * Math.max(1, seen);
   }
 
   /** Writes dq and δ of the next tokens. */
   void advance(int tokens, Scratch scratch) {
     new Step(scratch).run(Math.min(token + tokens, segment.end()));
+  }
+
+  /** All of them once all tokens are done. */
+  Centers centers() {
+    return centers;
   }
 
   /** da and db once all tokens are done. */
@@ -93,7 +103,6 @@ final class QuerySweep {
 
     private final double[] alongKeys = new double[Tiles.CHUNK];
     private final double[] alongCenter = new double[Tiles.CHUNK];
-    private final double[] alongOffset = new double[Tiles.CHUNK];
     private final double[] alongValues = new double[Tiles.CHUNK];
     private final double[] minusDeltas = new double[Tiles.CHUNK];
     private final double[] alongSums = new double[Tiles.CHUNK];
@@ -119,7 +128,9 @@ final class QuerySweep {
       for (; token < end; token += rows) {
         rows = Math.min(Tiles.CHUNK, end - token);
         if (operator.causal()) {
-          moveCenter(lane.seenBy(token - 1, true));
+          long seen = lane.seenBy(token - 1, true);
+          moveCenter(seen);
+          rows = Math.clamp(nextMove - seen, 1, rows);
           keyValue.load(token, rows);
         }
         keySum.begin();
@@ -141,16 +152,13 @@ final class QuerySweep {
       if (seen < nextMove) {
         return;
       }
-      nextMove = 2 * seen;
+      nextMove = moveAfter(seen);
       Center from = center;
       center = from.movedBy(state.right, state.left, seen);
       state.shift(from.v(), center.v(), from.k(), center.k(), seen);
       growing.settle();
       keyValue.moveTo(center);
-      float[] lasting = backward.center.v();
-      for (int i = 0; i < valueOffset.length; i++) {
-        valueOffset[i] = center.v()[i] - lasting[i];
-      }
+      centers.put(token, center);
     }
 
     private void differentiate(int member, int rows) {
@@ -192,9 +200,6 @@ final class QuerySweep {
       double b = operator.b(head);
       double[] deltas = backward.deltas(head);
       kernel.dots(rows, query.omega, valueSum.before, keyValue.v, valueSum.part, alongValues);
-      if (nextMove > FIRST_MOVE) {
-        kernel.dots(rows, query.omega, valueOffset, alongOffset);
-      }
       kernel.dots(
           rows,
           query.q,
@@ -222,7 +227,7 @@ final class QuerySweep {
         double delta = (b * (alongKey + toCenter * along) + a * along) / query.g[i];
         double rest = along - delta * lane.seenBy(token + i, causal);
         double alongGradient = alongKey - delta * unit * alongSums[i] + toCenter * rest;
-        deltas[token - lane.start() + i] = delta + alongOffset[i];
+        deltas[token - lane.start() + i] = delta;
         da[member] += rest;
         db[member] += alongGradient;
         minusDeltas[i] = -delta;

@@ -97,13 +97,22 @@ final class QueryTile {
     }
   }
 
-  /** R = Σ b q⊗Ω, r and y over a segment alone, of all query heads of its key/value head. */
-  OuterSum sumOver(Segments.Segment segment) {
+  /**
+   * R = Σ b q⊗Ω, r and y over a segment alone, of all query heads of its key/value head.
+   *
+   * @param target what v is to lack in them
+   */
+  OuterSum sumOver(Segments.Segment segment, Center target) {
+    Centers centers = backward.centers();
+    Center center = target;
     OuterSum sum = new OuterSum(shape.keyDim(), shape.valueDim());
     Lane lane = segment.lane();
     int group = shape.headsPerKeyValueHead();
-    for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-      int count = Math.min(Tiles.CHUNK, segment.end() - token);
+    int count;
+    for (int token = segment.start(); token < segment.end(); token += count) {
+      count = Math.min(Tiles.CHUNK, centers.stretchEnd(token, segment.end()) - token);
+      center.exchange(sum, centers.at(token));
+      center = centers.at(token);
       for (int head = lane.keyValueHead() * group;
           head < (lane.keyValueHead() + 1) * group;
           head++) {
@@ -113,6 +122,7 @@ final class QueryTile {
         sum.addRows(kernel, count, q, deltaSum, omega, omegaSum);
       }
     }
+    center.exchange(sum, target);
     return sum;
   }
 }

@@ -9,6 +9,7 @@ import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.Run;
 import io.github.linattn.test.harness.Seeds;
+import io.github.linattn.test.harness.StateValues;
 import io.github.linattn.test.harness.Subject;
 import io.github.linattn.test.harness.Tolerance;
 import java.util.Arrays;
@@ -41,6 +42,69 @@ final class CpuPropertyTest extends PropertyContract {
             .v(padded(random, tokens, first))
             .build();
     Run.of(problem, subject.backend()).assertRight(problem);
+  }
+
+  /** Breaks when rows have a part, by what sums are centred on, in results that do not see them. */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void aHugeRowLeavesResultsThatDoNotSeeIt(Subject subject) {
+    int tokens = 1100;
+    for (int huge : new int[] {1, 50, 200, 603}) {
+      Case any = Case.of("a huge row", AttentionShape.of(1, 1, tokens, D)).build();
+      float[] dO = any.dO.clone();
+      Arrays.fill(dO, huge * D, dO.length, 0);
+      Case clean = any.but("queries before " + huge).dO(dO).build();
+      Case spoiled = clean.but("huge").k(timesHuge(any.k, huge)).v(timesHuge(any.v, huge)).build();
+      Results expected = Run.of(clean, subject.backend());
+      Results got = Run.of(spoiled, subject.backend());
+      assertSameRowsBefore(huge, expected.dq(), got.dq(), "dq");
+      assertSameRowsBefore(huge, expected.dk(), got.dk(), "dk");
+      assertSameRowsBefore(huge, expected.dv(), got.dv(), "dv");
+    }
+  }
+
+  private static float[] timesHuge(float[] rows, int row) {
+    float[] changed = rows.clone();
+    for (int at = row * D; at < (row + 1) * D; at++) {
+      changed[at] *= 1e10f;
+    }
+    return changed;
+  }
+
+  private static void assertSameRowsBefore(int row, float[] expected, float[] got, String what) {
+    Results.assertBits(
+        Arrays.copyOf(got, row * D), Arrays.copyOf(expected, row * D), what + " before row " + row);
+  }
+
+  /** Breaks when sums of many rows are centred on what a few others say. */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void aLongStateCostsNoDigits(Subject subject) {
+    long seen = 1_000_000;
+    SplittableRandom random = Seeds.random("long state");
+    double deviation = Math.sqrt(seen);
+    StateValues state =
+        new StateValues(
+            gaussian(random, D * D, deviation / Math.sqrt(D)),
+            gaussian(random, D, deviation / Math.sqrt(D)),
+            gaussian(random, D, deviation),
+            new long[] {seen});
+    for (int tokens : new int[] {1, 1100}) {
+      Case problem =
+          Case.of("long state", AttentionShape.of(1, 1, tokens, D))
+              .normalized()
+              .from(state)
+              .build();
+      Run.of(problem, subject.backend()).assertRight(problem);
+    }
+  }
+
+  private static float[] gaussian(SplittableRandom random, int count, double deviation) {
+    float[] values = new float[count];
+    for (int i = 0; i < count; i++) {
+      values[i] = (float) (deviation * random.nextGaussian());
+    }
+    return values;
   }
 
   /**
