@@ -9,6 +9,7 @@ import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.LinkedTransferQueue;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -50,14 +51,24 @@ final class Parallel implements AutoCloseable {
   private final Queue<Scratch> scratches = new ConcurrentLinkedQueue<>();
 
   Parallel(int threads) {
+    this(threads, newHelpers(threads));
+  }
+
+  /**
+   * @param helpers {@code threads - 1} threads
+   */
+  Parallel(int threads, ExecutorService helpers) {
+    this.threads = threads;
+    this.helpers = helpers;
+  }
+
+  private static ExecutorService newHelpers(int threads) {
     if (threads < 1) {
       throw new IllegalArgumentException("the CPU needs at least 1 thread, got " + threads);
     }
-    this.threads = threads;
     ThreadFactory factory = Thread.ofPlatform().name("linattn-cpu-", 0).daemon().factory();
     int count = Math.max(1, threads - 1);
-    this.helpers =
-        new ThreadPoolExecutor(count, count, 0, TimeUnit.SECONDS, new WatchedQueue(), factory);
+    return new ThreadPoolExecutor(count, count, 0, TimeUnit.SECONDS, new WatchedQueue(), factory);
   }
 
   int threads() {
@@ -83,10 +94,15 @@ final class Parallel implements AutoCloseable {
   }
 
   private void run(Job job, int count) {
-    for (int i = 1; i < Math.min(threads, count); i++) {
-      helpers.execute(job::help);
+    job.run(Math.min(threads, count) - 1);
+  }
+
+  private void call(Runnable helper) {
+    try {
+      helpers.execute(helper);
+    } catch (RejectedExecutionException e) {
+      throw new IllegalStateException("the backend cpu was closed while a call began", e);
     }
-    job.finish();
   }
 
   @Override
@@ -210,12 +226,21 @@ final class Parallel implements AutoCloseable {
       }
     }
 
-    /** The caller's part; it waits even when that fails, because helpers still write results. */
-    void finish() {
+    /**
+     * Calls helpers and does the caller's part; it waits even when one of these fails, because
+     * helpers still write results.
+     */
+    void run(int helpers) {
       try {
+        for (int i = 0; i < helpers; i++) {
+          call(this::help);
+        }
         drain();
       } finally {
         awaitHelpers();
+      }
+      if (failure instanceof Error error) {
+        throw error;
       }
       if (failure != null) {
         throw new IllegalStateException("a CPU worker failed", failure);

@@ -10,6 +10,9 @@ import java.util.concurrent.BrokenBarrierException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -83,6 +86,65 @@ final class ParallelTest {
           .isInstanceOf(IllegalStateException.class)
           .hasRootCauseMessage("on purpose");
       assertThat(under).hasValue(0);
+    }
+  }
+
+  @Test
+  void aClosedBackendIsToldWhenHelpersThatBeganAreDone() {
+    AtomicInteger under = new AtomicInteger();
+    CountDownLatch begun = new CountDownLatch(1);
+    try (Parallel parallel = new Parallel(3, closedAtTheSecondCall(begun))) {
+      assertThatThrownBy(
+              () ->
+                  parallel.forEach(
+                      3,
+                      (i, scratch) -> {
+                        under.incrementAndGet();
+                        begun.countDown();
+                        sleep(50);
+                        under.decrementAndGet();
+                      }))
+          .isInstanceOf(IllegalStateException.class)
+          .hasMessageContaining("closed");
+      assertThat(under).hasValue(0);
+    }
+  }
+
+  /** Takes one helper, and is closed once that has begun a task. */
+  private static ExecutorService closedAtTheSecondCall(CountDownLatch begun) {
+    return new ThreadPoolExecutor(2, 2, 0, TimeUnit.SECONDS, new LinkedBlockingQueue<>()) {
+      private boolean called;
+
+      @Override
+      public void execute(Runnable helper) {
+        if (called) {
+          await(begun);
+          shutdown();
+        }
+        called = true;
+        super.execute(helper);
+      }
+    };
+  }
+
+  @Test
+  void anErrorOfAHelperStaysAnError() {
+    Thread caller = Thread.currentThread();
+    OutOfMemoryError error = new OutOfMemoryError("on purpose");
+    CountDownLatch both = new CountDownLatch(2);
+    try (Parallel parallel = new Parallel(2)) {
+      assertThatThrownBy(
+              () ->
+                  parallel.forEach(
+                      2,
+                      (i, scratch) -> {
+                        both.countDown();
+                        await(both);
+                        if (Thread.currentThread() != caller) {
+                          throw error;
+                        }
+                      }))
+          .isSameAs(error);
     }
   }
 
@@ -216,6 +278,14 @@ final class ParallelTest {
     try {
       barrier.await(20, TimeUnit.SECONDS);
     } catch (InterruptedException | BrokenBarrierException | TimeoutException e) {
+      throw new AssertionError(e);
+    }
+  }
+
+  private static void sleep(long millis) {
+    try {
+      Thread.sleep(millis);
+    } catch (InterruptedException e) {
       throw new AssertionError(e);
     }
   }
