@@ -84,7 +84,7 @@ final class ForwardPass {
 
     /** Writes o and g of the next tokens. */
     void advance(int tokens, Scratch scratch) {
-      new Step(scratch).run(Math.min(token + tokens, segment.end()));
+      new Step(scratch).run(segment.endOf(token, tokens));
       if (finalState != null && token == segment.end() && segment.isLast()) {
         StateRows.store(state, finalState, lane);
       }

@@ -154,8 +154,9 @@ final class KeyValueTile {
   /** S, z and u over a segment alone. */
   OuterSum sumOver(Segments.Segment segment) {
     OuterSum sum = new OuterSum(keyRows.width(), valueRows.width());
-    for (int token = segment.start(); token < segment.end(); token += Tiles.CHUNK) {
-      int count = Math.min(Tiles.CHUNK, segment.end() - token);
+    int count;
+    for (int token = segment.start(); token < segment.end(); token += count) {
+      count = Math.min(Tiles.CHUNK, segment.end() - token);
       load(token, count);
       sum(count);
       sum.addRows(kernel, count, k, keySum, v, valueSum);

@@ -72,7 +72,7 @@ final class QuerySweep {
 
   /** Writes dq and δ of the next tokens. */
   void advance(int tokens, Scratch scratch) {
-    new Step(scratch).run(Math.min(token + tokens, segment.end()));
+    new Step(scratch).run(segment.endOf(token, tokens));
   }
 
   /** All of them once all tokens are done. */

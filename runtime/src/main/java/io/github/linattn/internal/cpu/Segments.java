@@ -35,6 +35,11 @@ final class Segments {
       return end - start;
     }
 
+    /** One past the last of the next {@code tokens} tokens, or of those that are left. */
+    int endOf(int token, int tokens) {
+      return token + Math.min(tokens, end - token);
+    }
+
     boolean isFirst() {
       return start == lane.start();
     }
@@ -145,17 +150,16 @@ final class Segments {
 
   /** Segments of a lane of {@code tokens} tokens. */
   static int perLane(int lanes, int tokens, int threads) {
-    int wanted = lanes >= threads ? 1 : (2 * threads + lanes - 1) / lanes;
-    return Math.clamp(tokens / MIN_TOKENS, 1, wanted);
+    long wanted = lanes >= threads ? 1 : Math.ceilDiv(2L * threads, lanes);
+    return Math.clamp(wanted, 1, Math.max(1, tokens / MIN_TOKENS));
   }
 
-  private static List<Segment> cut(Lane lane, int parts) {
+  static List<Segment> cut(Lane lane, int parts) {
     List<Segment> segments = new ArrayList<>();
-    int chunks = (lane.length() + Tiles.CHUNK - 1) / Tiles.CHUNK;
+    long chunks = Math.ceilDiv(lane.length(), Tiles.CHUNK);
     int start = lane.start();
     for (int part = 1; part <= parts; part++) {
-      int end = lane.start() + (int) ((long) chunks * part / parts) * Tiles.CHUNK;
-      end = Math.min(end, lane.end());
+      int end = (int) Math.min(lane.start() + chunks * part / parts * Tiles.CHUNK, lane.end());
       segments.add(new Segment(lane, start, end));
       start = end;
     }
