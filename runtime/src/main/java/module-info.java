@@ -5,6 +5,7 @@
 module io.github.linattn.runtime {
   requires io.github.linattn.kernels;
   requires transitive io.github.linattn.bindings;
+  requires jdk.management;
   requires static jdk.incubator.vector;
   requires static org.jspecify;
 
