@@ -15,14 +15,24 @@ import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.Storage;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /** The whole operator on the CPU, by its recurrence in fp32, for every type, mode and layout. */
 public final class CpuEngine implements Engine {
+  private static final System.Logger LOG = System.getLogger(CpuEngine.class.getName());
+  private static final AtomicBoolean WARNED = new AtomicBoolean();
+
   private final Parallel parallel;
   private final Leaks leaks = Leaks.of(name());
 
   public CpuEngine(int threads) {
     this.parallel = new Parallel(threads);
+    if (MatrixKernels.fallsBack() && !WARNED.getAndSet(true)) {
+      LOG.log(
+          System.Logger.Level.WARNING,
+          "the cpu backend computes without vectors, many times slower: {0}",
+          MatrixKernels.describe());
+    }
   }
 
   @Override

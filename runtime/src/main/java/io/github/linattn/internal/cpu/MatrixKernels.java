@@ -11,10 +11,12 @@ public final class MatrixKernels {
   /** Narrowest vector that the blocked kernel is written for. */
   private static final int MIN_LANES = 4;
 
+  private static final boolean SCALAR_WANTED = Boolean.getBoolean("linattn.scalar");
+
   /** Why the kernel is the slow one; null if it is not. */
   private static final @Nullable String OBSTACLE =
       obstacle(
-          Boolean.getBoolean("linattn.scalar"),
+          SCALAR_WANTED,
           ModuleLayer.boot().findModule("jdk.incubator.vector").isPresent(),
           fusesMultiplyAdd(),
           VectorProbe::lanes);
@@ -23,6 +25,11 @@ public final class MatrixKernels {
 
   static MatrixKernel create() {
     return OBSTACLE == null ? new VectorMatrixKernel() : new ScalarMatrixKernel();
+  }
+
+  /** Whether the kernel is the slow one, and nobody has asked for it. */
+  static boolean fallsBack() {
+    return OBSTACLE != null && !SCALAR_WANTED;
   }
 
   /** Name of the chosen kernel, with the reason or the cure where it is the slow one. */
