@@ -131,7 +131,6 @@ final class BenchPaperCommand implements Callable<Integer> {
     if (python != null) {
       Peers.requireRuns(python);
     }
-    OutFolder.make(out);
     PointFile file = BenchPoints.open(out.resolve(FILE));
     try (var progress = new Progress(console.err(), "timing")) {
       boolean gpu;
@@ -144,6 +143,7 @@ final class BenchPaperCommand implements Callable<Integer> {
         gpu = here.memoryKind() == MemoryKind.DEVICE;
         run = gpu ? Machine.gpu() : Machine.cpu();
         requireSameMachine(file, run);
+        OutFolder.make(out);
         List<Task> tasks =
             missing(file, gpu ? Method.LINATTN : Method.CPU, BenchPaperCommand::isTimed);
         List<Task> ofPaper =

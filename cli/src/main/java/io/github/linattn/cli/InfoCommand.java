@@ -105,7 +105,9 @@ final class InfoCommand implements Callable<Integer> {
     }
     if (kernels.isEmpty()) {
       line("kernels", "none built");
-      cure("install the CUDA toolkit (nvcc) and build again: mvn -B verify");
+      boolean canBuild = Nvcc.find().nvcc().isPresent();
+      String before = canBuild ? "" : "install the CUDA toolkit (nvcc) and ";
+      cure(before + "build again: mvn -B -DskipTests package");
       return;
     }
     var dims = new TreeSet<Integer>();

@@ -131,11 +131,11 @@ public final class Main {
         yield ExitCode.FAILED;
       }
       case OutOfMemoryError memory -> {
+        String message = Text.message(memory);
+        boolean ofHeap = message.startsWith("Java heap space") || message.startsWith("GC overhead");
+        String cure = ofHeap ? ", or a larger heap with LINATTN_JAVA_OPTIONS=-Xmx8g" : "";
         console.note(
-            Text.format(
-                "linattn: out of memory (%s); try a smaller input, or a larger heap with"
-                    + " LINATTN_JAVA_OPTIONS=-Xmx8g",
-                Text.message(memory)));
+            Text.format("linattn: out of memory (%s); try a smaller input%s", message, cure));
         yield ExitCode.FAILED;
       }
       default -> {

@@ -122,6 +122,11 @@ final class TuneCommand implements Callable<Integer> {
     }
     OutFile.check(out);
     new TuningGrid(heads, tokens);
+    try {
+      KernelSpec.requireHeadDim(headDim);
+    } catch (IllegalArgumentException impossible) {
+      throw CommandFailure.misuse(impossible);
+    }
   }
 
   /** Tunes what the options ask for, and writes the file after each pass. */

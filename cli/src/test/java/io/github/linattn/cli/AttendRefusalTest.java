@@ -8,6 +8,7 @@ import io.github.linattn.io.Npy;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -69,6 +70,10 @@ class AttendRefusalTest {
     requireRefused(broken, "", "can't read " + broken + ": the header is not valid JSON");
     Path text = Files.writeString(folder.resolve("text"), "only some text");
     requireRefused(text, "", "truncated or no safetensors file");
+    byte[] start = "?NUMPY\u0001?v?{'descr'".getBytes(StandardCharsets.ISO_8859_1);
+    start[0] = (byte) 0x93;
+    Path npy = Files.write(folder.resolve("npy"), start);
+    requireRefused(npy, "", "npy: it is an .npy file and no safetensors file");
   }
 
   @Test

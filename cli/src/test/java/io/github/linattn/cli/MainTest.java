@@ -18,6 +18,7 @@ import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 import picocli.CommandLine;
 
@@ -72,6 +73,16 @@ class MainTest {
         .containsExactly(
             "linattn: unexpected IllegalStateException: odd",
             "set LINATTN_JAVA_OPTIONS=-Dlinattn.debug=true for the stack trace");
+  }
+
+  @ParameterizedTest
+  @CsvSource({"Java heap space, true", "Unable to allocate 512000000048 bytes, false"})
+  void aLargerHeapIsAdvisedWhereTheHeapIsShort(String message, boolean ofHeap) {
+    var err = new ByteArrayOutputStream();
+    var console = new Console(System.out, new PrintStream(err, true, UTF_8));
+    assertThat(Main.failed(new OutOfMemoryError(message), console)).isEqualTo(1);
+    assertThat(err.toString(UTF_8)).contains(message, "smaller input");
+    assertThat(err.toString(UTF_8).contains("-Xmx")).isEqualTo(ofHeap);
   }
 
   @Test

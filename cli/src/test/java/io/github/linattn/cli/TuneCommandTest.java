@@ -16,6 +16,8 @@ import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 import picocli.CommandLine;
 
 /** Breaks when what was timed does not reach the file. The clock is a function. */
@@ -69,6 +71,14 @@ class TuneCommandTest {
     assertThat(Tuning.read(file()).entries())
         .extracting(entry -> entry.problem().gpu() + " " + entry.heads().least())
         .containsExactly("A 8", "A 8", "B 1", "B 1", "B 1", "B 1", "A 4", "A 4");
+  }
+
+  @ParameterizedTest
+  @ValueSource(ints = {0, 24, 1024})
+  void aHeadDimensionOfWhichNothingIsGeneratedIsRefused(int dim) {
+    Cli cli = Cli.run("tune", "--head-dim=" + dim, "--out=" + file());
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("the head dimension is a multiple of 16 from 16 to 512, not");
   }
 
   @Test

@@ -234,7 +234,12 @@ public record KernelSpec(
     }
   }
 
-  private static void requireHeadDim(int headDim) {
+  /**
+   * Refuses a head dimension for which nothing is generated.
+   *
+   * @throws IllegalArgumentException if it is none
+   */
+  public static void requireHeadDim(int headDim) {
     if (headDim < HEAD_DIM_STEP || headDim > MAX_HEAD_DIM || headDim % HEAD_DIM_STEP != 0) {
       throw new IllegalArgumentException(
           String.format(

@@ -67,9 +67,14 @@ public final class Npy implements AutoCloseable {
     }
   }
 
+  /** Whether these bytes begin as those of such a file. */
+  static boolean isNpy(MemorySegment all) {
+    return all.byteSize() >= PREAMBLE_BYTES
+        && Arrays.equals(all.asSlice(0, MAGIC.length).toArray(ValueLayout.JAVA_BYTE), MAGIC);
+  }
+
   private static StoredTensor read(Path file, MemorySegment all) {
-    if (all.byteSize() < PREAMBLE_BYTES
-        || !Arrays.equals(all.asSlice(0, MAGIC.length).toArray(ValueLayout.JAVA_BYTE), MAGIC)) {
+    if (!isNpy(all)) {
       throw new IllegalArgumentException("this is no .npy file");
     }
     int major = all.get(ValueLayout.JAVA_BYTE, MAGIC.length);

@@ -63,6 +63,9 @@ public final class SafeTensors implements AutoCloseable {
           String.format(
               Locale.ROOT, "%s has %d bytes and is no safetensors file", file, all.byteSize()));
     }
+    if (Npy.isNpy(all)) {
+      throw new IOException(file + " is an .npy file and no safetensors file");
+    }
     long headerBytes = all.get(HEADER_LENGTH, 0);
     long rest = all.byteSize() - Long.BYTES;
     if (headerBytes < 0 || headerBytes > Math.min(rest, MAX_HEADER_BYTES)) {

@@ -243,7 +243,7 @@ public final class CudaEngine implements Engine {
       device.cuda().fill(storage.deviceMemory(), 0, (byte) 0, bytes);
       device.cuda().synchronizeDevice(); // other streams may use it at once
       return storage;
-    } catch (RuntimeException e) {
+    } catch (RuntimeException | Error e) {
       storage.close();
       throw e;
     }
