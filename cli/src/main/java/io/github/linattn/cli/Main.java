@@ -132,10 +132,7 @@ public final class Main {
       }
       case OutOfMemoryError memory -> {
         String message = Text.message(memory);
-        boolean ofHeap = message.startsWith("Java heap space") || message.startsWith("GC overhead");
-        String cure = ofHeap ? ", or a larger heap with LINATTN_JAVA_OPTIONS=-Xmx8g" : "";
-        console.note(
-            Text.format("linattn: out of memory (%s); try a smaller input%s", message, cure));
+        console.note(Text.format("linattn: out of memory (%s); %s", message, cure(message)));
         yield ExitCode.FAILED;
       }
       default -> {
@@ -144,6 +141,17 @@ public final class Main {
         yield ExitCode.FAILED;
       }
     };
+  }
+
+  /** A larger heap leaves less memory to what lies outside it, and makes no array longer. */
+  private static String cure(String shortage) {
+    String smaller = "try a smaller input";
+    if (shortage.startsWith("Java heap space")
+        || shortage.startsWith("GC overhead limit exceeded")) {
+      return smaller + ", or a larger heap with LINATTN_JAVA_OPTIONS=-Xmx8g";
+    }
+    boolean isTooLong = shortage.startsWith("Requested array size");
+    return isTooLong ? smaller : "memory outside the Java heap is short: " + smaller;
   }
 
   private static String describe(Throwable failure) {

@@ -76,13 +76,20 @@ class MainTest {
   }
 
   @ParameterizedTest
-  @CsvSource({"Java heap space, true", "Unable to allocate 512000000048 bytes, false"})
-  void aLargerHeapIsAdvisedWhereTheHeapIsShort(String message, boolean ofHeap) {
+  @CsvSource({
+    "Java heap space, true, false",
+    "GC overhead limit exceeded, true, false",
+    "Unable to allocate 512000000048 bytes, false, true",
+    "unable to create native thread: possibly out of memory, false, true",
+    "Requested array size exceeds VM limit, false, false"
+  })
+  void aLargerHeapIsAdvisedWhereTheHeapIsShort(String message, boolean ofHeap, boolean outside) {
     var err = new ByteArrayOutputStream();
     var console = new Console(System.out, new PrintStream(err, true, UTF_8));
     assertThat(Main.failed(new OutOfMemoryError(message), console)).isEqualTo(1);
     assertThat(err.toString(UTF_8)).contains(message, "smaller input");
     assertThat(err.toString(UTF_8).contains("-Xmx")).isEqualTo(ofHeap);
+    assertThat(err.toString(UTF_8).contains("outside the Java heap is short")).isEqualTo(outside);
   }
 
   @Test
