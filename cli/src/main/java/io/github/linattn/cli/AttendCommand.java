@@ -114,7 +114,7 @@ final class AttendCommand implements Callable<Integer> {
     }
     Map<String, Path> arrays = arrays();
     checkOut(arrays);
-    TensorSource source = in == null ? TensorSource.of(arrays) : TensorSource.of(in);
+    TensorSource source = in == null ? TensorSource.of(arrays) : open(in);
     try (AttendFile file = AttendFile.of(source, options, gradients);
         StateFile state = openState(file)) {
       LinearAttention.Builder operator =
@@ -169,6 +169,18 @@ final class AttendCommand implements Callable<Integer> {
       if (same) {
         throw CommandFailure.misuse("--out %s is %s; name another file", written, what);
       }
+    }
+  }
+
+  private static TensorSource open(Path in) {
+    try {
+      return TensorSource.of(in);
+    } catch (CommandFailure unreadable) {
+      if (!AttendResult.isArray(in)) {
+        throw unreadable;
+      }
+      throw CommandFailure.misuse(
+          "%s; .npy files are named with --q, --k and --v", Text.message(unreadable));
     }
   }
 

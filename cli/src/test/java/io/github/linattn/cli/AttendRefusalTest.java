@@ -74,6 +74,10 @@ class AttendRefusalTest {
     start[0] = (byte) 0x93;
     Path npy = Files.write(folder.resolve("npy"), start);
     requireRefused(npy, "", "npy: it is an .npy file and no safetensors file");
+    requireRefused(
+        Files.copy(npy, folder.resolve("q.npy")),
+        "",
+        "it is an .npy file and no safetensors file; .npy files are named with --q, --k and --v");
   }
 
   @Test

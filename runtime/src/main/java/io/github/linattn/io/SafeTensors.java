@@ -128,7 +128,11 @@ public final class SafeTensors implements AutoCloseable {
               String.join(", ", names())));
     }
     MemorySegment elements = data.asSlice(slot.begin(), slot.end() - slot.begin());
-    return new StoredTensor(name, slot.dtype(), slot.shape(), elements);
+    try {
+      return new StoredTensor(name, slot.dtype(), slot.shape(), elements);
+    } catch (IllegalArgumentException unknownType) {
+      throw new IllegalArgumentException(file + ": " + unknownType.getMessage(), unknownType);
+    }
   }
 
   /** Ends the mapping. A second call does nothing. */

@@ -76,10 +76,11 @@ class SafeTensorsTest {
   @Test
   void anUnknownTypeMattersOnlyToWhoUsesIt() throws IOException {
     String odd = "\"odd\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[8,10]}";
-    try (SafeTensors tensors = SafeTensors.open(write("{" + X + "," + odd + "}", 10))) {
+    Path file = write("{" + X + "," + odd + "}", 10);
+    try (SafeTensors tensors = SafeTensors.open(file)) {
       assertThat(tensors.tensor("x").elements()).isEqualTo(2);
       assertThatThrownBy(() -> tensors.tensor("odd"))
-          .hasMessage("tensor odd has the unknown element type F4");
+          .hasMessage(file + ": tensor odd has the unknown element type F4");
       assertThatThrownBy(() -> tensors.tensor("q"))
           .hasMessageEndingWith("has no tensor q; it has x, odd");
     }
