@@ -105,9 +105,7 @@ final class InfoCommand implements Callable<Integer> {
     }
     if (kernels.isEmpty()) {
       line("kernels", "none built");
-      boolean canBuild = Nvcc.find().nvcc().isPresent();
-      String before = canBuild ? "" : "install the CUDA toolkit (nvcc) and ";
-      cure(before + "build again: mvn -B -DskipTests package");
+      cure(KernelsCommand.cureOfNone());
       return;
     }
     var dims = new TreeSet<Integer>();

@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.Diagnostics;
+import io.github.linattn.kernels.Nvcc;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -34,12 +35,17 @@ final class KernelsCommand implements Callable<Integer> {
             ? KernelMatrix.lines(known(Diagnostics::support))
             : lines(known(Diagnostics::kernels));
     if (lines.isEmpty()) {
-      console.result(
-          "no CUDA kernels are built; where the CUDA toolkit (nvcc) is, mvn -B package builds"
-              + " them");
+      console.result("no CUDA kernels are built; %s", cureOfNone());
     }
     lines.forEach(console::result);
     return ExitCode.DONE;
+  }
+
+  /** What to do where no kernels are built. */
+  static String cureOfNone() {
+    boolean canBuild = Nvcc.find().nvcc().isPresent();
+    String before = canBuild ? "" : "install the CUDA toolkit (nvcc) and ";
+    return before + "build again: mvn -B -DskipTests package";
   }
 
   private static List<String> lines(List<Diagnostics.Kernel> kernels) {

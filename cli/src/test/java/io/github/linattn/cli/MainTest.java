@@ -104,6 +104,25 @@ class MainTest {
   }
 
   @Test
+  void nvccIsToBeInstalledWhereItIsNot() throws IOException {
+    assumeTrue(Diagnostics.kernels().isEmpty(), "kernels are built here");
+    String nvcc = System.getProperty("linattn.nvcc");
+    try {
+      System.setProperty("linattn.nvcc", folder.resolve("no-nvcc").toString());
+      String install =
+          "install the CUDA toolkit (nvcc) and build again: mvn -B -DskipTests package";
+      assertThat(Cli.run("kernels").out()).contains("are built; " + install);
+      assertThat(Cli.run("info").out()).contains("cure: " + install);
+      System.setProperty("linattn.nvcc", compiler().toString());
+      String build = "build again: mvn -B -DskipTests package";
+      assertThat(Cli.run("kernels").out()).contains("are built; " + build);
+      assertThat(Cli.run("info").out()).contains("cure: " + build);
+    } finally {
+      restore("linattn.nvcc", nvcc);
+    }
+  }
+
+  @Test
   void cudaNeverFallsBack() {
     assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
     Cli cli = Cli.run("verify", "--quick", "--backend", "cuda");
