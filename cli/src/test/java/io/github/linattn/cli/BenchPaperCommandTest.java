@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assumptions.assumeThat;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
+import io.github.linattn.Diagnostics;
 import io.github.linattn.Mode;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.PointFile;
@@ -234,6 +235,15 @@ class BenchPaperCommandTest {
       assertThat(sweep.ours(quick)).doesNotHaveDuplicates().isNotEmpty();
       assertThat(sweep.peers(quick)).doesNotHaveDuplicates();
     }
+  }
+
+  @Test
+  void whereTheGpuIsMissingNoFolderIsMade() {
+    assumeThat(Diagnostics.cuda()).as("the CUDA Runtime").isEmpty();
+    Path none = folder.resolve("none");
+    assertThat(Cli.run("bench", "paper", "--backend=cuda", "--out=" + none).exitCode())
+        .isEqualTo(ExitCode.NO_GPU);
+    assertThat(none).doesNotExist();
   }
 
   @Test
