@@ -127,6 +127,11 @@ final class TuneCommand implements Callable<Integer> {
     } catch (IllegalArgumentException impossible) {
       throw CommandFailure.misuse(impossible);
     }
+    if (headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM) {
+      throw CommandFailure.misuse(
+          "there are plans to tune for head dimensions up to %d, not for %d",
+          KernelSpec.MAX_CHUNKED_HEAD_DIM, headDim);
+    }
   }
 
   /** Tunes what the options ask for, and writes the file after each pass. */

@@ -82,6 +82,13 @@ class TuneCommandTest {
   }
 
   @Test
+  void aHeadDimensionWithoutPlansIsRefused() {
+    Cli cli = Cli.run("tune", "--head-dim=512", "--out=" + file());
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains("plans to tune for head dimensions up to 256, not for 512");
+  }
+
+  @Test
   void anotherFileIsNotOverwritten() throws IOException {
     Files.writeString(file(), "[]");
     Cli cli = Cli.run("tune", "--head-dim=64", "--out=" + file());
