@@ -54,9 +54,10 @@ final class GenerateCommand implements Callable<Integer> {
       names = "--arch",
       paramLabel = "ARCH",
       split = ",",
+      converter = Spelling.OfArchitecture.class,
       description =
           "such as sm_90, sm_90a (its own kernels) or ptx; those of the shipped kernels if left out")
-  private List<String> architectures = List.of();
+  private List<Architecture> architectures = List.of();
 
   @Option(
       names = "--out",
@@ -70,6 +71,7 @@ final class GenerateCommand implements Callable<Integer> {
 
   @Override
   public Integer call() {
+    Path folder = out == null ? KernelCache.ofUser().folder() : out;
     try {
       if (out == null) {
         compile(KernelCache.ofUser());
@@ -81,7 +83,8 @@ final class GenerateCommand implements Callable<Integer> {
     } catch (KernelBuildException refused) {
       throw CommandFailure.failed(Text.message(refused), refused);
     } catch (IOException e) {
-      throw CommandFailure.failed("can't write the kernels: " + Text.message(e), e);
+      throw CommandFailure.failed(
+          Text.format("can't write the kernels to %s: %s", folder, Text.reason(e)), e);
     }
     return ExitCode.DONE;
   }
@@ -120,12 +123,9 @@ final class GenerateCommand implements Callable<Integer> {
   }
 
   private Set<Architecture> targets() {
-    if (architectures.isEmpty()) {
-      return Catalogue.defaultArchitectures();
-    }
-    Set<Architecture> targets = EnumSet.noneOf(Architecture.class);
-    architectures.forEach(id -> targets.add(Architecture.parse(id)));
-    return targets;
+    return architectures.isEmpty()
+        ? Catalogue.defaultArchitectures()
+        : EnumSet.copyOf(architectures);
   }
 
   private void listSources(Path folder) throws IOException {

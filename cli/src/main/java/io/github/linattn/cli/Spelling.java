@@ -3,7 +3,9 @@ package io.github.linattn.cli;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.io.Tuning;
+import io.github.linattn.kernelgen.Architecture;
 import java.util.Arrays;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.TypeConversionException;
@@ -13,17 +15,21 @@ final class Spelling {
   private Spelling() {}
 
   private static <E extends Enum<E>> E parse(Class<E> type, String text) {
-    return Arrays.stream(type.getEnumConstants())
-        .filter(value -> word(value).equals(text))
-        .findFirst()
-        .orElseThrow(() -> unknown(type, text));
+    return parse(type, Spelling::word, text);
   }
 
-  private static <E extends Enum<E>> TypeConversionException unknown(Class<E> type, String text) {
+  private static <E extends Enum<E>> E parse(
+      Class<E> type, Function<? super E, String> word, String text) {
+    return Arrays.stream(type.getEnumConstants())
+        .filter(value -> word.apply(value).equals(text))
+        .findFirst()
+        .orElseThrow(() -> unknown(type, word, text));
+  }
+
+  private static <E extends Enum<E>> TypeConversionException unknown(
+      Class<E> type, Function<? super E, String> word, String text) {
     String known =
-        Arrays.stream(type.getEnumConstants())
-            .map(Spelling::word)
-            .collect(Collectors.joining(", "));
+        Arrays.stream(type.getEnumConstants()).map(word).collect(Collectors.joining(", "));
     return new TypeConversionException("it is one of " + known + ", not '" + text + "'");
   }
 
@@ -84,6 +90,14 @@ final class Spelling {
     @Override
     public Tuning.Pass convert(String text) {
       return parse(Tuning.Pass.class, text);
+    }
+  }
+
+  /** sm_80, ..., ptx. */
+  static final class OfArchitecture implements ITypeConverter<Architecture> {
+    @Override
+    public Architecture convert(String text) {
+      return parse(Architecture.class, Architecture::id, text);
     }
   }
 

@@ -236,8 +236,10 @@ final class TuneCommand implements Callable<Integer> {
       }
     } catch (IllegalArgumentException refused) {
       throw CommandFailure.misuse(refused);
-    } catch (KernelBuildException | IOException failed) {
+    } catch (KernelBuildException failed) {
       throw CommandFailure.failed("can't compile kernels: " + Text.message(failed), failed);
+    } catch (IOException failed) {
+      throw CommandFailure.failed("can't compile kernels: " + Text.reason(failed), failed);
     }
   }
 

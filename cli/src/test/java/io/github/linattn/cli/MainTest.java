@@ -240,13 +240,30 @@ class MainTest {
         .satisfies(cli -> assertThat(cli.err()).contains("multiple of 16"));
     assertThat(Cli.run("generate", "--head-dim", 80, "--slices", 3, "--out", folder))
         .returns(2, Cli::exitCode);
-    assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_1", "--out", folder))
-        .returns(2, Cli::exitCode);
+    assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_90,sm_1", "--out", folder))
+        .returns(2, Cli::exitCode)
+        .satisfies(
+            cli ->
+                assertThat(cli.err())
+                    .contains("Invalid value for option '--arch'")
+                    .contains("it is one of sm_80, sm_86, ", ", ptx, not 'sm_1'"));
     assertThat(
             Cli.run("generate", "--head-dim=64", "--slices=2", "--arch=sm_90a", "--out=" + folder))
         .returns(2, Cli::exitCode)
         .satisfies(cli -> assertThat(cli.err()).contains("--slices is for the family paper"));
     assertThat(folder).isEmptyDirectory();
+  }
+
+  @Test
+  void generateSaysWhyItCantWrite() throws IOException {
+    Path below = Files.createFile(folder.resolve("file")).resolve("kernels");
+    assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_90", "--out", below))
+        .returns(1, Cli::exitCode)
+        .satisfies(
+            cli ->
+                assertThat(cli.err())
+                    .contains("can't write the kernels to " + below + ": ")
+                    .doesNotContain("Exception"));
   }
 
   @Test
