@@ -123,6 +123,20 @@ class MainTest {
   }
 
   @Test
+  void aFolderWithoutKernelsIsRefused() {
+    String kernels = System.getProperty("linattn.kernels");
+    System.setProperty("linattn.kernels", folder.toString());
+    try {
+      assertThat(Cli.run("kernels"))
+          .returns(2, Cli::exitCode)
+          .satisfies(
+              cli -> assertThat(cli.err()).contains("wrote: there is no " + folder.resolve("")));
+    } finally {
+      restore("linattn.kernels", kernels);
+    }
+  }
+
+  @Test
   void cudaNeverFallsBack() {
     assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
     Cli cli = Cli.run("verify", "--quick", "--backend", "cuda");

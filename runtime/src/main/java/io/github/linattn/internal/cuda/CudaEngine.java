@@ -34,6 +34,7 @@ import java.io.File;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -197,9 +198,15 @@ public final class CudaEngine implements Engine {
     try {
       return BuiltKernels.load(Path.of(folder));
     } catch (IOException | IllegalArgumentException e) {
+      Object why =
+          switch (e) {
+            case NoSuchFileException none -> "there is no " + none.getFile();
+            case IOException unreadable -> unreadable;
+            default -> e.getMessage();
+          };
       throw new IllegalArgumentException(
           "%s or %s names %s, which holds no kernels that 'linattn generate' wrote: %s"
-              .formatted(KERNEL_FOLDERS_VARIABLE, KERNEL_FOLDERS_PROPERTY, folder, e.getMessage()),
+              .formatted(KERNEL_FOLDERS_VARIABLE, KERNEL_FOLDERS_PROPERTY, folder, why),
           e);
     }
   }
