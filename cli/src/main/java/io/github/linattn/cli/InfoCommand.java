@@ -3,10 +3,13 @@ package io.github.linattn.cli;
 import io.github.linattn.Backend;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.cuda.CudaException;
+import io.github.linattn.io.Tuning;
+import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernels.KernelCache;
 import io.github.linattn.kernels.Nvcc;
 import java.io.IOException;
 import java.util.List;
+import java.util.Objects;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
@@ -40,6 +43,8 @@ final class InfoCommand implements Callable<Integer> {
     cuda();
     kernels();
     nvcc();
+    tuning();
+    family();
     return ExitCode.DONE;
   }
 
@@ -106,18 +111,18 @@ final class InfoCommand implements Callable<Integer> {
     if (kernels.isEmpty()) {
       line("kernels", "none built");
       cure(KernelsCommand.cureOfNone());
-      return;
+    } else {
+      var dims = new TreeSet<Integer>();
+      var symbols = new TreeSet<String>();
+      kernels.forEach(
+          kernel -> {
+            if (kernel.headDim() != 0) { // 0: any
+              dims.add(kernel.headDim());
+            }
+            symbols.add(kernel.symbol());
+          });
+      line("kernels", Text.format("%d built, for D %s", symbols.size(), dims));
     }
-    var dims = new TreeSet<Integer>();
-    var symbols = new TreeSet<String>();
-    kernels.forEach(
-        kernel -> {
-          if (kernel.headDim() != 0) { // 0: any
-            dims.add(kernel.headDim());
-          }
-          symbols.add(kernel.symbol());
-        });
-    line("kernels", Text.format("%d built, for D %s", symbols.size(), dims));
     line("kernel cache", KernelCache.ofUser().folder().toString());
   }
 
@@ -130,6 +135,39 @@ final class InfoCommand implements Callable<Integer> {
       line("nvcc", "none: " + search.reason());
       cure("only 'linattn generate' needs it; install the CUDA toolkit or set CUDA_HOME");
     }
+  }
+
+  /** Where a file is named; one that is none ends the command. */
+  private void tuning() {
+    String file = named(Tuning.PROPERTY, Tuning.VARIABLE);
+    if (file.isBlank()) {
+      return;
+    }
+    try {
+      int classes = Tuning.ofProcess().entries().size();
+      line("tuning", Text.format("%s, of %d classes", file, classes));
+    } catch (IllegalArgumentException unusable) {
+      throw CommandFailure.misuse(unusable);
+    }
+  }
+
+  /** Where one is named; one that there is not ends the command. */
+  private void family() {
+    String family = named(KernelFamily.PROPERTY, KernelFamily.VARIABLE);
+    if (family.isBlank()) {
+      return;
+    }
+    try {
+      line("family", Family.parse(family).id());
+    } catch (IllegalArgumentException unknown) {
+      throw CommandFailure.misuse(
+          "%s or %s is chunked or paper, not '%s'",
+          KernelFamily.VARIABLE, KernelFamily.PROPERTY, family);
+    }
+  }
+
+  private static String named(String property, String variable) {
+    return System.getProperty(property, Objects.requireNonNullElse(System.getenv(variable), ""));
   }
 
   private void line(String what, String state) {

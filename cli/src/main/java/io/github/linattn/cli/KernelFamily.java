@@ -10,7 +10,10 @@ final class KernelFamily {
   static final String PAPER = "paper";
 
   /** The runtime reads it when it opens a GPU. */
-  private static final String PROPERTY = "linattn.family";
+  static final String PROPERTY = "linattn.family";
+
+  /** It reads this where the property is not set. */
+  static final String VARIABLE = "LINATTN_FAMILY";
 
   private KernelFamily() {}
 

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import io.github.linattn.DType;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.cli.points.Slope;
+import io.github.linattn.io.Tuning;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -96,7 +97,10 @@ class MainTest {
   void infoAndKernelsAlwaysAnswer() {
     Cli info = Cli.run("info");
     assertThat(info.exitCode()).isZero();
-    assertThat(info.out()).contains("JDK").contains("backend cpu").contains("kernels");
+    assertThat(info.out())
+        .contains("JDK")
+        .contains("backend cpu")
+        .contains("kernels", "kernel cache");
     assertThat(Cli.run("doctor").exitCode()).isZero();
     Cli kernels = Cli.run("kernels");
     assertThat(kernels.exitCode()).isZero();
@@ -129,8 +133,7 @@ class MainTest {
     try {
       assertThat(Cli.run("kernels"))
           .returns(2, Cli::exitCode)
-          .satisfies(
-              cli -> assertThat(cli.err()).contains("wrote: there is no " + folder.resolve("")));
+          .satisfies(cli -> assertThat(cli.err()).contains("wrote: there is no " + folder));
     } finally {
       restore("linattn.kernels", kernels);
     }
@@ -312,6 +315,42 @@ class MainTest {
                 assertThat(cli.err())
                     .contains("can't read --tuning " + folder.resolve("none") + ": no such file"));
     assertThat(System.getProperty("linattn.tuning")).isNull();
+  }
+
+  @Test
+  void infoTellsTheTuningFile() throws IOException {
+    assertThat(Cli.run("info").out()).doesNotContainPattern("(?m)^tuning");
+    Path file = folder.resolve("tuning.json");
+    Tuning.NONE.write(file);
+    assertThat(Cli.run("info", "--tuning", file))
+        .returns(0, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.out()).contains("tuning         " + file + ", of 0"));
+    System.setProperty(Tuning.PROPERTY, folder.resolve("none").toString());
+    try {
+      assertThat(Cli.run("info"))
+          .returns(2, Cli::exitCode)
+          .satisfies(cli -> assertThat(cli.err()).contains("can't read linattn.tuning "))
+          .satisfies(cli -> assertThat(cli.err()).contains("none: no such file"));
+    } finally {
+      System.clearProperty(Tuning.PROPERTY);
+    }
+  }
+
+  @Test
+  void infoTellsTheFamilyOfKernels() {
+    assertThat(Cli.run("info").out()).doesNotContainPattern("(?m)^family");
+    try {
+      System.setProperty("linattn.family", "paper");
+      assertThat(Cli.run("info"))
+          .returns(0, Cli::exitCode)
+          .satisfies(cli -> assertThat(cli.out()).contains("family         paper"));
+      System.setProperty("linattn.family", "other");
+      assertThat(Cli.run("info"))
+          .returns(2, Cli::exitCode)
+          .satisfies(cli -> assertThat(cli.err()).contains("is chunked or paper, not 'other'"));
+    } finally {
+      System.clearProperty("linattn.family");
+    }
   }
 
   @Test
