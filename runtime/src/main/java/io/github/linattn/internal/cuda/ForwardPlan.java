@@ -162,37 +162,19 @@ record ForwardPlan(
 
   /** The same plan with this reason. */
   ForwardPlan because(String why) {
-    return new ForwardPlan(
-        kind,
-        steps,
-        cut,
-        outputs,
-        summed,
-        turns,
-        stateBytes,
-        markBytes,
-        copyBytes,
-        parts,
-        micros,
-        why);
+    return with(stateBytes, why);
   }
 
   /** The same with its states where these are kept, if they are, and not in the workspace. */
   ForwardPlan into(Checkpoints.Form kept) {
     boolean elsewhere = kind == Kind.SEGMENTED && kept.segment() > 0;
+    return elsewhere ? with(0, reason) : this;
+  }
+
+  private ForwardPlan with(long ofStates, String why) {
     return new ForwardPlan(
-        kind,
-        steps,
-        cut,
-        outputs,
-        summed,
-        turns,
-        elsewhere ? 0 : stateBytes,
-        markBytes,
-        copyBytes,
-        parts,
-        micros,
-        reason);
+        kind, steps, cut, outputs, summed, turns, ofStates, markBytes, copyBytes, parts, micros,
+        why);
   }
 
   /** Whether each sequence is walked once, without sums of segments. */

@@ -87,10 +87,11 @@ final class Planner {
   Optional<ForwardPlan> planWith(Question question, ToDoubleFunction<ForwardPlan> both) {
     List<ForwardPlan> candidates = new ArrayList<>(candidates(question));
     int tokens = question.shape().tokens();
-    int most = question.dtype() == DType.F32 ? 1 : MOST_STAGES; // its take longer than expected
+    List<KernelEntry> forwards = forwards(question);
+    // stages of fp32 take longer than is expected of them
+    int most = question.dtype() == DType.F32 ? 1 : MOST_STAGES;
     for (int parts = 2; parts <= most && tokens / parts >= LEAST_SEGMENT; parts++) {
-      stages(question, forwards(question), Cut.segment(tokens, parts, CHUNK))
-          .ifPresent(candidates::add);
+      stages(question, forwards, Cut.segment(tokens, parts, CHUNK)).ifPresent(candidates::add);
     }
     return least(candidates, both)
         .map(best -> explained(best, List.of(), question))

@@ -71,56 +71,17 @@ record Question(
 
   /** The same of a forward that gives the state after the last token, or does not. */
   Question keeping(boolean state) {
-    return new Question(
-        shape,
-        dtype,
-        mode,
-        causal,
-        normalize,
-        packing,
-        initialState,
-        state,
-        inPlace,
-        tensorMaps,
-        sumsSlope,
-        lastState,
-        kept);
+    return with(shape, initialState, state, inPlace, sumsSlope, lastState, kept);
   }
 
   /** The same with a db that does not follow from da, or does. */
   Question summingSlope(boolean summed) {
-    return new Question(
-        shape,
-        dtype,
-        mode,
-        causal,
-        normalize,
-        packing,
-        initialState,
-        finalState,
-        inPlace,
-        tensorMaps,
-        summed,
-        lastState,
-        kept);
+    return with(shape, initialState, finalState, inPlace, summed, lastState, kept);
   }
 
   /** The same of a backward. */
   Question ofBackward(boolean stateIsAtHand, Checkpoints.@Nullable Form keptStates) {
-    return new Question(
-        shape,
-        dtype,
-        mode,
-        causal,
-        normalize,
-        packing,
-        initialState,
-        finalState,
-        inPlace,
-        tensorMaps,
-        sumsSlope,
-        stateIsAtHand,
-        keptStates);
+    return with(shape, initialState, finalState, inPlace, sumsSlope, stateIsAtHand, keptStates);
   }
 
   /** The same of a forward that writes these. */
@@ -130,14 +91,27 @@ record Question(
 
   /** The same of fewer tokens, with other states and nothing kept. */
   Question window(int tokens, boolean hasInitialState, boolean hasFinalState) {
-    return new Question(
+    var window =
         new AttentionShape(
             shape.batch(),
             shape.heads(),
             shape.keyValueHeads(),
             tokens,
             shape.keyDim(),
-            shape.valueDim()),
+            shape.valueDim());
+    return with(window, hasInitialState, hasFinalState, false, sumsSlope, lastState, null);
+  }
+
+  private Question with(
+      AttentionShape ofShape,
+      boolean hasInitialState,
+      boolean hasFinalState,
+      boolean replaced,
+      boolean summed,
+      boolean stateIsAtHand,
+      Checkpoints.@Nullable Form keptStates) {
+    return new Question(
+        ofShape,
         dtype,
         mode,
         causal,
@@ -145,11 +119,11 @@ record Question(
         packing,
         hasInitialState,
         hasFinalState,
-        false,
+        replaced,
         tensorMaps,
-        sumsSlope,
-        lastState,
-        null);
+        summed,
+        stateIsAtHand,
+        keptStates);
   }
 
   /** Of a forward: whether it may keep things that go with the state after the last token. */
