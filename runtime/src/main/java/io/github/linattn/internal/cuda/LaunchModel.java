@@ -16,6 +16,21 @@ import java.util.Optional;
  * @param built the kernels there are for it
  */
 record LaunchModel(GpuTraits gpu, Built built) {
+  /** Of a tile that a block writes, hence of a mark. */
+  static final int COLUMNS = 64;
+
+  /** Tokens; with less, a segment costs more to start than it saves. */
+  static final int LEAST_SEGMENT = 512;
+
+  /** The same of rows that are computed against sums over all tokens. */
+  static final int LEAST_OUTPUT_SEGMENT = 256;
+
+  /** Every block reads all of k and v. */
+  private static final int MOST_TURNS = 8;
+
+  /** Blocks of a multiprocessor, of which more only add states. */
+  private static final long AMPLE = 8;
+
   /** Blocks of a multiprocessor that walk tiles: enough to work, few to find nothing to do. */
   private static final int WALKERS = 2;
 
@@ -59,26 +74,55 @@ record LaunchModel(GpuTraits gpu, Built built) {
         question.shape().headsPerKeyValueHead());
   }
 
+  /**
+   * The kernel by wgmma, which normalises rows where that is asked for; empty where tensors do not
+   * suit the copy engine, too.
+   */
+  Optional<KernelEntry> wgmma(
+      Question question, Operation operation, int width, Precision precision) {
+    return question.tensorMaps()
+        ? built.find(
+            question.normalize() ? operation.normalized() : operation,
+            Technique.WGMMA,
+            width,
+            question.element(),
+            precision)
+        : Optional.empty();
+  }
+
+  /** The kernel by mma, which is given rows that are normalised. */
+  Optional<KernelEntry> mma(Question question, Operation operation, int width) {
+    return built.find(
+        operation, Technique.MMA, width, question.element(), question.warpPrecision());
+  }
+
+  /** The kernel that multiplies in fp32. */
+  Optional<KernelEntry> simt(Question question, Operation operation) {
+    return built.find(operation, Technique.SIMT, 0, question.element(), question.exactPrecision());
+  }
+
+  /**
+   * The kernel of a gradient by this technique where there is one, else by mma. In a chunk or less
+   * few terms share an error and o . dO nearly cancels what it is taken from, so that DEFAULT would
+   * miss its bound; nothing is lost by ACCURATE, because what such a call takes is its launches.
+   */
+  Optional<KernelEntry> gradient(
+      Question question, Operation operation, Technique technique, int width, int widthByMma) {
+    boolean isShort =
+        new Cut(question.shape().tokens(), question.packing(), 0).longest() <= Planner.CHUNK;
+    Precision asked = question.precision();
+    Precision precision = isShort && asked == Precision.DEFAULT ? Precision.ACCURATE : asked;
+    Optional<KernelEntry> wgmma =
+        technique == Technique.WGMMA
+            ? wgmma(question, operation, width, precision)
+            : Optional.empty();
+    return wgmma.or(() -> mma(question, operation, widthByMma));
+  }
+
   /** Sums of items of k and v. */
   Optional<Step> sums(Question question, int items) {
-    Optional<KernelEntry> wgmma =
-        question.tensorMaps()
-            ? built.find(
-                question.normalize() ? Operation.NORMALIZED_STATE_SUMS : Operation.STATE_SUMS,
-                Technique.WGMMA,
-                question.shape().keyDim(),
-                question.element(),
-                question.precision())
-            : Optional.empty();
-    return wgmma
-        .or(
-            () ->
-                built.find(
-                    Operation.STATE_SUMS,
-                    Technique.MMA,
-                    0,
-                    question.element(),
-                    question.warpPrecision()))
+    return wgmma(question, Operation.STATE_SUMS, question.shape().keyDim(), question.precision())
+        .or(() -> mma(question, Operation.STATE_SUMS, 0))
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
   }
 
@@ -87,6 +131,16 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return built
         .find(Operation.STATE_SCAN, Technique.SIMT, 0, ElementType.F32, Precision.ACCURATE)
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * cut.sequences()));
+  }
+
+  /** Blocks that may take turns with the chunks of an item. */
+  static int mostTurns(KernelEntry kernel) {
+    return kernel.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS ? MOST_TURNS : 1;
+  }
+
+  /** Whether more blocks would only add states. */
+  boolean isAmple(long blocks) {
+    return blocks > AMPLE * multiprocessors();
   }
 
   /** Segments of which there are enough for two blocks on every multiprocessor. */

@@ -5,7 +5,6 @@ import io.github.linattn.DType;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
-import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
@@ -16,6 +15,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.ToDoubleFunction;
+import java.util.stream.Stream;
 
 /**
  * Chooses the kernels of a forward of the family {@code chunked} and how the tokens are cut, by a
@@ -26,11 +26,6 @@ final class Planner {
   /** Tokens of a chunk, and the step between lengths of segments. */
   static final int CHUNK = 64;
 
-  /** With less, a segment costs more to start than it saves. */
-  private static final int LEAST_SEGMENT = 512;
-
-  private static final int LEAST_OUTPUT_SEGMENT = 256;
-
   /** A part of a segment that is summed alone has so many tokens for each column of q and k. */
   private static final int LEAST_PART_PER_COLUMN = 16;
 
@@ -39,12 +34,6 @@ final class Planner {
 
   /** With more, a chunk more is nothing. */
   private static final int LONG_SEGMENT = 4096;
-
-  /** Columns of a tile of the forward, hence of a mark. */
-  private static final int COLUMNS = 64;
-
-  /** Every block reads all of k and v. */
-  static final int MOST_TURNS = 8;
 
   /** More of them cost a forward more than they save a backward. */
   private static final int MOST_STAGES = 4;
@@ -90,7 +79,7 @@ final class Planner {
     List<KernelEntry> forwards = forwards(question);
     // stages of fp32 take longer than is expected of them
     int most = question.dtype() == DType.F32 ? 1 : MOST_STAGES;
-    for (int parts = 2; parts <= most && tokens / parts >= LEAST_SEGMENT; parts++) {
+    for (int parts = 2; parts <= most && tokens / parts >= LaunchModel.LEAST_SEGMENT; parts++) {
       stages(question, forwards, Cut.segment(tokens, parts, CHUNK)).ifPresent(candidates::add);
     }
     return least(candidates, both)
@@ -138,7 +127,7 @@ final class Planner {
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
         .filter(forward -> walked <= Rates.mostItemTokens(forward))
-        .filter(forward -> choice.turns() <= mostTurns(forward))
+        .filter(forward -> choice.turns() <= LaunchModel.mostTurns(forward))
         .findFirst()
         .flatMap(
             forward ->
@@ -217,25 +206,11 @@ final class Planner {
   }
 
   private List<KernelEntry> forwards(Question question) {
-    List<KernelEntry> found = new ArrayList<>();
     int keyDim = question.shape().keyDim();
-    if (question.tensorMaps()) {
-      model
-          .built()
-          .find(
-              question.normalize() ? Operation.NORMALIZED_FORWARD : Operation.FORWARD,
-              Technique.WGMMA,
-              keyDim,
-              question.element(),
-              question.precision())
-          .ifPresent(found::add);
-    }
-    model
-        .built()
-        .find(
-            Operation.FORWARD, Technique.MMA, keyDim, question.element(), question.warpPrecision())
-        .ifPresent(found::add);
-    return found;
+    return Stream.concat(
+            model.wgmma(question, Operation.FORWARD, keyDim, question.precision()).stream(),
+            model.mma(question, Operation.FORWARD, keyDim).stream())
+        .toList();
   }
 
   private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
@@ -247,7 +222,7 @@ final class Planner {
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
-    for (int parts = 2; Math.ceilDiv(longest, parts) >= LEAST_SEGMENT; parts++) {
+    for (int parts = 2; Math.ceilDiv(longest, parts) >= LaunchModel.LEAST_SEGMENT; parts++) {
       int least = Math.ceilDiv(longest, parts);
       int step = least < LONG_SEGMENT ? CHUNK : 2 * CHUNK; // that sums of halves are possible
       int segment = Cut.segment(longest, parts, step);
@@ -257,7 +232,7 @@ final class Planner {
           turns *= 2) {
         segmented(question, forward, segment, turns).ifPresent(candidates::add);
       }
-      if (blocks(question, whole) * parts > 8L * model.multiprocessors()) {
+      if (model.isAmple(blocks(question, whole) * parts)) {
         break; // more parts only add states
       }
     }
@@ -288,13 +263,9 @@ final class Planner {
   /** Blocks that take turns cost memory traffic; more than fill the GPU once gain nothing. */
   private boolean isWorthIt(Question question, KernelEntry forward, Cut cut, int turns) {
     return turns == 1
-        || (turns <= mostTurns(forward)
+        || (turns <= LaunchModel.mostTurns(forward)
             && blocks(question, cut) * turns <= model.multiprocessors()
             && cut.longest() > (turns - 1) * CHUNK);
-  }
-
-  private static int mostTurns(KernelEntry forward) {
-    return forward.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS ? MOST_TURNS : 1;
   }
 
   /** The fewest segments that respect the limit. */
@@ -304,7 +275,9 @@ final class Planner {
   }
 
   private static long blocks(Question question, Cut cut) {
-    return question.heads() * cut.items() * Math.ceilDiv(question.shape().valueDim(), COLUMNS);
+    return question.heads()
+        * cut.items()
+        * Math.ceilDiv(question.shape().valueDim(), LaunchModel.COLUMNS);
   }
 
   /** Each sequence from its own initial state. */
@@ -424,9 +397,9 @@ final class Planner {
     Sums best = found.get();
     long blocks = best.step.blocks();
     for (int parts = 2;
-        blocks <= 8L * model.multiprocessors() // more parts only add states
+        !model.isAmple(blocks)
             && segment % (parts * CHUNK) == 0
-            && segment / parts >= LEAST_SEGMENT;
+            && segment / parts >= LaunchModel.LEAST_SEGMENT;
         parts *= 2) {
       boolean idle = blocks * 10 < model.multiprocessors() * 7L;
       if (!idle && segment / parts < LEAST_PART_PER_COLUMN * question.shape().keyDim()) {
@@ -463,8 +436,7 @@ final class Planner {
   private Optional<ForwardPlan> decode(Question question) {
     Cut cut = new Cut(1, null, 0);
     return model
-        .built()
-        .find(Operation.DECODE, Technique.SIMT, 0, question.element(), question.exactPrecision())
+        .simt(question, Operation.DECODE)
         .flatMap(kernel -> model.step(kernel, question, question.keyValueHeads()))
         .map(
             step -> {
@@ -490,30 +462,25 @@ final class Planner {
     int tokens = question.shape().tokens();
     long perItem =
         question.keyValueHeads()
-            * Math.ceilDiv(question.shape().keyDim(), COLUMNS)
-            * Math.ceilDiv(question.shape().valueDim(), COLUMNS);
+            * Math.ceilDiv(question.shape().keyDim(), LaunchModel.COLUMNS)
+            * Math.ceilDiv(question.shape().valueDim(), LaunchModel.COLUMNS);
     Cut cut =
         new Cut(
             tokens,
             question.packing(),
-            model.segmentFor(perItem, tokens, LEAST_SEGMENT, Rates.SAFE_ITEM_TOKENS));
+            model.segmentFor(perItem, tokens, LaunchModel.LEAST_SEGMENT, Rates.SAFE_ITEM_TOKENS));
     long perOutput = blocks(question, new Cut(tokens, null, 0));
     Cut outputs =
         new Cut(
             tokens,
             question.packing(),
-            model.segmentFor(perOutput, tokens, LEAST_OUTPUT_SEGMENT, Rates.SAFE_ITEM_TOKENS));
+            model.segmentFor(
+                perOutput, tokens, LaunchModel.LEAST_OUTPUT_SEGMENT, Rates.SAFE_ITEM_TOKENS));
     Optional<Step> sums = model.sums(question, cut.items());
     Optional<Step> scan = model.scan(question, cut);
     Optional<Step> answers =
         model
-            .built()
-            .find(
-                Operation.STATE_OUTPUTS,
-                Technique.MMA,
-                0,
-                question.element(),
-                question.warpPrecision())
+            .mma(question, Operation.STATE_OUTPUTS, 0)
             .flatMap(kernel -> model.step(kernel, question, question.heads() * outputs.items()));
     if (sums.isEmpty() || scan.isEmpty() || answers.isEmpty()) {
       return Optional.empty();
@@ -543,9 +510,7 @@ final class Planner {
 
   private Optional<Step> recurrence(Question question, Cut cut) {
     return model
-        .built()
-        .find(
-            Operation.RECURRENCE, Technique.SIMT, 0, question.element(), question.exactPrecision())
+        .simt(question, Operation.RECURRENCE)
         .flatMap(kernel -> model.step(kernel, question, question.heads() * cut.items()));
   }
 
@@ -561,9 +526,7 @@ final class Planner {
       Question question, Step step, Cut cut, int items, int turns, double bytes, boolean states) {
     KernelEntry kernel = step.kernel();
     int keyDim = question.shape().keyDim();
-    double chunk =
-        (Rates.chunkMicros(kernel, keyDim) + (turns - 1) * Rates.addedChunkMicros(kernel, keyDim))
-            / turns;
+    double chunk = Rates.chunkMicros(kernel, keyDim, turns);
     double start =
         Rates.startMicros(kernel.technique())
             + (states ? Rates.stateMicros(keyDim) : 0)

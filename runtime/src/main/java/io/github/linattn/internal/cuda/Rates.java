@@ -155,10 +155,11 @@ final class Rates {
     return kernel.technique() == Technique.WGMMA ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
   }
 
-  /** One chunk of which a block writes no outputs, because it is another one's turn. */
-  static double addedChunkMicros(KernelEntry kernel, int keyDim) {
-    boolean forward = kernel.operation() == Operation.FORWARD;
-    return of(forward ? ADDED : ADDED_TO_QUERY_GRADIENT, keyDim);
+  /** Its share of one chunk of each of so many blocks, which write the outputs in turn. */
+  static double chunkMicros(KernelEntry kernel, int keyDim, int turns) {
+    double added =
+        of(kernel.operation() == Operation.FORWARD ? ADDED : ADDED_TO_QUERY_GRADIENT, keyDim);
+    return (chunkMicros(kernel, keyDim) + (turns - 1) * added) / turns;
   }
 
   private static double wgmma(KernelEntry kernel, int keyDim) {
