@@ -80,6 +80,40 @@ record Arguments(StructLayout layout, MemorySegment memory) {
     return set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
   }
 
+  /** Sets an item for each sequence, with the state of that. */
+  Arguments setSequences(Cut cut, long[] counts, DeviceLists lists) {
+    return setItems(cut, cut.sequences())
+        .set("items", cut.isRegular() ? 0 : lists.itemsOfSequences(cut, counts));
+  }
+
+  /** Sets items that have a state each, among so many of a head. */
+  Arguments setSegments(Cut cut, int slots, long[] counts, DeviceLists lists) {
+    return setItems(cut, slots)
+        .set("items", cut.isRegular() ? 0 : lists.itemsOfSegments(cut, counts));
+  }
+
+  /** Sets items that read the sums over all tokens of their sequence. */
+  Arguments setOutputs(Cut cut, DeviceLists lists) {
+    return setItems(cut, cut.sequences()).set("items", lists.itemsOfTotals(cut));
+  }
+
+  /** Sets the rows that a chunk multiplies, x, y and z, and what comes of them. */
+  Arguments setRows(Tensor x, Tensor y, Tensor z, Tensor out, Tensor normalizer) {
+    return set("query", x)
+        .set("key", y)
+        .set("value", z)
+        .set("out", out)
+        .set("normalizer", normalizer);
+  }
+
+  /** Sets the heads of sums of k and v, which know no query heads. */
+  Arguments setKeyValueHeads(AttentionShape shape) {
+    return set("heads", shape.keyValueHeads())
+        .set("group", 1)
+        .set("a_per_head", 0L)
+        .set("b_per_head", 0L);
+  }
+
   /** Sets a scan of the states of {@code slots} items in place. */
   Arguments setScan(
       StateArrays items, Cut cut, int slots, AttentionShape shape, DeviceLists lists) {

@@ -20,7 +20,6 @@ import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.Copies;
 import io.github.linattn.internal.Leaks;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -33,7 +32,6 @@ final class CudaQueue implements Stream {
   private final Arena arena = Arena.ofShared();
   private final CudaStream stream;
   private final LaunchScratch launchScratch;
-  private final ArgumentStructs arguments;
   private final Leaks leaks;
   private final Leaks.Claim claim;
   private @Nullable ChunkedCalls calls;
@@ -50,7 +48,6 @@ final class CudaQueue implements Stream {
     try {
       this.stream = device.enter().createStream(arena);
       this.launchScratch = new LaunchScratch(arena);
-      this.arguments = new ArgumentStructs(arena);
     } catch (RuntimeException | Error e) {
       arena.close();
       throw e;
@@ -66,12 +63,8 @@ final class CudaQueue implements Stream {
     return stream;
   }
 
-  ArgumentStructs arguments() {
-    return arguments;
-  }
-
   /** Launches a kernel over {@code count} heads or rows. The caller holds this queue's lock. */
-  void launch(LoadedKernel kernel, long count, MemorySegment argumentStruct) {
+  void launch(LoadedKernel kernel, long count, Arguments filled) {
     int blocks = Math.toIntExact(kernel.entry().gridRule().blocks(count, 0, 0));
     device
         .cuda()
@@ -83,7 +76,7 @@ final class CudaQueue implements Stream {
             kernel.entry().threads(),
             kernel.entry().sharedBytes(),
             stream,
-            argumentStruct);
+            filled.memory());
   }
 
   /** A launch of one step of a plan, to be repeated. */

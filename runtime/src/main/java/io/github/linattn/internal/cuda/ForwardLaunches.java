@@ -174,11 +174,7 @@ final class ForwardLaunches {
     AttentionInput input = forward.input();
     struct
         .clear()
-        .set("query", input.q())
-        .set("key", input.k())
-        .set("value", input.v())
-        .set("out", forward.output())
-        .set("normalizer", forward.normalizer())
+        .setRows(input.q(), input.k(), input.v(), forward.output(), forward.normalizer())
         .setProblem(forward.operator(), input.shape(), counts[0], queue.lists());
   }
 
@@ -186,10 +182,7 @@ final class ForwardLaunches {
   private void fillWhole(
       ForwardPlan plan, AttentionShape shape, Boundary states, long marks, long copy) {
     Cut cut = plan.cut();
-    main.setItems(cut, cut.sequences());
-    if (!cut.isRegular()) {
-      main.set("items", queue.lists().itemsOfSequences(cut, counts));
-    }
+    main.setSequences(cut, counts, queue.lists());
     if (plan.markBytes() > 0) {
       main.set("marks", marks);
     }
@@ -235,18 +228,10 @@ final class ForwardLaunches {
   private void fillSegmented(
       ForwardPlan plan, AttentionShape shape, Boundary ends, long states, long marks) {
     Cut cut = plan.cut();
-    main.setItems(plan.forwardCut(), plan.slots());
-    main.set("marks", marks);
-    if (!cut.isRegular()) {
-      main.set("items", queue.lists().itemsOfSegments(cut, counts));
-    }
-    sums.copyOf(main);
     StateArrays before = StateArrays.at(states, shape, plan.slots());
-    sums.setState("_out", before);
-    ofKeyValueHeads(sums, shape);
-    sums.setItems(cut, plan.slots());
-    sums.set("num_items", plan.summed());
-    main.setState("_in", before);
+    main.setSegments(plan.forwardCut(), plan.slots(), counts, queue.lists());
+    fillSums(cut, plan.slots(), shape, before).set("num_items", plan.summed());
+    main.set("marks", marks).setState("_in", before);
     scan.clear().setScan(before, cut, plan.slots(), shape, queue.lists());
     if (ends.before() != null) {
       scan.setState("_in", ends.before());
@@ -259,14 +244,8 @@ final class ForwardLaunches {
   /** Sums of segments, their total, and every query against the total of its sequence. */
   private void fillNonCausal(ForwardPlan plan, AttentionShape shape, long states) {
     Cut cut = plan.cut();
-    sums.copyOf(main);
-    sums.setItems(cut, cut.items());
-    if (!cut.isRegular()) {
-      sums.set("items", queue.lists().itemsOfSegments(cut, counts));
-    }
     StateArrays before = StateArrays.at(states, shape, cut.items());
-    sums.setState("_out", before);
-    ofKeyValueHeads(sums, shape);
+    fillSums(cut, cut.items(), shape, before);
     scan.clear().setScan(before, cut, cut.items(), shape, queue.lists());
     StateArrays total =
         StateArrays.at(states + StateArrays.bytes(shape, cut.items()), shape, cut.sequences());
@@ -275,20 +254,16 @@ final class ForwardLaunches {
     if (outputs == null) {
       throw new IllegalStateException("a plan without causality has items of outputs");
     }
-    main.setItems(outputs, cut.sequences());
-    main.set("items", queue.lists().itemsOfTotals(outputs));
-    main.setState("_in", total);
+    main.setOutputs(outputs, queue.lists()).setState("_in", total);
   }
 
-  /** Sums know no query heads. */
-  private static void ofKeyValueHeads(Arguments sums, AttentionShape shape) {
-    sums.set("heads", shape.keyValueHeads())
-        .set("group", 1)
-        .set("a_per_head", 0L)
-        .set("b_per_head", 0L)
-        .set("marks", 0L)
+  private Arguments fillSums(Cut cut, int slots, AttentionShape shape, StateArrays out) {
+    return sums.copyOf(main)
+        .setSegments(cut, slots, counts, queue.lists())
+        .setKeyValueHeads(shape)
         .set("turns", 1)
-        .set("slot_step", 1);
+        .set("slot_step", 1)
+        .setState("_out", out);
   }
 
   private void fillHopper(

@@ -202,17 +202,15 @@ final class GradientFill {
 
   /** As {@link ChunkedCall} asks for them. */
   private void fillStateSums() {
-    Arguments sums = structs.of(Role.STATE_SUMS).clear();
-    Rows rows = new Rows(input.q(), input.k(), input.v(), call.output());
-    setViews(sums, rows, call.normalizer());
-    sums.setProblem(operator, shape, counts[0], queue.lists());
-    setSegments(sums);
-    sums.set("heads", shape.keyValueHeads())
-        .set("group", 1)
-        .set("a_per_head", 0L)
-        .set("b_per_head", 0L)
+    structs
+        .of(Role.STATE_SUMS)
+        .clear()
+        .setRows(input.q(), input.k(), input.v(), call.output(), call.normalizer())
+        .setProblem(operator, shape, counts[0], queue.lists())
+        .setSegments(plan.cut(), plan.cut().items(), counts, queue.lists())
+        .setKeyValueHeads(shape)
+        .set("num_items", plan.summed())
         .setState("_out", before);
-    sums.set("num_items", plan.summed());
   }
 
   private void fillStateScan() {
@@ -344,8 +342,8 @@ final class GradientFill {
   private void fillGradientSums() {
     Arguments chunked = fillTask(Role.GRADIENT_SUMS, VALUE_TASK);
     structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
-    setSegments(chunked);
     chunked
+        .setSegments(plan.cut(), plan.cut().items(), counts, queue.lists())
         .set("num_items", plan.gradientSummed())
         .setState("_out", items.further(StateArrays.sizesOfHead(shape), plan.unsummed()));
   }
@@ -383,8 +381,8 @@ final class GradientFill {
         .set("task", task)
         .set("tasks", task != QUERY_TASK && hasBothTasks() ? 2 : 1);
     Arguments chunked = struct.inner("chunked", ChunkedStructs.CHUNKED);
-    setViews(chunked, rows, tokens.normalizer());
     return chunked
+        .setRows(rows.x, rows.y, rows.z, rows.out, tokens.normalizer())
         .setProblem(operator, tokens.input().shape(), counts[0], queue.lists())
         .set("key_dim", Math.toIntExact(rows.x.shape().extent(3)))
         .set("value_dim", Math.toIntExact(rows.z.shape().extent(3)));
@@ -395,29 +393,13 @@ final class GradientFill {
     return plan.has(Role.KEY_AND_VALUE) || plan.has(Role.ONE_SWEEP);
   }
 
-  private static void setViews(Arguments chunked, Rows rows, Tensor normalizer) {
-    chunked
-        .set("query", rows.x)
-        .set("key", rows.y)
-        .set("value", rows.z)
-        .set("out", rows.out)
-        .set("normalizer", normalizer);
-  }
-
   /** Items of a sweep, or of outputs without causality. */
   private void setSweepItems(Arguments chunked) {
     switch (plan.kind()) {
-      case SWEEPS, RELAY, ONE_SWEEP -> {
-        chunked.setItems(plan.cut(), plan.cut().sequences());
-        if (!plan.cut().isRegular()) {
-          chunked.set("items", queue.lists().itemsOfSequences(plan.cut(), counts));
-        }
-      }
-      case SEGMENTED, SWEPT_SEGMENTS -> setSegments(chunked);
-      case NON_CAUSAL -> {
-        chunked.setItems(plan.outputs(), plan.outputs().sequences());
-        chunked.set("items", queue.lists().itemsOfTotals(plan.outputs()));
-      }
+      case SWEEPS, RELAY, ONE_SWEEP -> chunked.setSequences(plan.cut(), counts, queue.lists());
+      case SEGMENTED, SWEPT_SEGMENTS ->
+          chunked.setSegments(plan.cut(), plan.cut().items(), counts, queue.lists());
+      case NON_CAUSAL -> chunked.setOutputs(plan.outputs(), queue.lists());
       case CHAIN -> throw ofParts();
     }
   }
@@ -432,13 +414,6 @@ final class GradientFill {
     chunked.set("turns", plan.handsOn(role) ? plan.outputs(role).items() : turns);
     if (plan.kind() != Kind.NON_CAUSAL) {
       chunked.set("marks", workspace + at);
-    }
-  }
-
-  private void setSegments(Arguments chunked) {
-    chunked.setItems(plan.cut(), plan.cut().items());
-    if (!plan.cut().isRegular()) {
-      chunked.set("items", queue.lists().itemsOfSegments(plan.cut(), counts));
     }
   }
 

@@ -10,10 +10,9 @@ import io.github.linattn.bindings.DeviceMemory;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
-import io.github.linattn.internal.cuda.ArgumentStructs.ScanPointer;
 import io.github.linattn.kernelgen.Operation;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
+import java.lang.foreign.StructLayout;
 
 /**
  * One forward or backward with the {@code paper} kernels: the launches, in order, on one stream.
@@ -24,13 +23,12 @@ final class PaperPass implements AutoCloseable {
   private final CudaQueue queue;
   private final Cuda cuda;
   private final Workspace workspace;
+  private final Arena arena = Arena.ofConfined();
   private final Operator operator;
   private final AttentionInput input;
   private final AttentionShape shape;
   private final long heads;
   private final long rows;
-  private final long aPerHead;
-  private final long bPerHead;
   private final long q;
   private final long k;
   private final long v;
@@ -46,13 +44,11 @@ final class PaperPass implements AutoCloseable {
     this.heads = (long) shape.batch() * shape.heads();
     this.rows = heads * shape.tokens();
     try {
-      this.aPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.a());
-      this.bPerHead = operator.isUniform() ? 0 : queue.lists().floats(operator.b());
       this.q = operator.normalize() ? normalized(input.q()) : address(input.q());
       this.k = operator.normalize() ? normalized(input.k()) : address(input.k());
       this.v = address(input.v());
     } catch (RuntimeException | Error e) {
-      workspace.close();
+      close();
       throw e;
     }
   }
@@ -60,16 +56,14 @@ final class PaperPass implements AutoCloseable {
   void forward(ForwardCall call) {
     AttentionState initial = input.initialState().orElse(null);
     AttentionState last = call.finalState();
-    MemorySegment scan = scan(q, k, v, call.output(), address(call.normalizer()));
+    Arguments scan = scan(q, k, v, call.output(), address(call.normalizer()));
     setInitialState(scan);
     if (last != null) {
       if (last == initial) {
         // every block of a head reads z and one writes it: they may not be the same memory
-        ArgumentStructs.set(scan, ScanPointer.KEY_SUM_IN, copyOf(last.z()));
+        scan.set("key_sum_in", copyOf(last.z()));
       }
-      ArgumentStructs.set(scan, ScanPointer.STATE_OUT, address(last.s()));
-      ArgumentStructs.set(scan, ScanPointer.KEY_SUM_OUT, address(last.z()));
-      ArgumentStructs.set(scan, ScanPointer.VALUE_SUM_OUT, address(last.u()));
+      scan.setState("_out", StateArrays.of(last));
     }
     launch(Operation.FORWARD, heads, scan);
   }
@@ -79,13 +73,25 @@ final class PaperPass implements AutoCloseable {
     long dO = address(call.outputGradient());
     long g = address(call.normalizer());
     long center = workspace.allocate(centerBytes(heads, shape.valueDim())).address();
-    launch(Operation.VALUE_CENTER, heads, queue.arguments().valueCenter(v, center, shape.tokens()));
+    launch(
+        Operation.VALUE_CENTER,
+        heads,
+        arguments(PaperStructs.VALUE_CENTER)
+            .set("value", v)
+            .set("value_center", center)
+            .set("tokens", (long) shape.tokens()));
     long delta = workspace.allocate(rows * Float.BYTES).address();
-    long o = address(call.output());
     launch(
         Operation.ROW_DOT,
         rows,
-        queue.arguments().rowDot(o, dO, g, center, delta, rows, shape.tokens()));
+        arguments(PaperStructs.ROW_DOT)
+            .set("output", address(call.output()))
+            .set("output_gradient", dO)
+            .set("normalizer", g)
+            .set("value_center", center)
+            .set("delta", delta)
+            .set("rows", rows)
+            .set("tokens", (long) shape.tokens()));
     queryGradient(dO, g, delta, center, gradients);
     keyGradient(dO, g, delta, center, gradients);
     valueGradient(dO, g, gradients);
@@ -98,68 +104,69 @@ final class PaperPass implements AutoCloseable {
   private void queryGradient(long dO, long g, long delta, long center, Gradients gradients) {
     int tiles = kernels.entry(Operation.QUERY_GRADIENT, shape.keyDim()).tiles();
     long partials = workspace.allocate(partialBytes(heads, tiles)).address();
-    MemorySegment scan = scan(dO, v, k, gradients.dq(), g);
-    ArgumentStructs.set(scan, ScanPointer.DELTA, delta);
-    ArgumentStructs.set(scan, ScanPointer.VALUE_CENTER, center);
-    ArgumentStructs.set(scan, ScanPointer.COEFFICIENT_QUERY, q);
-    ArgumentStructs.set(scan, ScanPointer.COEFFICIENT_PARTIALS, partials);
+    Arguments scan =
+        scan(dO, v, k, gradients.dq(), g)
+            .set("delta", delta)
+            .set("value_center", center)
+            .set("coefficient_query", q)
+            .set("coefficient_partials", partials);
     setInitialState(scan);
     launch(Operation.QUERY_GRADIENT, heads, scan);
-    long da = address(gradients.da());
-    long db = address(gradients.db());
     launch(
         Operation.COEFFICIENT_GRADIENT,
         heads,
-        queue.arguments().coefficientGradient(partials, da, db, heads));
+        arguments(PaperStructs.COEFFICIENT_GRADIENT)
+            .set("partials", partials)
+            .set("a_gradient", address(gradients.da()))
+            .set("b_gradient", address(gradients.db()))
+            .set("heads", heads));
   }
 
   private void keyGradient(long dO, long g, long delta, long center, Gradients gradients) {
-    MemorySegment scan = scan(v, dO, q, gradients.dk(), g);
-    ArgumentStructs.set(scan, ScanPointer.DELTA, delta);
-    ArgumentStructs.set(scan, ScanPointer.VALUE_CENTER, center);
-    launch(Operation.KEY_GRADIENT, heads, scan);
+    launch(
+        Operation.KEY_GRADIENT,
+        heads,
+        scan(v, dO, q, gradients.dk(), g).set("delta", delta).set("value_center", center));
   }
 
   private void valueGradient(long dO, long g, Gradients gradients) {
-    MemorySegment scan = scan(k, q, dO, gradients.dv(), g);
-    launch(Operation.VALUE_GRADIENT, heads, scan);
+    launch(Operation.VALUE_GRADIENT, heads, scan(k, q, dO, gradients.dv(), g));
   }
 
   private void differentiateNormalization(Tensor raw, Tensor gradient) {
     launch(
         Operation.NORMALIZE_GRADIENT,
         rows,
-        queue.arguments().normalizeGradient(address(raw), address(gradient), rows));
+        arguments(PaperStructs.NORMALIZE_GRADIENT)
+            .set("input", address(raw))
+            .set("gradient", address(gradient))
+            .set("rows", rows));
   }
 
-  private MemorySegment scan(long x, long y, long z, Tensor out, long g) {
-    long before = input.initialState().map(state -> state.count(0)).orElse(0L);
-    float a = operator.isUniform() ? operator.a(0) : 0;
-    float b = operator.isUniform() ? operator.b(0) : 0;
-    MemorySegment scan = queue.arguments().scan(shape.tokens(), before, shape.heads(), a, b);
-    ArgumentStructs.set(scan, ScanPointer.QUERY, x);
-    ArgumentStructs.set(scan, ScanPointer.KEY, y);
-    ArgumentStructs.set(scan, ScanPointer.VALUE, z);
-    ArgumentStructs.set(scan, ScanPointer.OUT, address(out));
-    ArgumentStructs.set(scan, ScanPointer.NORMALIZER, g);
-    ArgumentStructs.set(scan, ScanPointer.A_PER_HEAD, aPerHead);
-    ArgumentStructs.set(scan, ScanPointer.B_PER_HEAD, bPerHead);
-    return scan;
+  private Arguments scan(long x, long y, long z, Tensor out, long g) {
+    return arguments(PaperStructs.SCAN)
+        .setCoefficients(operator, queue.lists())
+        .set("query", x)
+        .set("key", y)
+        .set("value", z)
+        .set("out", address(out))
+        .set("normalizer", g)
+        .set("tokens", (long) shape.tokens())
+        .set("initial_count", input.initialState().map(state -> state.count(0)).orElse(0L))
+        .set("heads_per_batch", shape.heads());
   }
 
-  private void setInitialState(MemorySegment scan) {
-    input
-        .initialState()
-        .ifPresent(
-            state -> {
-              ArgumentStructs.set(scan, ScanPointer.STATE_IN, address(state.s()));
-              ArgumentStructs.set(scan, ScanPointer.KEY_SUM_IN, address(state.z()));
-              ArgumentStructs.set(scan, ScanPointer.VALUE_SUM_IN, address(state.u()));
-            });
+  private void setInitialState(Arguments scan) {
+    input.initialState().ifPresent(state -> scan.setState("_in", StateArrays.of(state)));
   }
 
-  private void launch(Operation operation, long count, MemorySegment argumentStruct) {
-    queue.launch(kernels.load(operation, shape.keyDim()), count, argumentStruct);
+  /** Zeros, read before a launch returns. */
+  private Arguments arguments(StructLayout layout) {
+    return Arguments.allocate(arena, layout);
+  }
+
+  private void launch(Operation operation, long count, Arguments filled) {
+    queue.launch(kernels.load(operation, shape.keyDim()), count, filled);
   }
 
   private static long address(Tensor tensor) {
@@ -168,17 +175,21 @@ final class PaperPass implements AutoCloseable {
 
   private long normalized(Tensor raw) {
     long unit = workspace.allocate(raw.byteSpan()).address();
-    launch(Operation.NORMALIZE, rows, queue.arguments().normalize(address(raw), unit, rows));
+    launch(
+        Operation.NORMALIZE,
+        rows,
+        arguments(PaperStructs.NORMALIZE)
+            .set("input", address(raw))
+            .set("output", unit)
+            .set("rows", rows));
     return unit;
   }
 
   private long copyOf(Tensor tensor) {
     long bytes = tensor.byteSpan();
     DeviceMemory copy = workspace.allocate(bytes);
-    try (Arena scratch = Arena.ofConfined()) {
-      DeviceMemory source = DeviceMemory.ofAddress(scratch, address(tensor), bytes);
-      cuda.copyOnDeviceAsync(copy, 0, source, 0, bytes, queue.stream());
-    }
+    DeviceMemory source = DeviceMemory.ofAddress(arena, address(tensor), bytes);
+    cuda.copyOnDeviceAsync(copy, 0, source, 0, bytes, queue.stream());
     return copy.address();
   }
 
@@ -194,6 +205,7 @@ final class PaperPass implements AutoCloseable {
 
   @Override
   public void close() {
+    arena.close();
     workspace.close();
   }
 }

@@ -2,9 +2,9 @@ package io.github.linattn.test.fault;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.github.linattn.internal.cuda.ArgumentStructs;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
+import io.github.linattn.internal.cuda.PaperStructs;
 import io.github.linattn.test.harness.Native;
 import java.io.IOException;
 import java.lang.foreign.MemoryLayout;
@@ -23,12 +23,12 @@ import org.junit.jupiter.api.io.TempDir;
 final class ArgumentLayoutTest {
   private static final Map<String, StructLayout> STRUCTS =
       Map.ofEntries(
-          Map.entry("ScanArguments", ArgumentStructs.SCAN),
-          Map.entry("ValueCenterArguments", ArgumentStructs.VALUE_CENTER),
-          Map.entry("RowDotArguments", ArgumentStructs.ROW_DOT),
-          Map.entry("NormalizeArguments", ArgumentStructs.NORMALIZE),
-          Map.entry("NormalizeGradientArguments", ArgumentStructs.NORMALIZE_GRADIENT),
-          Map.entry("CoefficientGradientArguments", ArgumentStructs.COEFFICIENT_GRADIENT),
+          Map.entry("ScanArguments", PaperStructs.SCAN),
+          Map.entry("ValueCenterArguments", PaperStructs.VALUE_CENTER),
+          Map.entry("RowDotArguments", PaperStructs.ROW_DOT),
+          Map.entry("NormalizeArguments", PaperStructs.NORMALIZE),
+          Map.entry("NormalizeGradientArguments", PaperStructs.NORMALIZE_GRADIENT),
+          Map.entry("CoefficientGradientArguments", PaperStructs.COEFFICIENT_GRADIENT),
           Map.entry("TensorView", ChunkedStructs.TENSOR_VIEW),
           Map.entry("Item", ChunkedStructs.ITEM),
           Map.entry("Span", ChunkedStructs.SPAN),
