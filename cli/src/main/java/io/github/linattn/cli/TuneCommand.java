@@ -195,7 +195,7 @@ final class TuneCommand implements Callable<Integer> {
 
   private void show(Entry entry) {
     console.result(
-        "%-8s B x H %d to %d, N %d to %d: %s, %d segments, %d turns, %.2f of the planner's time",
+        "%-8s B x H %d to %d, N %d to %d: %s, %d segments%s, %d turns, %.2f of the planner's time",
         Text.id(entry.problem().pass()),
         entry.heads().least(),
         entry.heads().most(),
@@ -203,6 +203,7 @@ final class TuneCommand implements Callable<Integer> {
         entry.tokens().most(),
         entry.choice().technique(),
         entry.choice().segments(),
+        entry.choice().relay() ? " that hand states on" : "",
         entry.choice().turns(),
         entry.ratio());
   }

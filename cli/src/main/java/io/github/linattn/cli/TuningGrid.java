@@ -39,6 +39,11 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
   private static final long MOST_TURN_BLOCKS = 256;
 
   private static final int MOST_TURNS = 8;
+
+  /** Fewer blocks come in one round, and there is nothing for a relay to fill. */
+  private static final long LEAST_RELAY_BLOCKS = 128;
+
+  private static final int MOST_RELAY_SEGMENTS = 8;
   private static final int COLUMNS = 64;
 
   TuningGrid {
@@ -151,13 +156,18 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
                 .thenComparing(rated -> rated.choice.toString()));
   }
 
-  /** The neighbourhood of a planner's choice: techniques, segments and blocks that take turns. */
+  /**
+   * The neighbourhood of a planner's choice: techniques, segments, blocks that take turns and such
+   * that hand states on.
+   */
   static List<Choice> choices(BenchCase problem) {
     AttentionShape shape = problem.shape();
     long blocks = (long) shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
     List<Choice> choices = new ArrayList<>();
     for (String technique : TECHNIQUES) {
-      boolean takesTurns = technique.equals("wgmma") && problem.pass() == BenchPass.FORWARD;
+      boolean isWgmma = technique.equals("wgmma");
+      boolean takesTurns = isWgmma && problem.pass() == BenchPass.FORWARD;
+      boolean relays = isWgmma && blocks >= LEAST_RELAY_BLOCKS;
       for (int segments = 1;
           segments == 1
               || (blocks * segments <= MOST_BLOCKS
@@ -168,6 +178,9 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
             takesTurns && turns <= MOST_TURNS && blocks * segments * turns <= MOST_TURN_BLOCKS;
             turns *= 2) {
           choices.add(new Choice(technique, segments, turns));
+        }
+        if (relays && segments > 1 && segments <= MOST_RELAY_SEGMENTS) {
+          choices.add(new Choice(technique, segments, 1, true));
         }
       }
     }

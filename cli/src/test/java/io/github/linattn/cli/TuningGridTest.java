@@ -143,6 +143,21 @@ class TuningGridTest {
   }
 
   @Test
+  void segmentsAreARelayTooWhereBlocksComeInRounds() {
+    for (BenchPass pass : List.of(BenchPass.FORWARD, BenchPass.BACKWARD)) {
+      BenchCase kind = kind(pass);
+      assertThat(TuningGrid.choices(kind.with(AttentionShape.of(1, 144, 8192, 64))))
+          .filteredOn(Choice::relay)
+          .containsExactly(
+              new Choice("wgmma", 2, 1, true),
+              new Choice("wgmma", 4, 1, true),
+              new Choice("wgmma", 8, 1, true));
+      assertThat(TuningGrid.choices(kind.with(AttentionShape.of(1, 64, 8192, 64))))
+          .noneMatch(Choice::relay);
+    }
+  }
+
+  @Test
   void bordersAscend() {
     for (List<Integer> wrong : List.of(List.of(8), List.of(8, 8), List.of(0, 8))) {
       assertThatThrownBy(() -> new TuningGrid(wrong, List.of(1, 2)))

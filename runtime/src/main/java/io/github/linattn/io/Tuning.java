@@ -30,7 +30,7 @@ public final class Tuning {
   /** Without a plan. */
   public static final Tuning NONE = new Tuning(List.of());
 
-  private static final long VERSION = 1;
+  private static final long VERSION = 2;
   private static final int CHUNK = 64;
   private static final Set<String> MEMBERS =
       Set.of(
@@ -45,6 +45,7 @@ public final class Tuning {
           "technique",
           "segments",
           "turns",
+          "relay",
           "ratio");
 
   private final List<Entry> entries;
@@ -100,8 +101,10 @@ public final class Tuning {
    * @param technique of the kernel: wgmma or mma
    * @param segments into which the tokens are cut; 1 for none
    * @param turns blocks that take turns with the chunks of a segment, a power of two; 1 for none
+   * @param relay whether the blocks of a segment go on where those of the segment before it have
+   *     stopped, instead of starting from sums
    */
-  public record Choice(String technique, int segments, int turns) {
+  public record Choice(String technique, int segments, int turns, boolean relay) {
     private static final String PLANNER = "planner";
 
     /** Whatever the planner chooses by its model. */
@@ -117,6 +120,15 @@ public final class Tuning {
             "a plan has at least 1 segment and a power of two of turns, not %d and %d"
                 .formatted(segments, turns));
       }
+      if (relay && (segments == 1 || turns > 1)) {
+        throw new IllegalArgumentException(
+            "a relay has 2 segments or more and 1 turn, not %d and %d".formatted(segments, turns));
+      }
+    }
+
+    /** Whose segments start from sums. */
+    public Choice(String technique, int segments, int turns) {
+      this(technique, segments, turns, false);
     }
 
     /** Whether it is left to the planner. */
@@ -124,10 +136,11 @@ public final class Tuning {
       return equals(PLANNERS);
     }
 
-    /** As a plan is asked for by name: {@code TECHNIQUE[:SEGMENT][*TURNS]}. */
+    /** As a plan is asked for by name: {@code TECHNIQUE[:SEGMENT][*TURNS|+]}. */
     public String name(int tokens) {
       int segment = Math.ceilDiv(Math.ceilDiv(tokens, segments), CHUNK) * CHUNK;
-      return technique + (segments == 1 ? "" : ":" + segment) + (turns == 1 ? "" : "*" + turns);
+      String cut = segments == 1 ? "" : ":" + segment;
+      return technique + cut + (turns == 1 ? "" : "*" + turns) + (relay ? "+" : "");
     }
   }
 
@@ -225,7 +238,7 @@ public final class Tuning {
         Locale.ROOT,
         "  {\"gpu\": %s, \"pass\": \"%s\", \"headDim\": %d, \"dtype\": \"%s\", \"mode\": \"%s\","
             + " \"normalize\": %b, \"heads\": [%d, %d], \"tokens\": [%d, %d], \"technique\": %s,"
-            + " \"segments\": %d, \"turns\": %d, \"ratio\": %.3f}",
+            + " \"segments\": %d, \"turns\": %d, \"relay\": %b, \"ratio\": %.3f}",
         Json.quoted(problem.gpu),
         id(problem.pass),
         problem.headDim,
@@ -239,6 +252,7 @@ public final class Tuning {
         Json.quoted(entry.choice.technique),
         entry.choice.segments,
         entry.choice.turns,
+        entry.choice.relay,
         entry.ratio);
   }
 
@@ -274,7 +288,8 @@ public final class Tuning {
             new Choice(
                 member(fields, "technique", String.class),
                 integer(fields, "segments"),
-                integer(fields, "turns")),
+                integer(fields, "turns"),
+                member(fields, "relay", Boolean.class)),
             member(fields, "ratio", Number.class).doubleValue());
     if (entry.problem.pass == Pass.BACKWARD && entry.choice.turns > 1) {
       throw new IllegalArgumentException(

@@ -33,6 +33,13 @@ class TuningTest {
       new Entry(FORWARD, new Range(16, 31), new Range(1024, 4095), new Choice("mma", 1, 1), 0.5);
   private static final Entry GRADIENT =
       new Entry(BACKWARD, new Range(1, 1), new Range(1024, 2047), new Choice("mma", 2, 1), 0.25);
+  private static final Entry RELAY =
+      new Entry(
+          BACKWARD,
+          new Range(64, 127),
+          new Range(1024, 2047),
+          new Choice("wgmma", 4, 1, true),
+          0.9);
   private static final Entry PLANNERS =
       new Entry(BACKWARD, new Range(2, 3), new Range(1024, 2047), Choice.PLANNERS, 1.125);
 
@@ -46,8 +53,8 @@ class TuningTest {
   @Test
   void readsWhatItWrote() throws IOException {
     Path file = folder.resolve("tuning.json");
-    Tuning.NONE.with(List.of(FEW, MANY, GRADIENT, PLANNERS)).write(file);
-    assertThat(Tuning.read(file).entries()).containsExactly(FEW, MANY, GRADIENT, PLANNERS);
+    Tuning.NONE.with(List.of(FEW, MANY, GRADIENT, RELAY, PLANNERS)).write(file);
+    assertThat(Tuning.read(file).entries()).containsExactly(FEW, MANY, GRADIENT, RELAY, PLANNERS);
     Tuning.NONE.write(file);
     assertThat(Tuning.read(file).entries()).isEmpty();
     assertThat(Files.list(folder)).containsExactly(file);
@@ -99,6 +106,7 @@ class TuningTest {
     assertThat(new Choice("mma", 1, 1).name(10_000)).isEqualTo("mma");
     assertThat(new Choice("wgmma", 1, 2).name(10_000)).isEqualTo("wgmma*2");
     assertThat(new Choice("wgmma", 4, 2).name(10_000)).isEqualTo("wgmma:2560*2");
+    assertThat(new Choice("wgmma", 4, 1, true).name(10_000)).isEqualTo("wgmma:2560+");
   }
 
   @ParameterizedTest
@@ -106,10 +114,10 @@ class TuningTest {
       delimiter = '|',
       quoteCharacter = '`',
       value = {
-        "1.5 | is no tuning file: it is not {\"version\": 1",
-        "{\"version\": 2, \"entries\": []} | is no tuning file: it is not {\"version\": 1",
-        "{\"version\": 1, \"entries\": [{}]} | an entry has the members",
-        "{\"version\": 1, \"entries\": [ | the text ends early",
+        "1.5 | is no tuning file: it is not {\"version\": 2",
+        "{\"version\": 1, \"entries\": []} | is no tuning file: it is not {\"version\": 2",
+        "{\"version\": 2, \"entries\": [{}]} | an entry has the members",
+        "{\"version\": 2, \"entries\": [ | the text ends early",
       })
   void refusesWhatIsNoTuning(String text, String why) throws IOException {
     Path file = Files.writeString(folder.resolve("other.json"), text);
@@ -130,6 +138,7 @@ class TuningTest {
         "[8, 15] | [8] | heads is a class [least, most]",
         "\"wgmma\" | \"magic\" | magic",
         "\"turns\": 2 | \"turns\": 3 | a power of two of turns",
+        "\"relay\": false | \"relay\": true | a relay has 2 segments or more and 1 turn, not 4 and 2",
         "\"normalize\": false | \"normalize\": 0 | normalize is a boolean",
       })
   void refusesAWrongEntry(String right, String wrong, String why) throws IOException {

@@ -65,6 +65,17 @@ class PlansTest {
   }
 
   @Test
+  void aRelayThatWasTunedIsTaken() {
+    Plans plans = plans(new Choice("wgmma", 4, 1, true));
+    ForwardPlan forward = plans.forward(question(SHAPE, true, null), null).orElseThrow();
+    assertThat(forward.kind()).isEqualTo(ForwardPlan.Kind.RELAY);
+    assertThat(forward.forwardCut().itemTokens()).isEqualTo(2560);
+    GradientPlan backward = plans.backward(question(SHAPE, true, null)).orElseThrow();
+    assertThat(backward.kind()).isEqualTo(GradientPlan.Kind.RELAY);
+    assertThat(backward.outputs().itemTokens()).isEqualTo(2560);
+  }
+
+  @Test
   void oneSweepComesBeforeWhatWasTunedWithoutItsState() {
     Question fromState = question(SHAPE, true, null).ofBackward(true, null);
     assertThat(plans(new Choice("mma", 4, 1)).backward(fromState).orElseThrow().kind())
