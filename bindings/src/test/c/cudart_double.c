@@ -5,6 +5,7 @@
  *
  * Every call that returns a status is counted and named; double_fail_at makes one of them fail. A
  * call that frees, when told to fail, frees all the same, as CUDA does when it passes on an earlier fault.
+ * double_hold_call makes one wait for double_let_go, while other threads go on.
  *
  * gcc -shared -fPIC -Wl,-soname,libcudart.so.13 -o libcudart.so.13 cudart_double.c
  * -DDOUBLE_RUNTIME=, -DDOUBLE_DRIVER=, -DDOUBLE_DEVICES=, -DDOUBLE_COUNT_STATUS= build one that refuses.
@@ -72,12 +73,16 @@ typedef struct { int type, device; void *device_pointer, *host_pointer; long res
 typedef struct { size_t shared, constant, local; int max_threads, registers, ptx, binary, cache_mode, max_dynamic_shared; } FuncAttributes;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
 static Object *objects;
 static Kernel *kernels;
 static Launch launches[MAX_LAUNCHES];
 static const char *calls[MAX_CALLS];
 static long num_calls, num_launches, fail_at;
 static char fail_name[NAME_BYTES]; /* of the calls that fail_at counts; "": of all */
+static long hold_at;
+static char hold_name[NAME_BYTES];
+static int held; /* whether a call waits */
 static int fail_status, last_error, pending, num_devices = DOUBLE_DEVICES, major = 9, minor = 0;
 static int multiprocessors = 132, shared_per_block = 232448, l2_bytes = 50 << 20;
 static size_t memory_bytes = (size_t)1 << 34;
@@ -98,6 +103,8 @@ static int note(int status) {
 static int enter(const char *name) {
   if (num_calls < MAX_CALLS) calls[num_calls] = name;
   num_calls++;
+  if (hold_at > 0 && !strcmp(name, hold_name) && --hold_at == 0)
+    for (held = 1; held;) pthread_cond_wait(&let_go, &mutex);
   if (fail_at > 0 && (!*fail_name || !strcmp(name, fail_name)) && --fail_at == 0) return note(fail_status);
   return SUCCESS;
 }
@@ -407,7 +414,7 @@ API void double_reset(void) {
     free(kernels);
     kernels = next;
   }
-  num_calls = num_launches = fail_at = 0;
+  num_calls = num_launches = fail_at = hold_at = 0;
   fail_status = last_error = pending = device = old_driver = 0;
   capturing = NULL;
   noted_launches = 0;
@@ -423,6 +430,23 @@ API void double_fail_at(long k, int status) { fail_at = k, fail_status = status,
 API void double_fail_call(const char *name, long k, int status) {
   fail_at = k, fail_status = status;
   snprintf(fail_name, sizeof fail_name, "%s", name);
+}
+/* The k-th call of one name from now on waits, first = 1. */
+API void double_hold_call(const char *name, long k) {
+  snprintf(hold_name, sizeof hold_name, "%s", name);
+  hold_at = k;
+}
+API int double_held(void) {
+  pthread_mutex_lock(&mutex);
+  int now = held;
+  pthread_mutex_unlock(&mutex);
+  return now;
+}
+API void double_let_go(void) {
+  pthread_mutex_lock(&mutex);
+  held = hold_at = 0;
+  pthread_cond_broadcast(&let_go);
+  pthread_mutex_unlock(&mutex);
 }
 API void double_pending(int queries_say_not_ready) { pending = queries_say_not_ready; }
 API void double_old_driver(int has_no_tensor_maps) { old_driver = has_no_tensor_maps; }

@@ -392,8 +392,9 @@ public final class CudaEngine implements Engine {
   }
 
   private void runChunked(ForwardCall call, ForwardPlan plan) {
-    CudaQueue queue = CudaQueue.open(call.stream());
+    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
     synchronized (queue) {
+      queue.requireOpen();
       try {
         device.enter();
         queue.calls().run(call, plan, kernels);
@@ -463,8 +464,9 @@ public final class CudaEngine implements Engine {
   }
 
   private void runChunked(BackwardCall call, GradientPlan plan) {
-    CudaQueue queue = CudaQueue.open(call.stream());
+    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
     synchronized (queue) {
+      queue.requireOpen();
       try {
         device.enter();
         queue.calls().run(call, plan, kernels);
@@ -480,8 +482,9 @@ public final class CudaEngine implements Engine {
       AttentionInput input,
       Stream stream,
       Consumer<PaperPass> launches) {
-    CudaQueue queue = CudaQueue.open(stream);
+    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
     synchronized (queue) {
+      queue.requireOpen();
       queue.calls().makeRoomForConstants();
       try (PaperPass pass = new PaperPass(kernels, queue, operator, input)) {
         launches.accept(pass);

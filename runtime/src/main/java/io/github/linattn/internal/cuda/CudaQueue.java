@@ -21,11 +21,13 @@ import io.github.linattn.internal.Copies;
 import io.github.linattn.internal.Leaks;
 import java.lang.foreign.Arena;
 import java.util.List;
+import java.util.concurrent.locks.ReadWriteLock;
+import java.util.concurrent.locks.ReentrantReadWriteLock;
 import org.jspecify.annotations.Nullable;
 
 /**
  * A stream of one GPU with what a launch on it fills in. Its own lock keeps calls of several
- * threads apart.
+ * threads apart; who only waits for the stream does not hold it, so that others may go on.
  */
 final class CudaQueue implements Stream {
   private final Device device;
@@ -34,6 +36,10 @@ final class CudaQueue implements Stream {
   private final LaunchScratch launchScratch;
   private final Leaks leaks;
   private final Leaks.Claim claim;
+
+  /** Read by who waits for the stream, written by who destroys it. */
+  private final ReadWriteLock life = new ReentrantReadWriteLock();
+
   private @Nullable ChunkedCalls calls;
   private @Nullable DeviceConstants constants;
   private @Nullable DeviceLists lists;
@@ -163,25 +169,20 @@ final class CudaQueue implements Stream {
     return device.cuda().prepareClear(range, 0, bytes, stream);
   }
 
-  /** Whether it can take work. */
+  /** Whether it can take work; the caller holds this queue's lock. */
   boolean isOpen() {
     return closedAt == null;
   }
 
   /**
-   * One of the engine's own: the API has asked {@code owns()}.
+   * Throws if it can't take work; the caller holds this queue's lock.
    *
    * @throws IllegalStateException if it is closed, with where
    */
-  static CudaQueue open(Stream stream) {
-    CudaQueue queue = (CudaQueue) stream;
-    synchronized (queue) {
-      if (queue.closedAt != null) {
-        throw new IllegalStateException(
-            "the stream is closed; see the cause for where", queue.closedAt);
-      }
+  void requireOpen() {
+    if (closedAt != null) {
+      throw new IllegalStateException("the stream is closed; see the cause for where", closedAt);
     }
-    return queue;
   }
 
   /** Whether a graph that is open may hold addresses of this queue's memory. */
@@ -269,11 +270,16 @@ final class CudaQueue implements Stream {
 
   @Override
   public void synchronize() {
-    device.enter().synchronize(stream);
+    life.readLock().lock();
+    try {
+      device.enter().synchronize(stream);
+    } finally {
+      life.readLock().unlock();
+    }
   }
 
   @Override
-  public Event record() {
+  public synchronized Event record() {
     Cuda cuda = device.enter();
     Arena owner = Arena.ofShared();
     try {
@@ -287,7 +293,7 @@ final class CudaQueue implements Stream {
   }
 
   @Override
-  public void waitFor(Event event) {
+  public synchronized void waitFor(Event event) {
     device.enter().waitFor(stream, mark(event).event);
   }
 
@@ -299,7 +305,7 @@ final class CudaQueue implements Stream {
   }
 
   @Override
-  public void copy(Tensor source, Tensor target) {
+  public synchronized void copy(Tensor source, Tensor target) {
     Copies.requireAlike(source, target);
     Cuda cuda = device.enter();
     long bytes = source.byteSpan();
@@ -341,13 +347,14 @@ final class CudaQueue implements Stream {
 
   /** Waits for the work, then destroys the stream; a second call does nothing. */
   @Override
-  public void close() {
-    synchronized (this) {
-      if (closedAt != null) {
-        return;
-      }
-      closedAt = new Throwable("closed here");
+  public synchronized void close() {
+    if (closedAt != null) {
+      return;
     }
+    if (capturing) {
+      throw new IllegalStateException("this stream is being captured and can't be closed");
+    }
+    closedAt = new Throwable("closed here");
     try {
       synchronize();
     } finally {
@@ -359,9 +366,18 @@ final class CudaQueue implements Stream {
           constants.close();
         }
       } finally {
-        arena.close();
-        claim.end();
+        destroy();
       }
+    }
+  }
+
+  private void destroy() {
+    life.writeLock().lock();
+    try {
+      arena.close();
+      claim.end();
+    } finally {
+      life.writeLock().unlock();
     }
   }
 

@@ -54,6 +54,27 @@ final class CudartDouble {
     }
   }
 
+  /** Makes the k-th call of a function from now on wait, the first being 1. */
+  void hold(String function, long k) {
+    try (Arena scratch = Arena.ofConfined()) {
+      invoke(
+          "double_hold_call",
+          FunctionDescriptor.ofVoid(ADDRESS, JAVA_LONG),
+          scratch.allocateFrom(function),
+          k);
+    }
+  }
+
+  /** Whether a call waits. */
+  boolean isHolding() {
+    return (int) invoke("double_held", FunctionDescriptor.of(JAVA_INT)) != 0;
+  }
+
+  /** Lets the call that waits go on, and none wait. */
+  void letGo() {
+    invoke("double_let_go", FunctionDescriptor.ofVoid());
+  }
+
   /** Forgets calls, launches and anything alive. */
   void reset() {
     invoke("double_reset", FunctionDescriptor.ofVoid());

@@ -1,0 +1,173 @@
+package io.github.linattn.test.fault;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.DType;
+import io.github.linattn.Event;
+import io.github.linattn.Graph;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Stream;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Map;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** Breaks when closing a stream frees what another thread uses at that time. */
+final class ChunkedStreamTest extends OnFakeKernels {
+  private static final int D = FakeKernels.HEAD_DIM;
+  private static final AttentionShape SHORT = AttentionShape.of(1, 2, 100, D);
+
+  @AfterEach
+  void letGo() {
+    cudart.letGo();
+  }
+
+  /** Work of a thread of its own. */
+  private static final class Beside {
+    private final FutureTask<Boolean> task;
+    private final Thread thread;
+
+    Beside(Runnable work) {
+      task = new FutureTask<>(work, true);
+      thread = new Thread(task);
+      thread.start();
+    }
+
+    /** Returns once it can't go on by itself. */
+    void awaitRest() {
+      await(
+          () ->
+              switch (thread.getState()) {
+                case BLOCKED, WAITING, TERMINATED -> true;
+                default -> false;
+              });
+    }
+
+    boolean isDone() {
+      return task.isDone();
+    }
+
+    /** Throws what it has thrown. */
+    void finish() throws Exception {
+      task.get(20, TimeUnit.SECONDS);
+    }
+  }
+
+  private static Beside heldIn(String function, long k, Runnable work) {
+    cudart.hold(function, k);
+    var held = new Beside(work);
+    await(cudart::isHolding);
+    return held;
+  }
+
+  private static void await(BooleanSupplier condition) {
+    Instant end = Instant.now().plus(Duration.ofSeconds(20));
+    while (!condition.getAsBoolean()) {
+      assertThat(Instant.now()).as("waited for too long").isBefore(end);
+      Thread.onSpinWait();
+    }
+  }
+
+  private static Runnable forward(BackwardFixture f, Stream stream) {
+    LinearAttention attention = LinearAttention.builder().on(f.gpu, stream);
+    return () -> attention.forwardInto(f.input.q(), f.input.k(), f.input.v(), f.o, f.g);
+  }
+
+  @Test
+  void aStreamIsClosedBehindTheCallThatUsesIt() throws Exception {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+      Stream stream = f.gpu.newStream();
+      Beside call = heldIn("cudaLaunchKernelExC", 1, forward(f, stream));
+      long bytes = cudart.deviceBytes();
+      var close = new Beside(stream::close);
+      close.awaitRest();
+      assertThat(close.isDone()).as("closed beside the call").isFalse();
+      assertThat(cudart.deviceBytes()).isEqualTo(bytes);
+      cudart.letGo();
+      call.finish();
+      close.finish();
+      assertThat(cudart.deviceBytes()).isLessThan(bytes);
+      assertThatThrownBy(forward(f, stream)::run).hasMessageContaining("the stream is closed");
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void aGraphIsNotLaunchedWhileItsStreamIsClosed() throws Exception {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+      Stream stream = f.gpu.newStream();
+      try (Graph graph = stream.capture(forward(f, stream))) {
+        Beside close = heldIn("cudaStreamSynchronize", 1, stream::close);
+        var launch = new Beside(graph::launch);
+        launch.awaitRest();
+        assertThat(cudart.launches()).isZero();
+        cudart.letGo();
+        close.finish();
+        assertThatThrownBy(launch::finish).cause().hasMessage("this stream was closed");
+      }
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void aStreamIsClosedBehindItsOtherUses() throws Exception {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+        Stream other = f.gpu.newStream();
+        Event event = other.record()) {
+      Map<String, Consumer<Stream>> uses =
+          Map.of(
+              "cudaStreamSynchronize", Stream::synchronize,
+              "cudaMemcpyAsync", stream -> stream.copy(f.input.q(), f.o),
+              "cudaEventRecord", stream -> stream.record().close(),
+              "cudaStreamWaitEvent", stream -> stream.waitFor(event));
+      for (var use : uses.entrySet()) {
+        Stream stream = f.gpu.newStream();
+        Beside call = heldIn(use.getKey(), 1, () -> use.getValue().accept(stream));
+        var close = new Beside(stream::close);
+        close.awaitRest();
+        cudart.letGo();
+        call.finish();
+        close.finish();
+        assertThatThrownBy(() -> use.getValue().accept(stream))
+            .isInstanceOf(IllegalStateException.class)
+            .hasMessageContaining("closed");
+      }
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void aStreamTakesWorkWhileAnotherThreadWaitsForIt() throws Exception {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      Beside waiting = heldIn("cudaStreamSynchronize", 1, stream::synchronize);
+      try {
+        new Beside(forward(f, stream)).finish();
+        assertThat(waiting.isDone()).isFalse();
+      } finally {
+        cudart.letGo(); // or closing the stream would wait, too
+      }
+      waiting.finish();
+    }
+  }
+
+  @Test
+  void aStreamIsNotClosedByWhatItCaptures() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      assertThatThrownBy(() -> stream.capture(stream::close))
+          .isInstanceOf(IllegalStateException.class)
+          .hasMessageContaining("is being captured");
+      forward(f, stream).run();
+      stream.synchronize();
+    }
+    assertThat(cudart.live()).isZero();
+  }
+}
