@@ -162,17 +162,21 @@ final class ChunkedCalls {
     }
   }
 
-  /** Frees memory that no later call uses: now, or when the last graph closes. */
+  /** Frees memory that no later call uses: now, or when the last graph ends. */
   private void retire(Arena owner) {
     retired.add(owner);
-    if (!queue.hasGraphs()) {
-      queue.device().enter().synchronize(queue.stream());
-      freeRetired();
+    freeRetired();
+  }
+
+  /** Frees what only graphs might use, once the stream is done with it, if there are none. */
+  void freeRetired() {
+    if (!retired.isEmpty() && !queue.hasGraphs()) {
+      queue.synchronize();
+      closeRetired();
     }
   }
 
-  /** Frees what graphs alone have used; they, and the stream, are done with it. */
-  void freeRetired() {
+  private void closeRetired() {
     while (!retired.isEmpty()) {
       retired.removeLast().close();
     }
@@ -222,7 +226,7 @@ final class ChunkedCalls {
   /** Frees the workspace; the stream has done its work. */
   void close() {
     clear();
-    freeRetired();
+    closeRetired();
     workspaceOwner.close();
     ticketsOwner.close();
   }

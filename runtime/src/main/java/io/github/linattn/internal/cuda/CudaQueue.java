@@ -205,7 +205,7 @@ final class CudaQueue implements Stream {
         try {
           work.run();
         } catch (RuntimeException | Error e) {
-          abandon(e);
+          suppressing(e, () -> device.enter().abandonCapture(stream));
           throw e;
         } finally {
           capturing = false;
@@ -214,16 +214,24 @@ final class CudaQueue implements Stream {
       } catch (RuntimeException | Error e) {
         graphs--;
         owner.close();
+        suppressing(e, this::freeRetired);
         throw e;
       }
     }
   }
 
-  private void abandon(Throwable cause) {
+  private static void suppressing(Throwable cause, Runnable cleanup) {
     try {
-      device.enter().abandonCapture(stream);
+      cleanup.run();
     } catch (RuntimeException e) {
       cause.addSuppressed(e);
+    }
+  }
+
+  /** Frees memory that has become too small, if no graph is left that may use it. */
+  private void freeRetired() {
+    if (calls != null) {
+      calls.freeRetired();
     }
   }
 
@@ -255,15 +263,13 @@ final class CudaQueue implements Stream {
           device.enter();
           if (closedAt == null) {
             synchronize();
-            if (graphs == 1 && calls != null) {
-              calls.freeRetired();
-            }
           }
         } finally {
           graphs--;
           owner.close();
           claim.end();
         }
+        freeRetired();
       }
     }
   }

@@ -430,6 +430,25 @@ final class ChunkedForwardTest extends OnFakeKernels {
   }
 
   @Test
+  void aWorkspaceThatOnlyAFailedCaptureHeldIsFreed() {
+    try (Growing growing = new Growing()) {
+      growing.run(8);
+      long before = cudart.live();
+      assertThatThrownBy(
+              () ->
+                  growing.stream.capture(
+                      () -> {
+                        growing.run(12);
+                        throw new IllegalStateException("enough");
+                      }))
+          .hasMessage("enough");
+      assertThat(cudart.live()).as("one for one").isEqualTo(before);
+      growing.run(12);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
   void aWorkspaceThatFitsOnlyJustIsTaken() {
     long allocation;
     try (Growing growing = new Growing()) {
