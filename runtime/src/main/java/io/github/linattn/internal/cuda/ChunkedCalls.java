@@ -197,7 +197,13 @@ final class ChunkedCalls {
         retire(owner);
       }
       DeviceMemory fresh = queue.device().enter().allocate(ticketsOwner, bytes);
-      queue.constants().clear(fresh); // now, also where this call is only captured
+      try {
+        queue.constants().clear(fresh); // now, also where this call is only captured
+      } catch (RuntimeException | Error e) {
+        ticketsOwner.close();
+        ticketsOwner = Arena.ofShared();
+        throw e;
+      }
       tickets = fresh;
     }
     return tickets.address();

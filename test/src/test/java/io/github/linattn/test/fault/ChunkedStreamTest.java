@@ -4,11 +4,13 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
 import io.github.linattn.Event;
 import io.github.linattn.Graph;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Stream;
+import io.github.linattn.cuda.CudaException;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Map;
@@ -19,10 +21,15 @@ import java.util.function.Consumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** Breaks when closing a stream frees what another thread uses at that time. */
+/**
+ * Breaks when a stream keeps more after each call that fails, or when closing it frees what another
+ * thread uses at that time.
+ */
 final class ChunkedStreamTest extends OnFakeKernels {
+  private static final int ILLEGAL_ADDRESS = 700;
   private static final int D = FakeKernels.HEAD_DIM;
   private static final AttentionShape SHORT = AttentionShape.of(1, 2, 100, D);
+  private static final AttentionShape TOKEN = AttentionShape.of(1, 2, 1, D);
 
   @AfterEach
   void letGo() {
@@ -169,5 +176,35 @@ final class ChunkedStreamTest extends OnFakeKernels {
       stream.synchronize();
     }
     assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void ticketsThatCannotBeClearedAreFreed() {
+    try (BackwardFixture f = new BackwardFixture(TOKEN, DType.BF16)) {
+      AttentionState state = f.state(1);
+      LinearAttention attention = LinearAttention.builder().on(f.gpu);
+      Runnable step =
+          () -> attention.decodeInto(f.input.q(), f.input.k(), f.input.v(), state, f.o, f.g);
+      long left = leftByFailures(step, "cudaMemsetAsync");
+      step.run();
+      assertThat(cudart.live()).as("they, and the kernel").isEqualTo(left + 2);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  /** What is alive after a call has failed, which is no more when it has failed again. */
+  private static long leftByFailures(Runnable call, String function) {
+    long left = 0;
+    for (int i = 0; i < 3; i++) {
+      cudart.failAt(function, 1, ILLEGAL_ADDRESS);
+      assertThatThrownBy(call::run)
+          .isInstanceOf(CudaException.class)
+          .hasMessageContaining(function);
+      if (i > 0) {
+        assertThat(cudart.live()).as("after another failure of " + function).isEqualTo(left);
+      }
+      left = cudart.live();
+    }
+    return left;
   }
 }
