@@ -16,7 +16,6 @@ import io.github.linattn.kernels.BuiltKernels;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
 import java.util.Map;
@@ -46,6 +45,10 @@ final class Kernels {
   private final List<BuiltKernels> sources;
   private final Map<Key, Found> found = new ConcurrentHashMap<>();
   private final Map<ChunkedKey, Optional<Found>> chunked = new ConcurrentHashMap<>();
+
+  /** Where a kernel can't be had of its image, this serves the next attempt. */
+  private final Map<KernelEntry, CudaModule> images = new ConcurrentHashMap<>();
+
   private final Map<KernelEntry, LoadedKernel> loaded = new ConcurrentHashMap<>();
   private final int capability;
   private final int sharedBytes;
@@ -186,22 +189,25 @@ final class Kernels {
   private LoadedKernel loadNow(Found kernelAndSource) {
     KernelEntry entry = kernelAndSource.entry();
     Cuda cuda = device.enter();
-    CudaKernel kernel;
-    try (Arena scratch = Arena.ofConfined()) {
-      byte[] image = kernelAndSource.source().image(entry);
-      MemorySegment copy = scratch.allocateFrom(ValueLayout.JAVA_BYTE, image);
-      CudaModule module = cuda.loadImage(owner, copy);
-      kernel = cuda.kernel(module, entry.symbol());
-    } catch (IOException e) {
-      throw new UncheckedIOException(
-          "can't read kernel %s of %s".formatted(entry.symbol(), kernelAndSource.source().origin()),
-          e);
-    }
+    CudaModule image = images.computeIfAbsent(entry, key -> loadImage(cuda, kernelAndSource));
+    CudaKernel kernel = cuda.kernel(image, entry.symbol());
     boolean fixed = entry.shared() instanceof SharedRule.Fixed;
     int most = fixed ? entry.sharedBytes() : sharedBytes;
     if (most > FREE_SHARED_BYTES) {
       cuda.setMaxDynamicSharedMemory(kernel, most);
     }
     return new LoadedKernel(entry, kernel);
+  }
+
+  private CudaModule loadImage(Cuda cuda, Found kernelAndSource) {
+    KernelEntry entry = kernelAndSource.entry();
+    BuiltKernels source = kernelAndSource.source();
+    try (Arena scratch = Arena.ofConfined()) {
+      return cuda.loadImage(
+          owner, scratch.allocateFrom(ValueLayout.JAVA_BYTE, source.image(entry)));
+    } catch (IOException e) {
+      throw new UncheckedIOException(
+          "can't read kernel %s of %s".formatted(entry.symbol(), source.origin()), e);
+    }
   }
 }

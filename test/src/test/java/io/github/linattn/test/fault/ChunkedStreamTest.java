@@ -13,6 +13,7 @@ import io.github.linattn.Stream;
 import io.github.linattn.cuda.CudaException;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
@@ -190,6 +191,18 @@ final class ChunkedStreamTest extends OnFakeKernels {
       assertThat(cudart.live()).as("they, and the kernel").isEqualTo(left + 2);
     }
     assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void anImageWhoseKernelIsRefusedServesTheNextCall() {
+    for (String refused : List.of("cudaLibraryGetKernel", "cudaFuncSetAttribute")) {
+      try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+          Stream stream = f.gpu.newStream()) {
+        leftByFailures(forward(f, stream), refused);
+        forward(f, stream).run();
+      }
+      assertThat(cudart.live()).isZero();
+    }
   }
 
   /** What is alive after a call has failed, which is no more when it has failed again. */
