@@ -71,7 +71,6 @@ public final class CudaEngine implements Engine {
   private final PaperPlans paperPlans;
   private final boolean paperOnly;
   private final Leaks leaks;
-  private boolean closed;
 
   private CudaEngine(Device device, List<BuiltKernels> sources, Tuning tuning) {
     this.device = device;
@@ -543,16 +542,16 @@ public final class CudaEngine implements Engine {
     return paperPlans.backward(operator, shape, results);
   }
 
-  /** Waits for the device, then unloads the kernels; a second call does nothing. */
+  /**
+   * Waits for the device, then unloads the kernels; a second call does nothing.
+   *
+   * @throws IllegalStateException if another thread is just loading one: closing can be tried again
+   */
   @Override
-  public void close() {
-    synchronized (this) {
-      if (closed) {
-        return;
-      }
-      closed = true;
+  public synchronized void close() {
+    if (arena.scope().isAlive()) {
+      leaks.reportOpen();
+      device.endAfterWork(arena);
     }
-    leaks.reportOpen();
-    device.endAfterWork(arena);
   }
 }

@@ -180,6 +180,19 @@ final class ChunkedStreamTest extends OnFakeKernels {
   }
 
   @Test
+  void aBackendThatLoadsAKernelCanBeClosedAgain() throws Exception {
+    BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+    Stream stream = f.gpu.newStream();
+    Beside call = heldIn("cudaLibraryGetKernel", 1, forward(f, stream));
+    assertThatThrownBy(f.gpu::close).isInstanceOf(IllegalStateException.class);
+    cudart.letGo();
+    call.finish();
+    stream.close();
+    f.close();
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
   void ticketsThatCannotBeClearedAreFreed() {
     try (BackwardFixture f = new BackwardFixture(TOKEN, DType.BF16)) {
       AttentionState state = f.state(1);
