@@ -239,7 +239,7 @@ public final class Cuda {
     MemorySegment view;
     try {
       view = deviceView(memory);
-    } catch (RuntimeException e) {
+    } catch (RuntimeException | Error e) {
       release.accept(registered);
       throw e;
     }
@@ -282,8 +282,7 @@ public final class Cuda {
     MemorySegment from = Handles.host(source, sourceOffset, bytes);
     copy(to, from, bytes, Direction.TO_DEVICE);
     // From pageable memory it returns once the bytes have left that memory; streams that do not
-    // wait
-    // for the default one would read the target too early.
+    // wait for the default one would read the target too early.
     CudaStatus.checkAwaited(
         "cudaStreamSynchronize", cudart.cudaStreamSynchronize(MemorySegment.NULL));
   }
