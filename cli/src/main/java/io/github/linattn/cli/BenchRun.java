@@ -3,6 +3,7 @@ package io.github.linattn.cli;
 import io.github.linattn.Backend;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.LinearAttention;
+import io.github.linattn.MemoryKind;
 import io.github.linattn.Plan;
 import io.github.linattn.Stream;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
@@ -20,6 +21,7 @@ final class BenchRun {
 
   private static final long SPARE_BYTES = 1L << 30;
   private static final long SEED = 20251;
+  private static final double CPU_WARM_UP_SECONDS = 0.3;
 
   /** There is too little memory even for one set of tensors. */
   static final class NoRoomException extends RuntimeException {
@@ -173,6 +175,10 @@ final class BenchRun {
     return (int) Math.min(sets(problem), fitting);
   }
 
+  private double warmUpSeconds() {
+    return gpu.memoryKind() == MemoryKind.HOST ? CPU_WARM_UP_SECONDS : 0;
+  }
+
   private List<BenchResult.Other> others(Timed timed, List<String> names) {
     List<BenchResult.Other> others = new ArrayList<>();
     for (String name : names) {
@@ -217,7 +223,8 @@ final class BenchRun {
         sets.forEach(set -> set.prepare(attention));
         sets.forEach(set -> set.poison(stream));
         stream.synchronize();
-        return new DeviceTimer(stream, sets.size()).time(set -> sets.get(set).run(attention));
+        return new DeviceTimer(stream, sets.size(), warmUpSeconds())
+            .time(set -> sets.get(set).run(attention));
       }
     }
 

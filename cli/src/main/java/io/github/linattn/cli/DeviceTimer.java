@@ -17,6 +17,9 @@ final class DeviceTimer {
   private static final int WARM_UP = 3;
   private static final int SAMPLES = 11;
 
+  /** A round of calls that takes less than this of the round before may still be compiled. */
+  private static final double FASTER = 0.9;
+
   /** The host queues the next call long before one of these is done, even before it is compiled. */
   private static final double LONG_MILLIS = 2;
 
@@ -26,15 +29,27 @@ final class DeviceTimer {
 
   private final Stream stream;
   private final int sets;
+  private final double warmUpSeconds;
 
   /**
-   * On a stream.
+   * On a stream of a GPU.
    *
    * @param sets of tensors, which the calls take in turn
    */
   DeviceTimer(Stream stream, int sets) {
+    this(stream, sets, 0);
+  }
+
+  /**
+   * On a stream.
+   *
+   * @param warmUpSeconds least time of calls before the first sample, above 0 where the JVM
+   *     compiles what they run
+   */
+  DeviceTimer(Stream stream, int sets, double warmUpSeconds) {
     this.stream = stream;
     this.sets = sets;
+    this.warmUpSeconds = warmUpSeconds;
   }
 
   /**
@@ -51,8 +66,7 @@ final class DeviceTimer {
     if (second > MOST_MILLIS) {
       return times(first, 1, false, List.of(second));
     }
-    repeat(operation, Math.max(WARM_UP, sets));
-    stream.synchronize();
+    warmUp(operation);
     if (least(samples(() -> operation.accept(0), WARM_UP)) >= LONG_MILLIS) {
       int[] next = {0};
       return times(first, 1, false, samples(() -> operation.accept(next[0]++ % sets), SAMPLES));
@@ -71,6 +85,24 @@ final class DeviceTimer {
         return times(first, calls, false, samples(() -> repeat(operation, now), SAMPLES));
       }
     }
+  }
+
+  /** Once; where calls are compiled meanwhile, for so long and until they get no faster. */
+  private void warmUp(IntConsumer operation) {
+    long start = System.nanoTime();
+    double round = Double.POSITIVE_INFINITY;
+    double before;
+    do {
+      before = round;
+      long began = System.nanoTime();
+      repeat(operation, Math.max(WARM_UP, sets));
+      stream.synchronize();
+      round = seconds(began);
+    } while (warmUpSeconds > 0 && (seconds(start) < warmUpSeconds || round < FASTER * before));
+  }
+
+  private static double seconds(long start) {
+    return (System.nanoTime() - start) * 1e-9;
   }
 
   /**

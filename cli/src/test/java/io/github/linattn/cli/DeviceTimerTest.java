@@ -31,6 +31,22 @@ class DeviceTimerTest {
     assertThat(clock.now).isEqualTo(2 * 1001);
   }
 
+  @Test
+  void whatRunsBeforeItIsCompiledIsNotSampled() {
+    var clock = new Clock(0.1, 0.1);
+    long compiled = System.nanoTime() + 50_000_000;
+    DeviceTimes times =
+        new DeviceTimer(clock, 2, 0.1)
+            .time(
+                set -> {
+                  int slower = System.nanoTime() < compiled ? 100 : 1;
+                  for (int i = 0; i < slower; i++) {
+                    clock.work();
+                  }
+                });
+    assertThat(times.median()).isCloseTo(0.1, within(1e-9));
+  }
+
   /** A device on which a call takes as long as was said, in a graph and out of one. */
   private static final class Clock implements Stream {
     private final double plainMillis;
