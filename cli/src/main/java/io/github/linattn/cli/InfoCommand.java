@@ -30,7 +30,7 @@ final class InfoCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
-    line("linattn", Version.text());
+    line("linattn", Version.number());
     line(
         "JDK",
         Text.format(

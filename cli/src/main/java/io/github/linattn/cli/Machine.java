@@ -10,11 +10,13 @@ import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
 
 /** Where and with what a benchmark runs. */
 final class Machine {
   private static final String UNKNOWN = "";
+  private static final Path CPU_INFO = Path.of("/proc/cpuinfo");
   private static final String VISIBLE = "CUDA_VISIBLE_DEVICES";
 
   private Machine() {}
@@ -39,14 +41,25 @@ final class Machine {
 
   /** A run on this machine's processors that begins now. */
   static Run cpu() throws IOException {
+    return cpu(Files.isReadable(CPU_INFO) ? Files.readAllLines(CPU_INFO) : List.of());
+  }
+
+  /**
+   * A run on this machine's processors.
+   *
+   * @param cpuInfo what Linux says about them: on ARM neither name nor clock; nothing elsewhere
+   */
+  static Run cpu(List<String> cpuInfo) throws IOException {
+    String name =
+        ofFirstProcessor(cpuInfo, "model name").orElse(System.getProperty("os.arch", UNKNOWN));
     int processors = Runtime.getRuntime().availableProcessors();
     return new Run(
         now(),
-        Text.format("%s, %d processors", processor("model name"), processors),
+        Text.format("%s, %d processors", name, processors),
         UNKNOWN,
         null,
         UNKNOWN,
-        Text.format("%s MHz", processor("cpu MHz")),
+        ofFirstProcessor(cpuInfo, "cpu MHz").map(clock -> clock + " MHz").orElse(UNKNOWN),
         Version.commit(),
         versions());
   }
@@ -54,7 +67,7 @@ final class Machine {
   private static Map<String, String> versions() throws IOException {
     Map<String, String> versions = new TreeMap<>();
     versions.put("java", Runtime.version().toString());
-    versions.put("linattn", Version.text());
+    versions.put("linattn", Version.number());
     return versions;
   }
 
@@ -76,16 +89,10 @@ final class Machine {
     }
   }
 
-  /** What Linux says about its first processor; else the architecture. */
-  private static String processor(String property) throws IOException {
-    Path file = Path.of("/proc/cpuinfo");
-    if (!Files.isReadable(file)) {
-      return System.getProperty("os.arch", UNKNOWN);
-    }
-    return Files.readAllLines(file).stream()
+  private static Optional<String> ofFirstProcessor(List<String> cpuInfo, String property) {
+    return cpuInfo.stream()
         .filter(line -> line.startsWith(property))
         .map(line -> line.substring(line.indexOf(':') + 1).strip())
-        .findFirst()
-        .orElse(System.getProperty("os.arch", UNKNOWN));
+        .findFirst();
   }
 }

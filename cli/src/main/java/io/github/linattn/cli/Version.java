@@ -13,7 +13,11 @@ final class Version implements IVersionProvider {
     return new String[] {text()};
   }
 
-  static String text() throws IOException {
+  private static String text() throws IOException {
+    return "linattn " + number();
+  }
+
+  static String number() throws IOException {
     return read("version.txt");
   }
 
