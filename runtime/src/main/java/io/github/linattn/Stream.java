@@ -12,7 +12,12 @@ public interface Stream extends AutoCloseable {
   /** A mark in this queue, reached when everything before it is done. The caller closes it. */
   Event record();
 
-  /** Lets work queued from now on start only after {@code event}, which may be another stream's. */
+  /**
+   * Lets work queued from now on start only after {@code event}, which may be another stream's.
+   *
+   * @throws IllegalArgumentException if the event is of another backend
+   * @throws IllegalStateException if another stream was being captured when it recorded the event
+   */
   void waitFor(Event event);
 
   /**

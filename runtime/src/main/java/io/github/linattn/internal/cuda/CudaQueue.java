@@ -291,7 +291,7 @@ final class CudaQueue implements Stream {
     try {
       CudaEvent event = cuda.createEvent(owner, EventTiming.TIMED);
       cuda.record(event, stream);
-      return new Mark(device, owner, event, leaks);
+      return new Mark(device, owner, event, capturing ? this : null, leaks);
     } catch (RuntimeException | Error e) {
       owner.close();
       throw e;
@@ -300,7 +300,13 @@ final class CudaQueue implements Stream {
 
   @Override
   public synchronized void waitFor(Event event) {
-    device.enter().waitFor(stream, mark(event).event);
+    Mark mark = mark(event);
+    if (mark.capturedBy != null && mark.capturedBy != this) {
+      // its graph would hold work of this stream, whose memory it does not keep
+      throw new IllegalStateException(
+          "the event was recorded while its stream was captured: no other stream can wait for it");
+    }
+    device.enter().waitFor(stream, mark.event);
   }
 
   private static Mark mark(Event event) {
@@ -392,12 +398,14 @@ final class CudaQueue implements Stream {
     private final Device device;
     private final Arena owner;
     private final CudaEvent event;
+    private final @Nullable CudaQueue capturedBy;
     private final Leaks.Claim claim;
 
-    Mark(Device device, Arena owner, CudaEvent event, Leaks leaks) {
+    Mark(Device device, Arena owner, CudaEvent event, @Nullable CudaQueue capturedBy, Leaks leaks) {
       this.device = device;
       this.owner = owner;
       this.event = event;
+      this.capturedBy = capturedBy;
       this.claim = leaks.claim(this, "an event");
     }
 

@@ -180,6 +180,26 @@ final class ChunkedStreamTest extends OnFakeKernels {
   }
 
   @Test
+  void noOtherStreamJoinsACapture() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+        Stream stream = f.gpu.newStream();
+        Stream other = f.gpu.newStream()) {
+      Runnable work =
+          () -> {
+            forward(f, stream).run();
+            try (Event event = stream.record()) {
+              stream.waitFor(event);
+              assertThatThrownBy(() -> other.waitFor(event))
+                  .isInstanceOf(IllegalStateException.class)
+                  .hasMessageContaining("while its stream was captured");
+            }
+          };
+      stream.capture(work).close();
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
   void aBackendThatLoadsAKernelCanBeClosedAgain() throws Exception {
     BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
     Stream stream = f.gpu.newStream();
