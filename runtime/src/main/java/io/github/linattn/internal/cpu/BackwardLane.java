@@ -58,7 +58,7 @@ final class BackwardLane {
   private List<QuerySweep> causalSweeps(Scratch scratch) {
     List<QuerySweep> sweeps = new ArrayList<>();
     Center first = findCenter(lane.countBefore() == 0 ? 1 : 0, scratch);
-    sweeps.add(newQuerySweep(0, initial(first), first));
+    sweeps.add(newQuerySweep(0, initial(first, scratch), first));
     if (segments.count() > 1) {
       Center center = findCenter(CENTER_ROWS, scratch);
       List<OuterSum> starts = starts(Segments.Start.BEFORE, center, scratch);
@@ -75,14 +75,14 @@ final class BackwardLane {
     return tile.findCenter(StateRows.initial(pass.input, lane), rows);
   }
 
-  private OuterSum initial(Center center) {
-    return center.center(StateRows.initial(pass.input, lane), lane.countBefore());
+  private OuterSum initial(Center center, Scratch scratch) {
+    return center.center(scratch.kernel, StateRows.initial(pass.input, lane), lane.countBefore());
   }
 
   private List<OuterSum> starts(Segments.Start start, Center center, Scratch scratch) {
     return segments.starts(
         start,
-        () -> initial(center),
+        () -> initial(center, scratch),
         scratch,
         (segment, free) -> centered(center, free).sumOver(segment));
   }
@@ -114,7 +114,7 @@ final class BackwardLane {
     List<OuterSum> starts =
         segments.starts(
             pass.operator.causal() ? Segments.Start.AFTER : Segments.Start.WHOLE,
-            () -> afterLast(center),
+            () -> afterLast(center, scratch),
             scratch,
             (segment, free) -> new QueryTile(this, Order.FORWARD, free).sumOver(segment, center));
     return IntStream.range(0, segments.count())
@@ -137,13 +137,13 @@ final class BackwardLane {
   }
 
   /** R, r and y after the last token, over values that lack {@code center}. */
-  private OuterSum afterLast(Center center) {
+  private OuterSum afterLast(Center center, Scratch scratch) {
     OuterSum sum = new OuterSum(pass.shape.keyDim(), pass.shape.valueDim());
     if (pass.finalState == null) {
       return sum;
     }
     StateRows.load(pass.finalState, lane, sum);
-    return center.exchange(sum);
+    return center.exchange(scratch.kernel, sum);
   }
 
   /** Tiles of k and v in token order, both centred. */

@@ -26,16 +26,16 @@ record Center(float[] k, float[] v) {
   }
 
   /** Makes sums over {@code count} rows as they are into sums over rows that lack this. */
-  OuterSum center(OuterSum sum, long count) {
+  OuterSum center(MatrixKernel kernel, OuterSum sum, long count) {
     Center none = none(k.length, v.length);
-    sum.shift(none.k, k, none.v, v, count);
+    sum.shift(kernel, none.k, k, none.v, v, count);
     return sum;
   }
 
   /** Makes R, r, y over rows that lack this into those over rows that lack {@code other}. */
-  void exchange(OuterSum sum, Center other) {
+  void exchange(MatrixKernel kernel, OuterSum sum, Center other) {
     if (other != this) {
-      sum.moveLeft(v, other.v);
+      sum.moveLeft(kernel, v, other.v);
     }
   }
 
@@ -43,8 +43,8 @@ record Center(float[] k, float[] v) {
    * Makes dS, dz, du of sums over v as it is into R, r, y over rows that lack this, and back: R =
    * dS, r = −(dz + dS v), y = du.
    */
-  OuterSum exchange(OuterSum sum) {
-    sum.reflectLeft(v);
+  OuterSum exchange(MatrixKernel kernel, OuterSum sum) {
+    sum.reflectLeft(kernel, v);
     return sum;
   }
 

@@ -78,7 +78,7 @@ final class ForwardPass {
       this.segment = segment;
       this.lane = segment.lane();
       this.state = state;
-      this.growing = new GrowingState(state, segment.length());
+      this.growing = new GrowingState(operator.mode(), state, segment.length());
       this.token = segment.start();
     }
 

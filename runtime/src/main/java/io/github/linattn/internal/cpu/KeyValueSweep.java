@@ -52,7 +52,7 @@ final class KeyValueSweep {
     this.dv = new TensorRows(pass.gradients.dv());
     this.sums = sums;
     this.center = center;
-    this.growing = new GrowingState(sums, segment.length());
+    this.growing = new GrowingState(operator.mode(), sums, segment.length());
     this.transposed = operator.causal() ? null : sums.transposed().matrix;
     this.end = segment.end();
   }
@@ -63,7 +63,8 @@ final class KeyValueSweep {
     if (end == segment.start() && segment.isFirst()) {
       pass.gradients
           .initialState()
-          .ifPresent(initial -> StateRows.store(center.exchange(sums), initial, lane));
+          .ifPresent(
+              initial -> StateRows.store(center.exchange(scratch.kernel, sums), initial, lane));
     }
   }
 
@@ -91,7 +92,7 @@ final class KeyValueSweep {
 
     private Results ofOneHead(Scratch scratch) {
       OuterSum own = new OuterSum(shape.keyDim(), shape.valueDim());
-      return new Results(own, new GrowingState(own, 0), scratch);
+      return new Results(own, new GrowingState(operator.mode(), own, 0), scratch);
     }
 
     void run(int start) {
@@ -105,7 +106,7 @@ final class KeyValueSweep {
     }
 
     private void moveCenter(Center to) {
-      center.exchange(sums, to);
+      center.exchange(kernel, sums, to);
       center = to;
       keyValue.moveTo(to.ofValues());
     }

@@ -99,7 +99,12 @@ interface MatrixKernel {
   /** sums[i] = Σ_j x[i][j] y[i][j], of sums of few products in fp32 added in double. */
   void dots(int rows, Panels x, Panels y, double[] sums);
 
-  /** Dots of all rows of x with one. */
+  /**
+   * Dots of all rows of x with one.
+   *
+   * @param rows any number
+   * @param sums as long, up to a multiple of {@link #ROW_STEP}
+   */
   void dots(int rows, Panels x, float[] c, double[] sums);
 
   /**

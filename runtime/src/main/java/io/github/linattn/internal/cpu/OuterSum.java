@@ -76,50 +76,53 @@ final class OuterSum {
 
   /**
    * Makes these sums over {@code count} rows that lacked {@code leftFrom} and {@code rightFrom}
-   * those over rows that lack {@code leftTo} and {@code rightTo}.
+   * those over rows that lack {@code leftTo} and {@code rightTo}: matrix += left⊗(rightFrom −
+   * rightTo) + (leftFrom − leftTo)⊗right, with right as it is then.
    */
-  void shift(float[] leftFrom, float[] leftTo, float[] rightFrom, float[] rightTo, long count) {
-    double[] rightShift = new double[rightWidth];
-    for (int j = 0; j < rightWidth; j++) {
-      rightShift[j] = (double) rightTo[j] - rightFrom[j];
-      right[j] -= count * rightShift[j];
-    }
-    for (int i = 0; i < leftWidth; i++) {
-      double leftShift = (double) leftTo[i] - leftFrom[i];
-      for (int j = 0; j < rightWidth; j += Panels.WIDTH) {
-        int at = matrix.at(i, j);
-        for (int e = 0; e < Panels.WIDTH; e++) {
-          matrix.data[at + e] -= (float) (left[i] * rightShift[j + e] + leftShift * right[j + e]);
-        }
-      }
-      left[i] -= count * leftShift;
+  void shift(
+      MatrixKernel kernel,
+      float[] leftFrom,
+      float[] leftTo,
+      float[] rightFrom,
+      float[] rightTo,
+      long count) {
+    shift(right, rightFrom, rightTo, count);
+    Panels lefts = new Panels(2, leftWidth);
+    Panels rights = new Panels(2, rightWidth);
+    lefts.setRow(0, Tiles.toFloats(left), 0);
+    rights.setRow(0, difference(rightFrom, rightTo), 0);
+    lefts.setRow(1, difference(leftFrom, leftTo), 0);
+    rights.setRow(1, Tiles.toFloats(right), 0);
+    addProduct(kernel, 2, lefts, rights);
+    shift(left, leftFrom, leftTo, count);
+  }
+
+  private static void shift(double[] sum, float[] from, float[] to, long count) {
+    for (int i = 0; i < sum.length; i++) {
+      sum[i] += count * ((double) from[i] - to[i]);
     }
   }
 
-  /** left += matrix · (from − to). */
-  void moveLeft(float[] from, float[] to) {
-    double[] shift = new double[rightWidth];
-    for (int j = 0; j < rightWidth; j++) {
-      shift[j] = (double) from[j] - to[j];
+  private static float[] difference(float[] from, float[] to) {
+    float[] difference = new float[from.length];
+    for (int i = 0; i < from.length; i++) {
+      difference[i] = from[i] - to[i];
     }
-    double[] along = new double[Panels.WIDTH]; // one sum would wait for itself at every column
+    return difference;
+  }
+
+  /** left += matrix · (from − to). */
+  void moveLeft(MatrixKernel kernel, float[] from, float[] to) {
+    double[] moved = new double[leftWidth];
+    kernel.dots(leftWidth, matrix, difference(from, to), moved);
     for (int i = 0; i < leftWidth; i++) {
-      Arrays.fill(along, 0);
-      for (int j = 0; j < rightWidth; j += Panels.WIDTH) {
-        int at = matrix.at(i, j);
-        for (int e = 0; e < Panels.WIDTH; e++) {
-          along[e] += matrix.data[at + e] * shift[j + e];
-        }
-      }
-      for (double part : along) {
-        left[i] += part;
-      }
+      left[i] += moved[i];
     }
   }
 
   /** left = −(left + matrix · row). */
-  void reflectLeft(float[] row) {
-    moveLeft(row, new float[rightWidth]);
+  void reflectLeft(MatrixKernel kernel, float[] row) {
+    moveLeft(kernel, row, new float[rightWidth]);
     for (int i = 0; i < leftWidth; i++) {
       left[i] = -left[i];
     }

@@ -52,7 +52,7 @@ final class QuerySweep {
     this.shape = pass.shape;
     this.dq = new TensorRows(pass.gradients.dq());
     this.state = state;
-    this.growing = new GrowingState(state, segment.length());
+    this.growing = new GrowingState(operator.mode(), state, segment.length());
     this.da = new double[shape.headsPerKeyValueHead()];
     this.db = new double[shape.headsPerKeyValueHead()];
     this.center = center;
@@ -155,7 +155,7 @@ final class QuerySweep {
       nextMove = moveAfter(seen);
       Center from = center;
       center = from.movedBy(state.right, state.left, seen);
-      state.shift(from.v(), center.v(), from.k(), center.k(), seen);
+      state.shift(kernel, from.v(), center.v(), from.k(), center.k(), seen);
       growing.settle();
       keyValue.moveTo(center);
       centers.put(token, center);

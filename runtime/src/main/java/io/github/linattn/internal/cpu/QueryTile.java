@@ -111,7 +111,7 @@ final class QueryTile {
     int count;
     for (int token = segment.start(); token < segment.end(); token += count) {
       count = Math.min(Tiles.CHUNK, centers.stretchEnd(token, segment.end()) - token);
-      center.exchange(sum, centers.at(token));
+      center.exchange(kernel, sum, centers.at(token));
       center = centers.at(token);
       for (int head = lane.keyValueHead() * group;
           head < (lane.keyValueHead() + 1) * group;
@@ -122,7 +122,7 @@ final class QueryTile {
         sum.addRows(kernel, count, q, deltaSum, omega, omegaSum);
       }
     }
-    center.exchange(sum, target);
+    center.exchange(kernel, sum, target);
     return sum;
   }
 }

@@ -73,12 +73,12 @@ abstract class VectorRows implements MatrixKernel {
   }
 
   /**
-   * sums[i] = Σ_j lanes[i][j], rows of as many as a vector has lanes: of four rows at a time, in
-   * fp32 until four lanes are left of each and then in double.
+   * sums[sumsAt + i] = Σ_j lanes[i][j], rows of as many as a vector has lanes: of four rows at a
+   * time, in fp32 until four lanes are left of each and then in double.
    *
    * @param sums as long as there are rows, those up to a multiple of four among them
    */
-  private static void sumLanes(int rows, float[] lanes, int lanesAt, double[] sums) {
+  private static void sumLanes(int rows, float[] lanes, int lanesAt, double[] sums, int sumsAt) {
     for (int i = 0; i < rows; i += 4) {
       int at = lanesAt + i * LANES;
       FloatVector a = FloatVector.fromArray(SPECIES, lanes, at);
@@ -100,10 +100,10 @@ abstract class VectorRows implements MatrixKernel {
         ac = ac.add(ac.rearrange(ROTATE_1_OF_DOUBLES));
         bd = bd.add(bd.rearrange(ROTATE_1_OF_DOUBLES));
       }
-      sums[i] = ac.lane(0);
-      sums[i + 1] = bd.lane(0);
-      sums[i + 2] = ac.lane(STEP / 2);
-      sums[i + 3] = bd.lane(STEP / 2);
+      sums[sumsAt + i] = ac.lane(0);
+      sums[sumsAt + i + 1] = bd.lane(0);
+      sums[sumsAt + i + 2] = ac.lane(STEP / 2);
+      sums[sumsAt + i + 3] = bd.lane(STEP / 2);
     }
   }
 
@@ -140,7 +140,7 @@ abstract class VectorRows implements MatrixKernel {
         dot.intoArray(lanes, lanesAt + i * LANES);
       }
     }
-    sumLanes(rows, lanes, lanesAt, sums);
+    sumLanes(rows, lanes, lanesAt, sums, 0);
   }
 
   @Override
@@ -185,7 +185,7 @@ abstract class VectorRows implements MatrixKernel {
         dot.intoArray(lanes, lanesAt + i * LANES);
       }
     }
-    sumLanes(rows, lanes, lanesAt, sums);
+    sumLanes(rows, lanes, lanesAt, sums, 0);
   }
 
   @Override
@@ -247,19 +247,25 @@ abstract class VectorRows implements MatrixKernel {
       }
       all.intoArray(sum, j);
     }
-    sumLanes(rows, lanes, lanesAt, sums);
+    sumLanes(rows, lanes, lanesAt, sums, 0);
   }
 
   @Override
   public void dots(int rows, Panels x, float[] c, double[] sums) {
+    for (int first = 0; first < rows; first += Tiles.CHUNK) {
+      dots(first, Math.min(Tiles.CHUNK, rows - first), x, c, sums);
+    }
+  }
+
+  private void dots(int first, int rows, Panels x, float[] c, double[] sums) {
     int width = x.columns;
     int lanesAt = clearLanes(1);
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
-      int x0 = x.at(0, j);
-      int x1 = x.at(0, j + LANES);
-      int x2 = x.at(0, j + 2 * LANES);
-      int x3 = x.at(0, j + 3 * LANES);
+      int x0 = x.at(first, j);
+      int x1 = x.at(first, j + LANES);
+      int x2 = x.at(first, j + 2 * LANES);
+      int x3 = x.at(first, j + 3 * LANES);
       FloatVector c0 = FloatVector.fromArray(SPECIES, c, j);
       FloatVector c1 = FloatVector.fromArray(SPECIES, c, j + LANES);
       FloatVector c2 = FloatVector.fromArray(SPECIES, c, j + 2 * LANES);
@@ -278,7 +284,7 @@ abstract class VectorRows implements MatrixKernel {
       }
     }
     for (; j < width; j += LANES) {
-      int xAt = x.at(0, j);
+      int xAt = x.at(first, j);
       FloatVector cs = FloatVector.fromArray(SPECIES, c, j);
       for (int i = 0; i < rows; i++) {
         int line = i * Panels.WIDTH;
@@ -288,7 +294,7 @@ abstract class VectorRows implements MatrixKernel {
         dot.intoArray(lanes, lanesAt + i * LANES);
       }
     }
-    sumLanes(rows, lanes, lanesAt, sums);
+    sumLanes(rows, lanes, lanesAt, sums, first);
   }
 
   @Override
@@ -406,10 +412,10 @@ abstract class VectorRows implements MatrixKernel {
       }
       all.intoArray(sum, j);
     }
-    sumLanes(rows, lanes, lanesAt, alongX);
-    sumLanes(rows, lanes, lanesAt + DOT, alongY);
-    sumLanes(rows, lanes, lanesAt + 2 * DOT, alongZ);
-    sumLanes(rows, lanes, lanesAt + 3 * DOT, alongC);
+    sumLanes(rows, lanes, lanesAt, alongX, 0);
+    sumLanes(rows, lanes, lanesAt + DOT, alongY, 0);
+    sumLanes(rows, lanes, lanesAt + 2 * DOT, alongZ, 0);
+    sumLanes(rows, lanes, lanesAt + 3 * DOT, alongC, 0);
   }
 
   @Override

@@ -226,6 +226,20 @@ final class MatrixKernelsTest {
 
   @ParameterizedTest
   @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
+  void dotsOfMoreRowsThanAChunk(long seed) {
+    Case c = new Case(seed);
+    int rows = 3 * CHUNK + c.width;
+    Panels x = c.panels(rows, c.other);
+    float[] one = c.row(c.other);
+    double[] expected = new double[rows];
+    double[] actual = new double[rows];
+    plain.dots(rows, x, one, expected);
+    vectors.dots(rows, x, one, actual);
+    assertClose(rows, actual, expected);
+  }
+
+  @ParameterizedTest
+  @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
   void packAndUnpack(long seed) {
     Case c = new Case(seed);
     Rows rows = c.rows(c.width);
