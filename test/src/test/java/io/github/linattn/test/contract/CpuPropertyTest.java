@@ -99,33 +99,6 @@ final class CpuPropertyTest extends PropertyContract {
     }
   }
 
-  /** Breaks when sums round the same way token after token, because all tokens add the same. */
-  @ParameterizedTest
-  @MethodSource("subjects")
-  void rowsThatRepeatCostNoDigits(Subject subject) {
-    int tokens = 10_000;
-    SplittableRandom random = Seeds.random("repeated rows");
-    for (int period : new int[] {1, 2}) {
-      Case problem =
-          Case.of("rows of period " + period, AttentionShape.of(1, 1, tokens, D))
-              .normalized()
-              .k(repeated(random, tokens, period))
-              .v(repeated(random, tokens, period))
-              .throughStates()
-              .build();
-      Run.of(problem, subject.backend()).assertRight(problem);
-    }
-  }
-
-  private static float[] repeated(SplittableRandom random, int tokens, int period) {
-    float[] rows = new float[tokens * D];
-    float[] first = gaussian(random, period * D, 1);
-    for (int i = 0; i < rows.length; i++) {
-      rows[i] = first[i % first.length];
-    }
-    return rows;
-  }
-
   private static float[] gaussian(SplittableRandom random, int count, double deviation) {
     float[] values = new float[count];
     for (int i = 0; i < count; i++) {

@@ -22,6 +22,7 @@ import io.github.linattn.test.harness.Tolerance;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.SplittableRandom;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -594,6 +595,32 @@ abstract class PropertyContract {
     assertThat(results.g()[3]).as("g = a·count").isEqualTo(1.5f * 4);
     assertZeros(results.dq(), 3 * D, 4 * D);
     assertZeros(results.dk(), 70 * D, 71 * D);
+  }
+
+  /** Breaks when sums round the same way token after token, because all tokens add the same. */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void rowsThatRepeatCostNoDigits(Subject subject) {
+    int tokens = 10_000;
+    SplittableRandom random = Seeds.random("repeated rows");
+    for (int period : new int[] {1, 2}) {
+      Case problem =
+          Case.of("rows of period " + period, AttentionShape.of(1, 1, tokens, D))
+              .normalized()
+              .k(repeated(random, tokens, period))
+              .v(repeated(random, tokens, period))
+              .throughStates()
+              .build();
+      Run.of(problem, subject.backend()).assertRight(problem);
+    }
+  }
+
+  private static float[] repeated(SplittableRandom random, int tokens, int period) {
+    float[] rows = new float[tokens * D];
+    for (int i = 0; i < rows.length; i++) {
+      rows[i] = i < period * D ? (float) random.nextGaussian() : rows[i - period * D];
+    }
+    return rows;
   }
 
   /** Of either sign. */

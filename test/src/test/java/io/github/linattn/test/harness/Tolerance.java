@@ -17,10 +17,10 @@ import io.github.linattn.reference.Reference;
  * <ul>
  *   <li>fp32 arithmetic, 2e-6 for up to 10,000 tokens. On a GPU a sum over a chunk of 64 tokens
  *       errs by at most 64 · 2^-24 = 3.8e-6 and by about 8 · 2^-24 = 5e-7 in practice, and chunks
- *       add in double or compensated. The CPU, in every {@link io.github.linattn.Mode}, adds up to
- *       64 D tokens one by one, which in a product with the sum comes to some 2^-24 · √64 = 5e-7,
- *       and compensated beyond. A running fp32 sum may grow in error with its length, so the bound
- *       does beyond 10,000 tokens.
+ *       add in double or compensated. The CPU adds up to 64 D tokens one by one, in mode ACCURATE
+ *       64, which in a product with the sum comes to some 2^-24 · √64 = 5e-7, and compensated
+ *       beyond. A running fp32 sum may grow in error with its length, so the bound does beyond
+ *       10,000 tokens.
  *   <li>products on tensor cores: what the mode promises, and for 16-bit tensors the rounding of
  *       states and weights to their type.
  *   <li>rounding of stored results: half a unit in the last place, 2^-9 for bf16 and 2^-11 for
