@@ -99,6 +99,16 @@ final class CpuPropertyTest extends PropertyContract {
     }
   }
 
+  /** Breaks when gradients whose terms nearly cancel are sums of these terms as they are. */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void gradientsOfRowsThatRepeatKeepTheirDigits(Subject subject) {
+    for (int period : new int[] {1, 2}) {
+      Case problem = ofRepeatedRows(period);
+      Run.of(problem, subject.backend()).assertRight(problem);
+    }
+  }
+
   private static float[] gaussian(SplittableRandom random, int count, double deviation) {
     float[] values = new float[count];
     for (int i = 0; i < count; i++) {
