@@ -99,12 +99,18 @@ public final class CpuEngine implements Engine {
 
   @Override
   public void forward(ForwardCall call) {
+    requireOpen(call.stream());
     new ForwardPass(call, parallel).run();
   }
 
   @Override
   public void backward(BackwardCall call) {
+    requireOpen(call.stream());
     new BackwardPass(call, parallel).run();
+  }
+
+  private static void requireOpen(Stream stream) {
+    ((CpuStream) stream).requireOpen(); // the API has asked owns()
   }
 
   @Override

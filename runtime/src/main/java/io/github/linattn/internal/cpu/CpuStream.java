@@ -5,10 +5,12 @@ import io.github.linattn.Graph;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.internal.Copies;
+import org.jspecify.annotations.Nullable;
 
-/** A queue whose work is done when it is queued. */
+/** A queue whose work is done when it is queued; closing it ends it, and frees nothing. */
 final class CpuStream implements Stream {
   private final CpuEngine owner;
+  private volatile @Nullable Throwable closedAt;
 
   CpuStream(CpuEngine owner) {
     this.owner = owner;
@@ -16,6 +18,18 @@ final class CpuStream implements Stream {
 
   boolean isOf(CpuEngine engine) {
     return owner == engine;
+  }
+
+  /**
+   * Throws if it can't take work.
+   *
+   * @throws IllegalStateException if it is closed, with where
+   */
+  void requireOpen() {
+    Throwable where = closedAt;
+    if (where != null) {
+      throw new IllegalStateException("the stream is closed; see the cause for where", where);
+    }
   }
 
   private record Instant(long nanos) implements Event {
@@ -39,16 +53,19 @@ final class CpuStream implements Stream {
 
   @Override
   public Event record() {
+    requireOpen();
     return new Instant(System.nanoTime());
   }
 
   @Override
   public void waitFor(Event event) {
+    requireOpen();
     event.synchronize(); // it may be a GPU's, whose work in host memory is read next
   }
 
   @Override
   public void copy(Tensor source, Tensor target) {
+    requireOpen();
     Copies.requireAlike(source, target);
     target.copyFrom(source.segment());
   }
@@ -61,5 +78,9 @@ final class CpuStream implements Stream {
   }
 
   @Override
-  public void close() {}
+  public void close() {
+    if (closedAt == null) {
+      closedAt = new Throwable("closed here");
+    }
+  }
 }

@@ -8,6 +8,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
+import io.github.linattn.Event;
 import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
@@ -25,6 +26,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -317,6 +319,40 @@ final class BadInputTest {
           Tensor tensor = f.tensor(4);
           tensor.close();
           tensor.toFloats();
+        });
+    onClosedStream(list, "a forward", (f, s) -> on(f, s).forward(f.q, f.k, f.v).close());
+    onClosedStream(
+        list,
+        "a backward",
+        (f, s) -> on(f, s).backwardInto(f.input(), f.o, f.g, f.dO, f.gradients()));
+    onClosedStream(list, "a mark", (f, s) -> s.record().close());
+    onClosedStream(
+        list,
+        "a wait",
+        (f, s) -> {
+          try (Stream other = f.cpu.newStream();
+              Event event = other.record()) {
+            s.waitFor(event);
+          }
+        });
+    onClosedStream(list, "a copy", (f, s) -> s.copy(f.q, f.dq));
+  }
+
+  private static LinearAttention on(Fixture f, Stream stream) {
+    return LinearAttention.builder().on(f.cpu, stream);
+  }
+
+  private static void onClosedStream(
+      List<Mistake> list, String what, BiConsumer<Fixture, Stream> use) {
+    add(
+        list,
+        what + " on a closed stream",
+        IllegalStateException.class,
+        "the stream is closed; see the cause for where",
+        f -> {
+          Stream stream = f.cpu.newStream();
+          stream.close();
+          use.accept(f, stream);
         });
   }
 
