@@ -109,10 +109,10 @@ public final class Backend implements AutoCloseable {
    * unspecified.
    *
    * @throws io.github.linattn.cuda.CudaOutOfMemoryException with the bytes needed and free
+   * @throws OutOfMemoryError on the CPU, with type, shape and bytes
    */
   public Tensor allocate(DType dtype, TensorShape shape) {
-    long bytes = Tensor.bytesOf(dtype, shape);
-    return Tensor.over(engine().allocate(engine.memoryKind(), bytes), dtype, shape);
+    return Tensor.in(bytes -> engine().allocate(engine.memoryKind(), bytes), dtype, shape);
   }
 
   /**
@@ -161,6 +161,8 @@ public final class Backend implements AutoCloseable {
    * An empty state (all sums and counts 0) in the memory in which this backend computes.
    *
    * @param sequences for each batch row, 1 unless it holds packed sequences
+   * @throws io.github.linattn.cuda.CudaOutOfMemoryException with the bytes needed and free
+   * @throws OutOfMemoryError on the CPU, as {@link #allocate} does
    */
   public AttentionState newState(AttentionShape shape, int sequences) {
     return state(shape, sequences, this::zeros);
@@ -219,8 +221,7 @@ public final class Backend implements AutoCloseable {
   }
 
   private Tensor zeros(TensorShape shape) {
-    long bytes = Tensor.bytesOf(DType.F32, shape);
-    return Tensor.over(engine().allocateZeroed(bytes), DType.F32, shape);
+    return Tensor.in(bytes -> engine().allocateZeroed(bytes), DType.F32, shape);
   }
 
   /** A new queue of work, closed by the caller before the backend. */

@@ -6,6 +6,7 @@ import io.github.linattn.internal.Storage;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
+import java.util.function.LongFunction;
 
 /**
  * Elements of one {@link DType} in one piece of memory, addressed by shape and strides.
@@ -42,9 +43,32 @@ public final class Tensor implements AutoCloseable {
     return new Tensor(storage, false, dtype, shape, shape.rowMajorStrides(), 0);
   }
 
-  /** Zero-filled host memory, freed by {@link #close}. */
+  /**
+   * Zero-filled host memory, freed by {@link #close}.
+   *
+   * @throws OutOfMemoryError with type, shape and bytes, if the host has too little memory
+   */
   public static Tensor allocate(DType dtype, TensorShape shape) {
-    return over(HostStorage.allocate(bytesOf(dtype, shape), Leaks.withoutBackend()), dtype, shape);
+    return in(bytes -> HostStorage.allocate(bytes, Leaks.withoutBackend()), dtype, shape);
+  }
+
+  /**
+   * A row-major tensor in memory of its own.
+   *
+   * @param memory allocates so many bytes
+   */
+  static Tensor in(LongFunction<Storage> memory, DType dtype, TensorShape shape) {
+    long bytes = bytesOf(dtype, shape);
+    try {
+      return over(memory.apply(bytes), dtype, shape);
+    } catch (OutOfMemoryError e) {
+      var named =
+          new OutOfMemoryError(
+              "no memory for the %d bytes of %s%s: %s"
+                  .formatted(bytes, dtype, shape, e.getMessage()));
+      named.initCause(e);
+      throw named;
+    }
   }
 
   /** An fp32 host tensor that holds a copy of {@code values}. */

@@ -19,10 +19,19 @@ public final class HostStorage extends Storage {
     this.owned = owned;
   }
 
-  /** Zero-filled memory of its own. */
+  /**
+   * Zero-filled memory of its own.
+   *
+   * @throws OutOfMemoryError if the host has too little
+   */
   public static HostStorage allocate(long bytes, Leaks leaks) {
     Arena arena = Arena.ofShared();
-    return new HostStorage(arena.allocate(bytes, ALIGNMENT), arena, leaks);
+    try {
+      return new HostStorage(arena.allocate(bytes, ALIGNMENT), arena, leaks);
+    } catch (OutOfMemoryError e) {
+      arena.close();
+      throw e;
+    }
   }
 
   /** Somebody else's memory, which outlives this object. */

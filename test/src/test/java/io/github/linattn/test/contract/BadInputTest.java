@@ -1058,6 +1058,24 @@ final class BadInputTest {
         ARGUMENT,
         "has more than 2^63 bytes",
         f -> f.cpu.allocate(DType.F32, TensorShape.of(1L << 62)).close());
+    add(
+        list,
+        "a tensor for which the host has no memory",
+        OutOfMemoryError.class,
+        "no memory for the 1152921504606846976 bytes of F32[288230376151711744]",
+        f -> Tensor.allocate(DType.F32, TensorShape.of(1L << 58)).close());
+    add(
+        list,
+        "a tensor for which a backend has no memory",
+        OutOfMemoryError.class,
+        "no memory for the 576460752303423488 bytes of BF16[288230376151711744]",
+        f -> f.cpu.allocate(DType.BF16, TensorShape.of(1L << 58)).close());
+    add(
+        list,
+        "a state for which the host has no memory",
+        OutOfMemoryError.class,
+        "no memory for the 288230376017494016 bytes of F32[1, 128, 2147483647, 512, 512]",
+        f -> f.cpu.newState(AttentionShape.of(1, 128, 1, 512), Integer.MAX_VALUE).close());
   }
 
   private static void addMemory(List<Mistake> list) {
