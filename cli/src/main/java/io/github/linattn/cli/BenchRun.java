@@ -30,6 +30,10 @@ final class BenchRun {
     NoRoomException(String message) {
       super(message);
     }
+
+    NoRoomException(OutOfMemoryError cause) {
+      super(Text.message(cause), cause);
+    }
   }
 
   private final Backend gpu;
@@ -116,6 +120,8 @@ final class BenchRun {
           errors,
           bound(problem),
           others(timed, others));
+    } catch (OutOfMemoryError e) {
+      throw new NoRoomException(e); // what is free when asked may not be later
     } finally {
       sets.forEach(BenchTensors::close);
     }

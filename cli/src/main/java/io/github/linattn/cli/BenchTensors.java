@@ -69,7 +69,7 @@ final class BenchTensors implements AutoCloseable {
       used = 0;
       this.copySource = next(DType.BF16, half());
       this.copyTarget = next(DType.BF16, half());
-    } catch (RuntimeException e) {
+    } catch (RuntimeException | Error e) {
       owned.close();
       throw e;
     }

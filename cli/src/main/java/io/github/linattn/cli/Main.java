@@ -146,11 +146,10 @@ public final class Main {
   /** A larger heap leaves less memory to what lies outside it, and makes no array longer. */
   private static String cure(String shortage) {
     String smaller = "try a smaller input";
-    if (shortage.startsWith("Java heap space")
-        || shortage.startsWith("GC overhead limit exceeded")) {
+    if (shortage.contains("Java heap space") || shortage.contains("GC overhead limit exceeded")) {
       return smaller + ", or a larger heap with LINATTN_JAVA_OPTIONS=-Xmx8g";
     }
-    boolean isTooLong = shortage.startsWith("Requested array size");
+    boolean isTooLong = shortage.contains("Requested array size");
     return isTooLong ? smaller : "memory outside the Java heap is short: " + smaller;
   }
 

@@ -355,6 +355,18 @@ class BenchForwardCommandTest {
   }
 
   @Test
+  void aCaseForWhichTheHostHasNoMemoryHasNoRoom() {
+    BenchCase large = BenchCase.of(AttentionShape.of(1, 1 << 14, 1 << 30, 512), BF16);
+    try (Backend cpu = Backend.cpu(2)) {
+      var bench = new BenchRun(cpu, () -> Long.MAX_VALUE, false);
+      assertThatThrownBy(() -> bench.run(large))
+          .isInstanceOf(BenchRun.NoRoomException.class)
+          .hasMessageContaining("no memory for the ")
+          .hasCauseInstanceOf(OutOfMemoryError.class);
+    }
+  }
+
+  @Test
   void outputsOfAnyLengthAreChecked() {
     Precision exact = new Precision(DType.F32, Mode.ACCURATE);
     BenchCase whole = BenchCase.of(AttentionShape.of(2, 2, 600, 32), exact);

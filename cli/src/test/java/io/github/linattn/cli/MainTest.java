@@ -80,6 +80,7 @@ class MainTest {
   @CsvSource({
     "Java heap space, true, false",
     "GC overhead limit exceeded, true, false",
+    "no memory for the 64 bytes of F32[16]: Java heap space, true, false",
     "Unable to allocate 512000000048 bytes, false, true",
     "unable to create native thread: possibly out of memory, false, true",
     "Requested array size exceeds VM limit, false, false"
