@@ -3,7 +3,7 @@ package io.github.linattn.internal;
 import io.github.linattn.Tensor;
 import org.jspecify.annotations.Nullable;
 
-/** What a copy between tensors asks of them, whatever the stream. */
+/** What streams ask of their arguments, whatever the backend; most of it is about copies. */
 public final class Copies {
   private Copies() {}
 
@@ -32,8 +32,13 @@ public final class Copies {
     }
   }
 
-  private static void requirePresent(String name, @Nullable Tensor tensor) {
-    if (tensor == null) {
+  /**
+   * Refuses an argument of a stream or an event that was left out.
+   *
+   * @throws IllegalArgumentException naming it
+   */
+  public static void requirePresent(String name, @Nullable Object argument) {
+    if (argument == null) {
       throw new IllegalArgumentException(name + " is null");
     }
   }

@@ -38,6 +38,7 @@ final class CpuStream implements Stream {
 
     @Override
     public double millisSince(Event earlier) {
+      Copies.requirePresent("earlier", earlier);
       if (!(earlier instanceof Instant start)) {
         throw new IllegalArgumentException("the earlier event is of another backend");
       }
@@ -59,6 +60,7 @@ final class CpuStream implements Stream {
 
   @Override
   public void waitFor(Event event) {
+    Copies.requirePresent("event", event);
     requireOpen();
     event.synchronize(); // it may be a GPU's, whose work in host memory is read next
   }

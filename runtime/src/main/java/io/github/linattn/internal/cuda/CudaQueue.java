@@ -300,7 +300,7 @@ final class CudaQueue implements Stream {
 
   @Override
   public synchronized void waitFor(Event event) {
-    Mark mark = mark(event);
+    Mark mark = mark("event", event);
     if (mark.capturedBy != null && mark.capturedBy != this) {
       // its graph would hold work of this stream, whose memory it does not keep
       throw new IllegalStateException(
@@ -309,7 +309,8 @@ final class CudaQueue implements Stream {
     device.enter().waitFor(stream, mark.event);
   }
 
-  private static Mark mark(Event event) {
+  private static Mark mark(String name, Event event) {
+    Copies.requirePresent(name, event);
     if (event instanceof Mark mark) {
       return mark;
     }
@@ -416,7 +417,7 @@ final class CudaQueue implements Stream {
 
     @Override
     public double millisSince(Event earlier) {
-      return device.enter().elapsedMillis(mark(earlier).event, event);
+      return device.enter().elapsedMillis(mark("earlier", earlier).event, event);
     }
 
     @Override

@@ -231,6 +231,23 @@ final class BadInputTest {
     missing(list, "shape", f -> f.cpu.newStateGradient(nothing(), 1));
     missing(list, "source", f -> copy(f, nothing(), f.q));
     missing(list, "target", f -> copy(f, f.q, nothing()));
+    missing(
+        list,
+        "event",
+        f -> {
+          try (Stream stream = f.cpu.newStream()) {
+            stream.waitFor(nothing());
+          }
+        });
+    missing(
+        list,
+        "earlier",
+        f -> {
+          try (Stream stream = f.cpu.newStream();
+              Event event = stream.record()) {
+            event.millisSince(nothing());
+          }
+        });
   }
 
   private static void missing(List<Mistake> list, String argument, Action action) {

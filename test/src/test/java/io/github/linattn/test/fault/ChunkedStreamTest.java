@@ -152,6 +152,17 @@ final class ChunkedStreamTest extends OnFakeKernels {
   }
 
   @Test
+  @SuppressWarnings("NullAway") // what a caller outside the reach of a null checker may pass
+  void anEventThatIsLeftOutIsNamed() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+        Stream stream = f.gpu.newStream();
+        Event event = stream.record()) {
+      assertThatThrownBy(() -> stream.waitFor(null)).hasMessage("event is null");
+      assertThatThrownBy(() -> event.millisSince(null)).hasMessage("earlier is null");
+    }
+  }
+
+  @Test
   void aStreamTakesWorkWhileAnotherThreadWaitsForIt() throws Exception {
     try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
         Stream stream = f.gpu.newStream()) {
