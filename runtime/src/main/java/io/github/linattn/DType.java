@@ -4,6 +4,7 @@ import static java.lang.foreign.ValueLayout.JAVA_FLOAT_UNALIGNED;
 import static java.lang.foreign.ValueLayout.JAVA_SHORT_UNALIGNED;
 
 import java.lang.foreign.MemorySegment;
+import java.util.Objects;
 
 /**
  * Storage type of tensor elements. Arithmetic and state are fp32 or better for each of them.
@@ -34,10 +35,13 @@ public enum DType {
    * Converts {@code count} elements of {@code source}, from element {@code sourceIndex} on, into
    * floats.
    *
-   * @throws IndexOutOfBoundsException if either range leaves its memory
+   * @throws IndexOutOfBoundsException if either range leaves its memory, or {@code count} is
+   *     negative; nothing is written
    */
   public void decode(
       MemorySegment source, long sourceIndex, float[] target, int targetIndex, int count) {
+    Objects.checkFromIndexSize(sourceIndex, count, source.byteSize() / bytes);
+    Objects.checkFromIndexSize(targetIndex, count, target.length);
     long offset = sourceIndex * bytes;
     switch (this) {
       case F32 ->
@@ -61,10 +65,13 @@ public enum DType {
    * Rounds {@code count} floats into elements of {@code target}, from element {@code targetIndex}
    * on.
    *
-   * @throws IndexOutOfBoundsException if either range leaves its memory
+   * @throws IndexOutOfBoundsException if either range leaves its memory, or {@code count} is
+   *     negative; nothing is written
    */
   public void encode(
       float[] source, int sourceIndex, MemorySegment target, long targetIndex, int count) {
+    Objects.checkFromIndexSize(sourceIndex, count, source.length);
+    Objects.checkFromIndexSize(targetIndex, count, target.byteSize() / bytes);
     long offset = targetIndex * bytes;
     switch (this) {
       case F32 ->

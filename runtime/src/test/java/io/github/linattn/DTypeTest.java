@@ -7,7 +7,9 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
+import java.util.List;
 import java.util.SplittableRandom;
+import org.assertj.core.api.ThrowableAssert.ThrowingCallable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -199,6 +201,30 @@ final class DTypeTest {
           .isInstanceOf(IndexOutOfBoundsException.class);
       assertThatThrownBy(() -> dtype.decode(memory, 1, new float[8], 0, 8))
           .isInstanceOf(IndexOutOfBoundsException.class);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aRangeThatIsNoneIsRefusedBeforeAnythingIsWritten(DType dtype) {
+    try (Arena arena = Arena.ofConfined()) {
+      MemorySegment memory = arena.allocate(8L * dtype.bytes());
+      float[] ones = {1, 1, 1, 1, 1, 1, 1, 1};
+      List<ThrowingCallable> wrong =
+          List.of(
+              () -> dtype.encode(ones, 0, memory, 0, -1),
+              () -> dtype.encode(ones, 1, memory, 0, 8),
+              () -> dtype.encode(ones, 0, memory, 1, 8),
+              () -> dtype.encode(ones, 0, memory, 1L << 62, 1),
+              () -> dtype.decode(memory, 0, ones, 0, -1),
+              () -> dtype.decode(memory, 1, ones, 0, 8),
+              () -> dtype.decode(memory, 0, ones, 1, 8),
+              () -> dtype.decode(memory, 1L << 62, ones, 0, 1));
+      for (ThrowingCallable each : wrong) {
+        assertThatThrownBy(each).isInstanceOf(IndexOutOfBoundsException.class);
+      }
+      assertThat(memory.toArray(ValueLayout.JAVA_BYTE)).containsOnly(0);
+      assertThat(ones).containsOnly(1);
     }
   }
 }
