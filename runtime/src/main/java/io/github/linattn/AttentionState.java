@@ -11,6 +11,12 @@ import java.util.Arrays;
  * time; closing frees the tensors if {@link Backend#newState} made them.
  */
 public final class AttentionState implements AutoCloseable {
+  /**
+   * The most tokens that a state may start with. Up to here a count is the same number as a double,
+   * in which it is multiplied, and no run of calls is long enough to overflow it.
+   */
+  public static final long MOST_TOKENS = 1L << 53;
+
   private final Tensor s;
   private final Tensor z;
   private final Tensor u;
@@ -36,8 +42,8 @@ public final class AttentionState implements AutoCloseable {
    * @param s [batch, keyValueHeads, sequences, keyDim, valueDim], fp32
    * @param z [batch, keyValueHeads, sequences, keyDim], fp32
    * @param u [batch, keyValueHeads, sequences, valueDim], fp32
-   * @param counts tokens seen by each sequence
-   * @throws IllegalArgumentException if shapes or types don't fit together
+   * @param counts tokens seen by each sequence, 2^53 at most
+   * @throws IllegalArgumentException if shapes or types don't fit together, or a count can't be
    */
   public static AttentionState over(Tensor s, Tensor z, Tensor u, long... counts) {
     Checks.stateTensors("state ", "", s, z, u);
@@ -55,6 +61,9 @@ public final class AttentionState implements AutoCloseable {
   private static void requireCount(long count) {
     if (count < 0) {
       throw new IllegalArgumentException("a token count can't be negative: " + count);
+    }
+    if (count > MOST_TOKENS) {
+      throw new IllegalArgumentException("a token count can't be above 2^53: " + count);
     }
   }
 
@@ -78,8 +87,16 @@ public final class AttentionState implements AutoCloseable {
     return counts.length;
   }
 
-  /** Tokens that sequence {@code i} has seen. */
+  /**
+   * Tokens that sequence {@code i} has seen.
+   *
+   * @throws IllegalArgumentException if there is no such sequence
+   */
   public long count(int i) {
+    if (i < 0 || i >= counts.length) {
+      throw new IllegalArgumentException(
+          "a state of %d sequences has no sequence %d".formatted(counts.length, i));
+    }
     return counts[i];
   }
 

@@ -43,14 +43,31 @@ public final class Sequences {
     return starts.length - 1;
   }
 
-  /** First token of sequence {@code i}; {@code start(count())} is the number of tokens. */
+  /**
+   * First token of sequence {@code i}; {@code start(count())} is the number of tokens.
+   *
+   * @throws IllegalArgumentException if there is no such sequence
+   */
   public int start(int i) {
+    requireSequence(i, count());
     return starts[i];
   }
 
-  /** Tokens of sequence {@code i}. */
+  /**
+   * Tokens of sequence {@code i}.
+   *
+   * @throws IllegalArgumentException if there is no such sequence
+   */
   public int length(int i) {
+    requireSequence(i, count() - 1);
     return starts[i + 1] - starts[i];
+  }
+
+  private void requireSequence(int i, int last) {
+    if (i < 0 || i > last) {
+      throw new IllegalArgumentException(
+          "a packing of %d sequences has no sequence %d".formatted(count(), i));
+    }
   }
 
   /** Tokens of all sequences. */

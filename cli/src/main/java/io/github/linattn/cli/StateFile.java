@@ -4,6 +4,7 @@ import static java.lang.foreign.ValueLayout.JAVA_FLOAT_UNALIGNED;
 import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
 import io.github.linattn.io.StoredTensor;
 import java.nio.file.Path;
 import java.util.List;
@@ -58,7 +59,7 @@ final class StateFile implements AutoCloseable {
   private static long[] counts(StoredTensor tensor) {
     long[] counts = tensor.data().toArray(JAVA_LONG_UNALIGNED);
     for (int i = 0; i < counts.length; i++) {
-      if (counts[i] < 0) {
+      if (counts[i] < 0 || counts[i] > AttentionState.MOST_TOKENS) {
         throw noCount(i, counts[i]);
       }
     }
@@ -70,7 +71,7 @@ final class StateFile implements AutoCloseable {
     long[] counts = new long[values.length];
     for (int i = 0; i < values.length; i++) {
       counts[i] = (long) values[i];
-      if (counts[i] < 0 || counts[i] != values[i]) {
+      if (counts[i] < 0 || counts[i] > AttentionState.MOST_TOKENS || counts[i] != values[i]) {
         throw noCount(i, values[i]);
       }
     }

@@ -137,6 +137,10 @@ class AttendRefusalTest {
     requireRefused(in, "--state-in " + state("minus", "F32", 4, -1), "no number of tokens: -1.0");
     requireRefused(in, "--state-in " + state("half", "F32", 4, .5f), "no number of tokens: 0.5");
     requireRefused(in, "--state-in " + longState("below", -1), "no number of tokens: -1");
+    requireRefused(
+        in,
+        "--state-in " + longState("above", Long.MAX_VALUE),
+        "no number of tokens: 9223372036854775807");
     requireRefused(in, "--state-in " + longState("two", 1, 1), "count must be I64[1] to fit");
     requireRefused(in, "--state-in " + in, "has no tensor S");
     assertRefused(run(in, good, "--state-in " + good), "is the state to continue from");

@@ -693,6 +693,24 @@ final class BadInputTest {
         f -> Sequences.ofLengths());
     add(
         list,
+        "the length of a sequence that is not there",
+        ARGUMENT,
+        "a packing of 2 sequences has no sequence 2",
+        f -> Sequences.ofLengths(1, 2).length(2));
+    add(
+        list,
+        "the start of a sequence that is not there",
+        ARGUMENT,
+        "a packing of 2 sequences has no sequence 3",
+        f -> Sequences.ofLengths(1, 2).start(3));
+    add(
+        list,
+        "the start of a sequence before the first",
+        ARGUMENT,
+        "a packing of 2 sequences has no sequence -1",
+        f -> Sequences.ofLengths(1, 2).start(-1));
+    add(
+        list,
         "too many tokens",
         ARGUMENT,
         "sequence lengths sum to more than 2^31-1 tokens",
@@ -776,6 +794,21 @@ final class BadInputTest {
           AttentionState state = f.state(f.shape, 1);
           AttentionState.over(state.s(), state.z(), state.u(), -3);
         });
+    add(
+        list,
+        "a count that the next tokens would overflow",
+        ARGUMENT,
+        "a token count can't be above 2^53: 9223372036854775807",
+        f -> {
+          AttentionState state = f.state(f.shape, 1);
+          AttentionState.over(state.s(), state.z(), state.u(), Long.MAX_VALUE);
+        });
+    add(
+        list,
+        "the count of a sequence that is not there",
+        ARGUMENT,
+        "a state of 2 sequences has no sequence 2",
+        f -> f.state(f.shape, 2).count(2));
     add(
         list,
         "a decode step of six tokens",
