@@ -122,15 +122,12 @@ final class TuneCommand implements Callable<Integer> {
     }
     OutFile.check(out);
     new TuningGrid(heads, tokens);
-    try {
-      KernelSpec.requireHeadDim(headDim);
-    } catch (IllegalArgumentException impossible) {
-      throw CommandFailure.misuse(impossible);
-    }
-    if (headDim > KernelSpec.MAX_CHUNKED_HEAD_DIM) {
+    int step = KernelSpec.HEAD_DIM_STEP;
+    int most = KernelSpec.MAX_CHUNKED_HEAD_DIM;
+    if (headDim < step || headDim > most || headDim % step != 0) {
       throw CommandFailure.misuse(
-          "there are plans to tune for head dimensions up to %d, not for %d",
-          KernelSpec.MAX_CHUNKED_HEAD_DIM, headDim);
+          "a head dimension with plans to tune is a multiple of %d from %d to %d, not %d",
+          step, step, most, headDim);
     }
   }
 

@@ -239,7 +239,7 @@ public record KernelSpec(
    *
    * @throws IllegalArgumentException if it is none
    */
-  public static void requireHeadDim(int headDim) {
+  static void requireHeadDim(int headDim) {
     if (headDim < HEAD_DIM_STEP || headDim > MAX_HEAD_DIM || headDim % HEAD_DIM_STEP != 0) {
       throw new IllegalArgumentException(
           String.format(
