@@ -10,7 +10,8 @@ package io.github.linattn;
 public enum Mode {
   /**
    * fp32 products: relative error at most 2e-6 for sequences up to 10,000 tokens. On the GPU dq can
-   * pass it where q and k have elements of one sign only; docs/performance.md has the figures.
+   * pass it, as in other modes, where q and k have elements of one sign only or rows of k and of v
+   * repeat; docs/performance.md has the figures.
    */
   ACCURATE,
   /**
