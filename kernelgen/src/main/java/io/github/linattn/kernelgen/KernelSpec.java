@@ -234,12 +234,7 @@ public record KernelSpec(
     }
   }
 
-  /**
-   * Refuses a head dimension for which nothing is generated.
-   *
-   * @throws IllegalArgumentException if it is none
-   */
-  static void requireHeadDim(int headDim) {
+  private static void requireHeadDim(int headDim) {
     if (headDim < HEAD_DIM_STEP || headDim > MAX_HEAD_DIM || headDim % HEAD_DIM_STEP != 0) {
       throw new IllegalArgumentException(
           String.format(
