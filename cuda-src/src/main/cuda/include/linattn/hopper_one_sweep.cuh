@@ -83,69 +83,63 @@ __device__ __forceinline__ void clear_sweep_constants(const Block<Plan>& block) 
   }
 }
 
+// The least |g| of the rows of each chunk, where its unit will be: a warp for each, several chunks at once, because each
+// round waits for memory behind the first tiles. A chunk that ends early has its last row twice.
+template <class Plan, int kWarps>
+__device__ __forceinline__ void find_least_normalizers(const SweepTiles<Plan>& tiles, const TensorView& normalizer,
+                                                       int warp, int lane) {
+  constexpr int kChunksAtOnce = 8;
+  const Block<Plan>& block = tiles.block;
+  const ItemWork& work = block.work;
+  const float* const normalizer_gmem = row_address<const float>(normalizer, work.batch, work.head, work.start);
+#pragma unroll 1
+  for (int first = warp; first < block.num_chunks; first += kWarps * kChunksAtOnce) {
+    float least[kChunksAtOnce];
+#pragma unroll
+    for (int i = 0; i < kChunksAtOnce; ++i) {
+      const int chunk = min(first + i * kWarps, block.num_chunks - 1);
+      const int row = block.first_token(chunk) + lane;
+      least[i] = fminf(fabsf(normalizer_gmem[min(row, work.tokens - 1) * normalizer.token_stride]),
+                       fabsf(normalizer_gmem[min(row + kWarp, work.tokens - 1) * normalizer.token_stride]));
+    }
+#pragma unroll
+    for (int i = 0; i < kChunksAtOnce; ++i) {
+      const int chunk = first + i * kWarps;
+      const float of_chunk = -max_lanes<kWarp>(-least[i]);
+      if (chunk < block.num_chunks && lane == 0) {
+        store_float(tiles.unit_address(chunk), of_chunk);
+      }
+    }
+  }
+}
+
 // The units of all chunks, the same in both blocks. Of each chunk the largest power of two whose operands are at most
 // kMaxHalf, as g of its rows and elements of the first tokens bound them, rounded down to one of few, so that sums
 // seldom change theirs. Found one by one between the chunks they would be instructions that caches have no room for.
-// All that is read is asked for before the first of it is used.
 template <class Plan>
 __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
                                            Extent* extents_smem) {
   constexpr int kExponentStep = 4;
-  constexpr int kRowsAtOnce = 32;
-  constexpr int kWarps = Plan::kThreads / kWarp;
-  constexpr int kChunksOfWarp = Plan::kMostChunks / kWarps;
-  constexpr int kStateSize = Plan::kHeadDim * Plan::kHeadDim;
-  constexpr int kStateOfThread = kStateSize / Plan::kThreads;
-  static_assert(Plan::kMostChunks % kWarps == 0 && kStateSize % Plan::kThreads == 0, "as much for each");
+  constexpr int kColumnWarps = 3 * Plan::kHeadDim / kMeasuredColumns;
+  constexpr int kNormalizerWarps = Plan::kThreads / kWarp - kColumnWarps;
+  static_assert(kNormalizerWarps > 0, "some for g");
   const Block<Plan>& block = tiles.block;
   const ItemWork& work = block.work;
   const ChunkedArguments& tensors = args.gradients.tasks[0].gradient.chunked;  // v, dO and q
   const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % kWarp;
-  clear_extents(extents_smem);
-  const float* const state_gmem = StateAddress<Plan>(block).state_in;
-  float state_frag[kStateOfThread];
-#pragma unroll
-  for (int i = 0; i < kStateOfThread; ++i) {
-    state_frag[i] = state_gmem == nullptr ? 0.0f : state_gmem[i * Plan::kThreads + thread];
-  }
-  const float* const normalizer_gmem = row_address<const float>(tensors.normalizer, work.batch, work.head, work.start);
-  float least[kChunksOfWarp];
-#pragma unroll
-  for (int i = 0; i < kChunksOfWarp; ++i) {
-    const int chunk = thread / kWarp + i * kWarps;
-    least[i] = INFINITY;
-#pragma unroll
-    for (int row = lane; row < Plan::kChunk; row += kWarp) {
-      if (chunk < block.num_chunks && row < block.rows(chunk)) {
-        least[i] = fminf(
-            least[i], fabsf(normalizer_gmem[(block.first_token(chunk) + row) * tensors.normalizer.token_stride]));
-      }
-    }
-  }
-  static_assert(3 * Plan::kHeadDim <= Plan::kThreads, "a thread for each column");
+  const int warp = thread / kWarp;
   const int num_rows = min(Plan::kChunk, work.tokens);
-  const int tensor = thread / Plan::kHeadDim;
-  if (tensor < 3) {
+  clear_extents(extents_smem);
+  if (warp < kColumnWarps) {
+    const int column = warp * kMeasuredColumns;
+    const int tensor = column / Plan::kHeadDim;
     const TensorView& view = tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value;
-    const float2 extent = extent_of_column<Plan, kRowsAtOnce>(view, work.batch, work.head, work.start,
-                                                              thread % Plan::kHeadDim, num_rows);
-    widen(extents_smem + tensor, extent.x, extent.y);
+    measure_columns<Plan>(view, work.batch, work.head, work.start, column % Plan::kHeadDim, kMeasuredColumns, num_rows,
+                          extents_smem + tensor);
+  } else {
+    find_least_normalizers<Plan, kNormalizerWarps>(tiles, tensors.normalizer, warp - kColumnWarps, thread % kWarp);
   }
-  float largest = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kStateOfThread; ++i) {
-    largest = fmaxf(largest, fabsf(state_frag[i]));
-  }
-  widen(extents_smem + 3, largest, 0.0f);
-#pragma unroll
-  for (int i = 0; i < kChunksOfWarp; ++i) {
-    const int chunk = thread / kWarp + i * kWarps;
-    const float of_chunk = -max_lanes<kWarp>(-least[i]);
-    if (chunk < block.num_chunks && lane == 0) {
-      store_float(tiles.unit_address(chunk), of_chunk);
-    }
-  }
+  measure_state(block, extents_smem + 3);
   // In a relay the blocks have a gradient of the state each, which need not have the same bits.
   cluster_sync();
   if (thread < block.num_chunks) {

@@ -22,73 +22,127 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
   __syncthreads();
 }
 
+// By what the lanes of a warp have found.
 __device__ __forceinline__ void widen(Extent* extent_smem, float largest, float squares) {
-  atomicMax(&extent_smem->largest, __float_as_uint(largest));
-  atomicMax(&extent_smem->squares, __float_as_uint(squares));
-}
-
-// One thread for each column, so that the sums do not depend on the order of threads.
-template <class Plan, int kRowsAtOnce = 16>
-__device__ __forceinline__ float2 extent_of_column(const TensorView& view, int batch, int head, int token, int column,
-                                                   int num_rows) {
-  using Element = typename Plan::Element;
-  const Element* element_gmem = row_address<Element>(view, batch, head, token) + column;
-  float largest = 0.0f;
-  float squares = 0.0f;
-#pragma unroll kRowsAtOnce
-  for (int row = 0; row < num_rows; ++row) {
-    const float x = to_float(element_gmem[row * view.token_stride]);
-    largest = fmaxf(largest, fabsf(x));
-    squares = fmaf(x, x, squares);
+  largest = max_lanes<kWarp>(largest);
+  squares = max_lanes<kWarp>(squares);
+  if (threadIdx.x % kWarp == 0) {
+    atomicMax(&extent_smem->largest, __float_as_uint(largest));
+    atomicMax(&extent_smem->squares, __float_as_uint(squares));
   }
-  return make_float2(largest, squares);
 }
 
 template <class Plan>
-__device__ __forceinline__ void measure_column(const TensorView& view, int batch, int head, int token, int column,
-                                               int num_rows, Extent* extent_smem) {
-  const float2 extent = extent_of_column<Plan>(view, batch, head, token, column, num_rows);
-  widen(extent_smem, extent.x, extent.y);
+__device__ __forceinline__ float4 load_four(const typename Plan::Element* element_gmem) {
+  using Half = typename Plan::Half;
+  if constexpr (Plan::kConverted) {
+    return *reinterpret_cast<const float4*>(element_gmem);
+  } else {
+    const uint2 pairs = *reinterpret_cast<const uint2*>(element_gmem);
+    return make_float4(Half::low(pairs.x), Half::high(pairs.x), Half::low(pairs.y), Half::high(pairs.y));
+  }
+}
+
+// What a warp measures at once. A lane has four columns of every fourth row of a chunk, so that all of it is asked for
+// before the first comes; of rows past the end the last one is asked for, without a branch.
+constexpr int kMeasuredColumns = 32;
+
+// Of as many columns from `column` on, of which num_columns are there, a multiple of four. Sums do not depend on the order
+// of threads.
+template <class Plan>
+__device__ __forceinline__ void measure_columns(const TensorView& view, int batch, int head, int token, int column,
+                                                int num_columns, int num_rows, Extent* extent_smem) {
+  using Element = typename Plan::Element;
+  if (num_rows <= 0) {
+    return;
+  }
+  constexpr int kLanesOfRow = kMeasuredColumns / 4;
+  constexpr int kRowsAtOnce = kWarp / kLanesOfRow;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Element* const four_gmem = row_address<const Element>(view, batch, head, token) + column +
+                                   min(lane % kLanesOfRow * 4, num_columns - 4);
+  float largest = 0.0f;
+  float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+  for (int first_row = 0; first_row < Plan::kChunk; first_row += kRowsAtOnce) {
+    const int row = first_row + lane / kLanesOfRow;
+    float4 x = load_four<Plan>(four_gmem + min(row, num_rows - 1) * view.token_stride);
+    if (row >= num_rows) {
+      x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))));
+    squares.x = fmaf(x.x, x.x, squares.x);
+    squares.y = fmaf(x.y, x.y, squares.y);
+    squares.z = fmaf(x.z, x.z, squares.z);
+    squares.w = fmaf(x.w, x.w, squares.w);
+  }
+#pragma unroll
+  for (int offset = kLanesOfRow; offset < kWarp; offset *= 2) {
+    squares.x += __shfl_xor_sync(kAllLanes, squares.x, offset);
+    squares.y += __shfl_xor_sync(kAllLanes, squares.y, offset);
+    squares.z += __shfl_xor_sync(kAllLanes, squares.z, offset);
+    squares.w += __shfl_xor_sync(kAllLanes, squares.w, offset);
+  }
+  widen(extent_smem, largest, fmaxf(fmaxf(squares.x, squares.y), fmaxf(squares.z, squares.w)));
 }
 
 // Of the first chunk of the item.
 template <class Plan>
 __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Extent* extents_smem) {
+  static_assert(Plan::kHeadDim % kMeasuredColumns == 0, "columns of one tensor");
   const ItemWork& work = block.work;
   const ChunkedArguments& args = block.chunked();
   const int num_rows = min(Plan::kChunk, work.tokens);
-  const int first_value = work.first_column;
-  const int num_values = min(Plan::kTileColumns, args.value_dim - first_value);
-  // Sums see no queries.
-  constexpr int kFirst = Plan::kSums ? Plan::kHeadDim : 0;
-  for (int i = kFirst + threadIdx.x; i < 2 * Plan::kHeadDim + num_values; i += Plan::kThreads) {
-    const int column = i % Plan::kHeadDim;
-    if (i < Plan::kHeadDim) {
-      measure_column<Plan>(args.query, work.batch, block.query_head(), work.start, column, num_rows, extents_smem);
-    } else if (i < 2 * Plan::kHeadDim) {
-      measure_column<Plan>(args.key, work.batch, block.key_head(0), work.start, column, num_rows, extents_smem + 1);
-    } else {
-      measure_column<Plan>(args.value, work.batch, block.key_head(0), work.start,
-                           first_value + i - 2 * Plan::kHeadDim, num_rows, extents_smem + 2);
-    }
+  const int num_values = min(Plan::kTileColumns, args.value_dim - work.first_column);
+  constexpr int kFirst = Plan::kSums ? Plan::kHeadDim : 0;  // sums see no queries
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll 1
+  for (int i = kFirst + warp * kMeasuredColumns; i < 2 * Plan::kHeadDim + num_values;
+       i += Plan::kThreads / kWarp * kMeasuredColumns) {
+    const int tensor = min(i / Plan::kHeadDim, 2);
+    const int column = i - tensor * Plan::kHeadDim;
+    const TensorView& view = tensor == 0 ? args.query : tensor == 1 ? args.key : args.value;
+    const int head = tensor == 0 ? block.query_head() : block.key_head(0);
+    const int first_column = tensor == 2 ? work.first_column : 0;
+    const int num_columns = tensor == 2 ? num_values : Plan::kHeadDim;
+    measure_columns<Plan>(view, work.batch, head, work.start, first_column + column, num_columns - column, num_rows,
+                          extents_smem + tensor);
   }
 }
 
-// The largest element of S that the block starts from.
+// The largest element of S that the block starts from, by all threads: a warp has some rows of memory at a time, which
+// are value columns of the block or its key columns. Past the end the last element comes again.
 template <class Plan>
 __device__ __forceinline__ void measure_state(const Block<Plan>& block, Extent* extent_smem) {
+  constexpr int kMostElements = Plan::kHeadDim > Plan::kTileColumns ? Plan::kHeadDim : Plan::kTileColumns;
+  constexpr int kLoads = 16;
+  constexpr int kLoadsOfRow = kMostElements / kWarp;
+  constexpr int kRowsAtOnce = kLoads / kLoadsOfRow;
+  constexpr int kWarps = Plan::kThreads / kWarp;
   const StateAddress<Plan> address(block);
   if (address.state_in == nullptr) {
     return;
   }
   const int num_values = min(Plan::kTileColumns, block.chunked().value_dim - block.work.first_column);
+  const bool by_values = address.column_stride != 1;
+  const int num_rows = by_values ? num_values : Plan::kHeadDim;
+  const int row_size = by_values ? Plan::kHeadDim : num_values;
+  const int64_t row_stride = by_values ? address.column_stride : address.key_stride;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float largest = 0.0f;
-#pragma unroll 8
-  for (int i = threadIdx.x; i < Plan::kHeadDim * num_values; i += Plan::kThreads) {
-    const float x = address.state_in[i / num_values * address.key_stride + i % num_values * address.column_stride];
-    largest = fmaxf(largest, fabsf(x));
+#pragma unroll 1
+  for (int first_row = warp; first_row < num_rows; first_row += kWarps * kRowsAtOnce) {
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const float* const row_gmem = address.state_in + min(first_row + i * kWarps, num_rows - 1) * row_stride;
+#pragma unroll
+      for (int j = 0; j < kLoadsOfRow; ++j) {
+        largest = fmaxf(largest, fabsf(row_gmem[min(j * kWarp + lane, row_size - 1)]));
+      }
+    }
   }
-  atomicMax(&extent_smem->largest, __float_as_uint(largest));
+  widen(extent_smem, largest, 0.0f);
 }
 
 // 2^e of a positive number in [2^e, 2^(e+1)); 1 where it is zero or not a size to go by.
