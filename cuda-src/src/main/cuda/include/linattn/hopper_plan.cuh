@@ -15,7 +15,9 @@ namespace hopper {
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
 // kNormalize (whether rows of q and k are divided by their length), kScalesRows (whether those of a gradient are, by
 // lengths that it is given), kSums (whether the sums of the items are all that is wanted: S, z and u, or with
-// kGradientSums dS, dz and du), kBeside (warpgroups of the state side by side, each with 64 value columns of the
+// kGradientSums dS, dz and du), kQueryGradient and kKeyValueGradient (whether it is the gradient of q, or of k or v),
+// kFormsDelta (whether d is formed here), kMerged (whether the warps of the scores do what auxiliary warps do
+// elsewhere), kBeside (warpgroups of the state side by side, each with 64 value columns of the
 // block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kPairs (of boxes of
 // q and k on their way where these stream, else 0), kWeightBuffers,
 // kOutputBuffers (of each warpgroup of the state; 0 where outputs leave from the place of their queries),

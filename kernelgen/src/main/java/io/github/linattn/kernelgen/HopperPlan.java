@@ -5,10 +5,10 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * Plan of the forward on sm_90a: a block owns 64 or 128 value columns of an item of a head and
- * keeps their state, transposed, in the registers of a warpgroup for each 64; pairs of blocks of an
- * item are clusters. A chunk has 64 tokens. {@code linattn/hopper_plan.cuh} derives the same map
- * from the same choices.
+ * Plan of the forward, of sums and of the gradients of two sweeps on sm_90a: a block owns 64 or 128
+ * value columns of an item of a head and keeps their state, transposed, in the registers of a
+ * warpgroup for each 64; pairs of blocks of an item are clusters. A chunk has 64 tokens. {@code
+ * linattn/hopper_plan.cuh} derives the same map from the same choices.
  *
  * @param keyBoxes boxes of 64 columns that hold a row of q or k
  * @param products of 16-bit operands for each product of the formula

@@ -6,7 +6,10 @@ import java.util.List;
 import java.util.Locale;
 import java.util.stream.Collectors;
 
-/** The text of a forward on sm_90a: the choices of its plan, and the instructions these need. */
+/**
+ * The text of a forward, of sums or of a gradient of two sweeps on sm_90a: the choices of its plan,
+ * and the instructions these need.
+ */
 final class HopperText {
   private static final int CHUNK = 64;
 

@@ -17,7 +17,10 @@ import java.util.Locale;
  */
 public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedBytes)
     implements ResourcePlan {
-  /** The most tokens of an item: of fp16 each of its chunks has a unit in shared memory. */
+  /**
+   * The most tokens of an item; of fp16, each of whose chunks has a unit in shared memory, there is
+   * room for so many, and the planner takes fewer.
+   */
   public static final int MOST_TOKENS = 16_384;
 
   static final int OUTPUT_BUFFERS = 2;

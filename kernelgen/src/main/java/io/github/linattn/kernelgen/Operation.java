@@ -11,7 +11,8 @@ public enum Operation {
 
   /**
    * dq_i = b (S_i dO_i / g_i - delta_i z_i) with S of v - vbar, and per (head, tile) the partial
-   * sums of da and db in double; in the family {@code chunked} delta_i = o_i . dO_i and S of v.
+   * sums of da and db in double; in the family {@code chunked} b (S_i dO_i - delta_i z_i) / g_i
+   * with delta_i = o_i . dO_i and S of v.
    */
   QUERY_GRADIENT("query_gradient", true),
 
@@ -156,7 +157,7 @@ public enum Operation {
     return this == FORWARD || this == QUERY_GRADIENT || this == KEY_VALUE_GRADIENT;
   }
 
-  /** Whether it walks the tokens of a head in order. */
+  /** Whether it walks the tokens of a head in order; asked of the family {@code paper} alone. */
   public boolean isScan() {
     return scan;
   }
