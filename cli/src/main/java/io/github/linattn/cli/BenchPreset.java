@@ -54,8 +54,9 @@ enum BenchPreset {
   /** Also from what a forward keeps, where that is for: one sweep, or segments. */
   private Stream<BenchCase> withKeptState(BenchCase each) {
     boolean isFewHeads = each.shape().batch() == 1;
-    boolean isUsual = each.shape().equals(USUAL) && each.precision().dtype() != DType.F32;
-    return this == TARGETS && (isUsual || isFewHeads)
+    boolean isOneSweep =
+        each.precision().dtype() != DType.F32 && each.shape().keyDim() <= USUAL.keyDim();
+    return this == TARGETS && (isOneSweep || isFewHeads)
         ? Stream.of(each, each.keepingState())
         : Stream.of(each);
   }

@@ -57,6 +57,7 @@ class BenchBackwardCommandTest {
             "B=4 H=16 N=10000 D=128 f32 default",
             "B=4 H=16 N=10000 D=128 f32 accurate",
             "B=4 H=16 N=10000 D=64 bf16 default",
+            "B=4 H=16 N=10000 D=64 from state bf16 default",
             "B=4 H=16 N=10000 D=256 bf16 default",
             "B=1 H=8 N=131072 D=128 bf16 default",
             "B=1 H=8 N=131072 D=128 from state bf16 default",
