@@ -8,7 +8,7 @@
 #include "linattn/state_sums.cuh"
 
 namespace {
-using Plan = linattn::StateSumsPlan<linattn::Bf16, /*kAccurate=*/false, /*kKeyTile=*/64, /*kValueTile=*/64>;
+using Plan = linattn::StateSumsPlan<linattn::Bf16, /*kAccurate=*/false>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::kSharedBytes == 92160, "the header and the resource plan disagree on the map");
 }  // namespace

@@ -14,7 +14,6 @@ template <typename ElementOf>
 struct RowsPlan {
   using Element = ElementOf;
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 5;
   static constexpr int kSharedBytes = 0;
   static constexpr int kRows = 128;
 };

@@ -9,15 +9,15 @@ namespace linattn {
 
 // A block has a part of dS of an item of a key/value head, as in state_sums with q in place of K and dO in place of
 // V, and adds up the query heads of its group. dz and du are summed in fp32.
-template <typename Element, bool kAccurate, int kKeyTile, int kValueTile, int kSharedLimit = 96 * 1024>
-struct GradientSumsPlan : StateSumsPlan<Element, kAccurate, kKeyTile, kValueTile, kSharedLimit, kStageRows> {
-  using Base = StateSumsPlan<Element, kAccurate, kKeyTile, kValueTile, kSharedLimit, kStageRows>;
+template <typename Element, bool kAccurate>
+struct GradientSumsPlan : StateSumsPlan<Element, kAccurate, /*kSharedLimit=*/96 * 1024, kStageRows> {
+  using Base = typename GradientSumsPlan::StateSumsPlan;
   // Behind the stages, of each token what it multiplies q and dO by: slope, those of dz and of du.
   static constexpr int kFactors = 3;
   static constexpr int kSharedBytes = Base::kSharedBytes + kFactors * Base::kTokens * 4;
 
   using Columns = ColumnSums<Element>;
-  static constexpr int kSumThreads = (kKeyTile + kValueTile) / Columns::kColumns;
+  static constexpr int kSumThreads = (Base::kKeyTile + Base::kValueTile) / Columns::kColumns;
   static constexpr int kSumParts = Base::kThreads / kSumThreads;
   static constexpr int kSumRows = Base::kTokens / kSumParts;
 };

@@ -200,16 +200,6 @@ class RingPosition<2> {
   int steps = 0;
 };
 
-template <int kRegisters>
-__device__ __forceinline__ void raise_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-template <int kRegisters>
-__device__ __forceinline__ void lower_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
 // --- Tensor copies: [batch, head, token, column], column innermost --------------------------------
 
 struct TileCoordinates {

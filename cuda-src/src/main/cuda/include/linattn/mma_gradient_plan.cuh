@@ -9,9 +9,8 @@ namespace linattn {
 // kDirection: kForwards for kQueryGradient, kBackwards for the two others. In the names of the forward x is Q, y is
 // K and z is V. A stage also has g, d, 1 / |q| and 1 / |k| of its tokens; seven more floats of a token are x.u and
 // 2 x {slope, offset, 1 / g}.
-template <Direction kDirectionOf, typename Element, bool kAccurate, int kHeadDim, int kSharedLimit = 99 * 1024>
-struct MmaGradientPlan : MmaChunkPlan<Element, kAccurate, kHeadDim, /*kStageFloats=*/kStageRows, /*kTokenFloats=*/7,
-                                      kSharedLimit> {
+template <Direction kDirectionOf, typename Element, bool kAccurate, int kHeadDim>
+struct MmaGradientPlan : MmaChunkPlan<Element, kAccurate, kHeadDim, /*kStageFloats=*/kStageRows, /*kTokenFloats=*/7> {
   static constexpr Direction kDirection = kDirectionOf;
   static constexpr bool kIsQuery = kDirection == Direction::kForwards;
   // As in the forward, and where operands are split in two.

@@ -68,11 +68,7 @@ __device__ __forceinline__ int64_t block_again() {
 //
 // Shared memory: kStages of {Q [C x D], K [C x D], V [C x 64], kStageFloats x C}, 2 x W [C x C], and in floats
 // 2 x z [D], partial sums of z [kSumParts x D], kTokenFloats x C, sums of W's rows [kGroups x C].
-//
-// kSharedLimit: what a block may ask for. 99 KB suits every architecture; more gives longer chunks and more
-// stages.
-template <typename ElementOf, bool kAccurateOf, int kHeadDimOf, int kStageFloats, int kTokenFloats,
-          int kSharedLimit>
+template <typename ElementOf, bool kAccurateOf, int kHeadDimOf, int kStageFloats, int kTokenFloats>
 struct MmaChunkPlan {
   using Element = ElementOf;
   static constexpr bool kAccurate = kAccurateOf;
@@ -109,6 +105,7 @@ struct MmaChunkPlan {
     return stages * stage_bytes(tokens) + fixed_bytes(tokens);
   }
 
+  static constexpr int kSharedLimit = 99 * 1024;  // a block may ask for so much on every architecture
   static constexpr int kTokens = bytes(64, 3) <= kSharedLimit   ? 64
                                  : bytes(32, 3) <= kSharedLimit ? 32
                                                                 : 16;
@@ -116,8 +113,6 @@ struct MmaChunkPlan {
                                  : bytes(kTokens, 3) <= kSharedLimit ? 3
                                                                      : 2;
   static constexpr int kSharedBytes = bytes(kTokens, kStages);
-  // Two blocks hide each other's waits, where the state leaves registers for that.
-  static constexpr int kMinBlocks = !kAccurate && kHeadDim * kElementBytes <= 128 ? 2 : 1;
   // Where the state leaves its warps few registers, they load in turn and the other warps start all copies.
   static constexpr bool kLoadsInTurn = kHeadDim > (std::is_same_v<Element, F16> ? 64 : 128);
   static constexpr int kCopyThreads = kHeadDim > 128 ? kScoreThreads : kThreads;
@@ -198,9 +193,8 @@ struct ChunkMemory {
 };
 
 // Six floats of a token: q.z, |q|, 2 x {1 / g, a |q|}.
-template <typename Element, bool kAccurate, int kHeadDim, int kSharedLimit = 99 * 1024>
-using MmaForwardPlan =
-    MmaChunkPlan<Element, kAccurate, kHeadDim, /*kStageFloats=*/0, /*kTokenFloats=*/6, kSharedLimit>;
+template <typename Element, bool kAccurate, int kHeadDim>
+using MmaForwardPlan = MmaChunkPlan<Element, kAccurate, kHeadDim, /*kStageFloats=*/0, /*kTokenFloats=*/6>;
 
 template <class Plan>
 struct ForwardMemory : ChunkMemory<Plan> {

@@ -17,7 +17,6 @@ struct RecurrencePlan {
   using Element = ElementOf;
   static constexpr int kColumns = kRecurrenceColumns;
   static constexpr int kThreads = 128;
-  static constexpr int kMinBlocks = 2;
   static constexpr int kSlices = kThreads / kColumns;
   static constexpr int kTokens = 4;
   static constexpr int kMostKeys = 512;

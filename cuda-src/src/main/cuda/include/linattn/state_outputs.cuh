@@ -19,7 +19,6 @@ struct StateOutputsPlan {
   static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = kAccurate ? 1 : 2;
   static constexpr int kDepth = 64;  // key columns of a step
   static constexpr int kTokens = sizeof(Element) == 2 ? 64 : 32;
   static constexpr int kStages = kKind == MmaKind::kBf16 ? 4 : 2;

@@ -12,7 +12,6 @@ namespace linattn {
 // there is one sequence.
 struct StateScanPlan {
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 1;
   static constexpr int kSharedBytes = 0;
 
   __host__ __device__ static constexpr int tiles(int key_dim, int value_dim) {

@@ -165,23 +165,21 @@ struct TileSums<Plan, false> {
 // summed inside the tensor core unless kAccurate: its sums truncate, by 8e-5 after 16384 tokens, so items
 // should not be much longer.
 //
-// kStageFloats: what a stage holds beside K and V of a token. kSharedLimit: what a block may ask for. 99 KB suits
-// every architecture; 112 KB, two blocks on sm_90, give chunks of twice the tokens.
-template <typename ElementOf, bool kAccurateOf, int kKeyTileOf, int kValueTileOf,
-          int kSharedLimit = 99 * 1024, int kStageFloats = 0>
+// kStageFloats: what a stage holds beside K and V of a token. kSharedLimit: what a block may ask for; 99 KB suits
+// every architecture.
+template <typename ElementOf, bool kAccurateOf, int kSharedLimit = 99 * 1024, int kStageFloats = 0>
 struct StateSumsPlan {
   using Element = ElementOf;
   static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
-  static constexpr int kKeyTile = kKeyTileOf;
-  static constexpr int kValueTile = kValueTileOf;
+  static constexpr int kKeyTile = 64;
+  static constexpr int kValueTile = 64;
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = kAccurate ? 1 : 2;
 
   static constexpr int kTokenBytes = (kKeyTile + kValueTile) * static_cast<int>(sizeof(Element));
   // Products of f16 take operands of twice the registers.
   static constexpr int kOperandBytes = kTokenBytes * (sizeof(Element) == 2 && kKind != MmaKind::kBf16 ? 2 : 1);
-  static constexpr int kStepTokens = kOperandBytes <= 256 ? 64 : kOperandBytes <= 512 ? 32 : 16;
+  static constexpr int kStepTokens = kOperandBytes <= 256 ? 64 : 32;
 
   __host__ __device__ static constexpr int stage_bytes(int tokens) {
     return tokens * ((kKeyTile + kValueTile + 16) * static_cast<int>(sizeof(Element)) + 4 * kStageFloats);
@@ -201,8 +199,6 @@ struct StateSumsPlan {
   static constexpr int kLanesPerRow = kThreads / kTokens;
   using Sums = TileSums<StateSumsPlan>;
 
-  static_assert(kKeyTile == 64 || kKeyTile == 128, "two columns of warps");
-  static_assert(kValueTile == 64 || kValueTile == 128, "four rows of warps");
   static_assert(kStageBytes == KeyLayout::kBytes + ValueLayout::kBytes + 4 * kStageFloats * kTokens,
                 "the stage as laid out");
   static_assert(kStages >= 3, "copies take longer than a chunk");

@@ -17,7 +17,7 @@ public record TilePlan(
     int threads, int minBlocks, SharedRule shared, int stateRegisters, GridRule gridRule)
     implements ResourcePlan {
   /** Edge of the part of a state that a block sums. */
-  static final int SUMS_TILE = 64;
+  private static final int SUMS_TILE = 64;
 
   private static final int MOST_SUMS_STAGES = 5;
 
@@ -198,7 +198,7 @@ public record TilePlan(
   private static int sumsTokens(ElementType element, int limit, int floats) {
     int operand = element == ElementType.BF16 ? Short.BYTES : Float.BYTES;
     int tokenBytes = 2 * SUMS_TILE * operand;
-    int step = tokenBytes <= 256 ? 64 : tokenBytes <= 512 ? 32 : 16;
+    int step = tokenBytes <= 256 ? 64 : 32;
     return step < 64 && 3 * sumsStage(element, 2 * step, floats) <= limit ? 2 * step : step;
   }
 

@@ -98,12 +98,10 @@ final class TileText {
       case STATE_SUMS, GRADIENT_SUMS ->
           String.format(
               Locale.ROOT,
-              "%s<%s, /*kAccurate=*/%b, /*kKeyTile=*/%d, /*kValueTile=*/%d>",
+              "%s<%s, /*kAccurate=*/%b>",
               spec.operation() == Operation.STATE_SUMS ? "StateSumsPlan" : "GradientSumsPlan",
               element,
-              accurate,
-              TilePlan.SUMS_TILE,
-              TilePlan.SUMS_TILE);
+              accurate);
       case STATE_OUTPUTS ->
           String.format(Locale.ROOT, "StateOutputsPlan<%s, /*kAccurate=*/%b>", element, accurate);
       case GRADIENT_OUTPUTS ->
