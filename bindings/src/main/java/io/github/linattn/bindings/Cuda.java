@@ -118,8 +118,8 @@ public final class Cuda {
   }
 
   /**
-   * Lets a device keep what {@link #allocateAsync(long, CudaStream)} took from the driver when it
-   * is freed: else each synchronisation gives it back, and the next call pays for it again.
+   * Lets a device keep what {@link #allocateAsync} took from the driver when it is freed: else each
+   * synchronisation gives it back, and the next call pays for it again.
    */
   public void keepFreedMemory(int device) {
     MemorySegment pool =
@@ -162,7 +162,15 @@ public final class Cuda {
    * not, it is freed after waiting.
    */
   public DeviceMemory allocateAsync(Arena owner, long bytes, CudaStream stream) {
-    MemorySegment raw = mallocAsync(bytes, stream);
+    Handles.positive(bytes);
+    MemorySegment on = stream.handle();
+    DeviceMemoryEvent event = DeviceMemoryEvent.begun();
+    MemorySegment raw =
+        created(
+            out ->
+                CudaStatus.checkAllocation(
+                    "cudaMallocAsync", cudart.cudaMallocAsync(out, bytes, on), bytes));
+    DeviceMemoryEvent.allocated(event, raw.address(), bytes);
     return new DeviceMemory(
         own(raw, 0, owner, memory -> freeOnClose(memory, bytes, stream)), bytes);
   }
@@ -179,44 +187,17 @@ public final class Cuda {
   }
 
   /**
-   * Allocates memory in the order of a stream, not cleared, with no owner: the caller passes it to
-   * {@link #freeAsync} exactly once.
-   */
-  public DeviceMemory allocateAsync(long bytes, CudaStream stream) {
-    return new DeviceMemory(mallocAsync(bytes, stream), bytes);
-  }
-
-  private static MemorySegment mallocAsync(long bytes, CudaStream stream) {
-    Handles.positive(bytes);
-    MemorySegment on = stream.handle();
-    DeviceMemoryEvent event = DeviceMemoryEvent.begun();
-    MemorySegment memory =
-        created(
-            out ->
-                CudaStatus.checkAllocation(
-                    "cudaMallocAsync", cudart.cudaMallocAsync(out, bytes, on), bytes));
-    DeviceMemoryEvent.allocated(event, memory.address(), bytes);
-    return memory;
-  }
-
-  /** Frees, in the order of a stream, what {@link #allocateAsync(long, CudaStream)} gave. */
-  public void freeAsync(DeviceMemory memory, CudaStream stream) {
-    DeviceMemoryEvent event = DeviceMemoryEvent.begun();
-    CudaStatus.check("cudaFreeAsync", cudart.cudaFreeAsync(memory.pointer(), stream.handle()));
-    DeviceMemoryEvent.freed(event, memory.address(), memory.byteSize());
-  }
-
-  /**
    * Allocates page-locked host memory, not cleared, which kernels and asynchronous copies may use
    * in place; freed with its owner, which must outlive that use.
    */
-  public MemorySegment allocatePinned(Arena owner, long bytes, PinnedKind kind) {
+  public MemorySegment allocatePinned(Arena owner, long bytes) {
     Handles.positive(bytes);
+    int flags = cudart.cudaHostAllocPortable() | cudart.cudaHostAllocMapped();
     MemorySegment raw =
         created(
             out ->
                 CudaStatus.checkPinning(
-                    "cudaHostAlloc", cudart.cudaHostAlloc(out, bytes, kind.flags()), bytes));
+                    "cudaHostAlloc", cudart.cudaHostAlloc(out, bytes, flags), bytes));
     return own(
         raw,
         bytes,
@@ -246,13 +227,6 @@ public final class Cuda {
     return new DeviceMemory(own(view, 0, owner, release), bytes);
   }
 
-  /** The device's view of pinned host memory, for as long as {@code owner} is open. */
-  public DeviceMemory mapped(Arena owner, MemorySegment pinned) {
-    long bytes = Handles.positive(pinned.byteSize());
-    MemorySegment view = deviceView(Handles.host(pinned, 0, bytes));
-    return new DeviceMemory(view.reinterpret(0, owner, null), bytes);
-  }
-
   private static MemorySegment deviceView(MemorySegment host) {
     return created(
         out ->
@@ -269,9 +243,7 @@ public final class Cuda {
           cudart.cudaPointerGetAttributes(out, MemorySegment.ofAddress(address)));
       return new PointerInfo(
           PointerInfo.Kind.ofType(cudaPointerAttributes.type(out)),
-          cudaPointerAttributes.device(out),
-          cudaPointerAttributes.devicePointer(out).address(),
-          cudaPointerAttributes.hostPointer(out).address());
+          cudaPointerAttributes.device(out));
     }
   }
 
@@ -327,15 +299,7 @@ public final class Cuda {
     copyAsync(to, from, bytes, Direction.TO_HOST, stream);
   }
 
-  /** Copies between ranges of device memory that do not overlap; may return before it is done. */
-  public void copyOnDevice(
-      DeviceMemory target, long targetOffset, DeviceMemory source, long sourceOffset, long bytes) {
-    MemorySegment to = target.pointerTo(targetOffset, bytes);
-    MemorySegment from = source.pointerTo(sourceOffset, bytes);
-    copy(to, from, bytes, Direction.ON_DEVICE);
-  }
-
-  /** As {@link #copyOnDevice}, in the order of a stream. */
+  /** Copies between ranges of device memory that do not overlap, in the order of a stream. */
   public void copyOnDeviceAsync(
       DeviceMemory target,
       long targetOffset,
@@ -446,14 +410,14 @@ public final class Cuda {
         cudart.cudaStreamWaitEvent(stream.handle(), event.handle(), cudart.cudaEventWaitDefault()));
   }
 
-  /** Creates an event of the current device. */
-  public CudaEvent createEvent(Arena owner, EventTiming timing) {
+  /** Creates an event of the current device, which notes the time. */
+  public CudaEvent createEvent(Arena owner) {
     MemorySegment raw =
         created(
             out ->
                 CudaStatus.check(
                     "cudaEventCreateWithFlags",
-                    cudart.cudaEventCreateWithFlags(out, timing.flags())));
+                    cudart.cudaEventCreateWithFlags(out, cudart.cudaEventDefault())));
     return new CudaEvent(
         own(
             raw,
@@ -477,7 +441,7 @@ public final class Cuda {
     return CudaStatus.checkQuery("cudaEventQuery", cudart.cudaEventQuery(event.handle()));
   }
 
-  /** Device time between two {@linkplain EventTiming#TIMED timed} events that have passed. */
+  /** Device time between two events that have passed. */
   public float elapsedMillis(CudaEvent start, CudaEvent end) {
     try (Arena scratch = Arena.ofConfined()) {
       MemorySegment out = scratch.allocate(JAVA_FLOAT);

@@ -23,14 +23,6 @@ public final class CudaStream {
     return handle.scope().isAlive();
   }
 
-  /**
-   * The default stream of the current device. It exists without being created and is never
-   * destroyed.
-   */
-  public static CudaStream standard() {
-    return new CudaStream(MemorySegment.NULL);
-  }
-
   /** A stream that somebody else created and will destroy, after the last use of it here. */
   public static CudaStream ofAddress(long address) {
     return new CudaStream(MemorySegment.ofAddress(address));

@@ -8,10 +8,8 @@ import io.github.linattn.bindings.generated.cudart;
  * @param kind where the memory lives
  * @param device the device it belongs to; of host memory the one that was current when it was
  *     allocated or registered; -2 or -1 for {@link Kind#UNREGISTERED}
- * @param deviceAddress where kernels find it, or 0
- * @param hostAddress where the host finds it, or 0
  */
-public record PointerInfo(Kind kind, int device, long deviceAddress, long hostAddress) {
+public record PointerInfo(Kind kind, int device) {
 
   /** Where memory lives. */
   public enum Kind {

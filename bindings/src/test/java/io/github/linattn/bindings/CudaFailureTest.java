@@ -122,8 +122,7 @@ class CudaFailureTest {
   }
 
   private void copies(Arena arena, CudaStream stream) {
-    MemorySegment pinned = cuda.allocatePinned(arena, 64, PinnedKind.WRITE_COMBINED);
-    cuda.mapped(arena, pinned);
+    MemorySegment pinned = cuda.allocatePinned(arena, 64);
     MemorySegment host = Arena.ofAuto().allocate(64);
     cuda.registerHost(arena, host, HostAccess.READ_ONLY);
     DeviceMemory a = cuda.allocate(arena, 64);
@@ -133,7 +132,6 @@ class CudaFailureTest {
     cuda.fillAsync(b, 0, (byte) 0, 64, stream);
     cuda.copyToDevice(a, 0, pinned, 0, 64);
     cuda.copyToDeviceAsync(a, 0, pinned, 0, 64, stream);
-    cuda.copyOnDevice(b, 0, a, 0, 64);
     cuda.copyOnDeviceAsync(b, 0, a, 0, 64, stream);
     cuda.run(cuda.prepareCopy(b, 0, a, 0, 64, stream));
     cuda.copyToHost(pinned, 0, b, 0, 64);
@@ -141,8 +139,8 @@ class CudaFailureTest {
   }
 
   private void events(Arena arena, CudaStream stream) {
-    CudaEvent start = cuda.createEvent(arena, EventTiming.TIMED);
-    CudaEvent end = cuda.createEvent(arena, EventTiming.TIMED);
+    CudaEvent start = cuda.createEvent(arena);
+    CudaEvent end = cuda.createEvent(arena);
     cuda.record(start, stream);
     cuda.record(end, stream);
     cuda.waitFor(stream, end);
@@ -250,7 +248,7 @@ class CudaFailureTest {
       for (Runnable refused :
           List.<Runnable>of(
               () -> cuda.allocate(arena, 500),
-              () -> cuda.allocateAsync(arena, 500, CudaStream.standard()))) {
+              () -> cuda.allocateAsync(arena, 500, CudaStream.ofAddress(0)))) {
         CudaOutOfMemoryException failure =
             catchThrowableOfType(CudaOutOfMemoryException.class, refused::run);
         assertThat(failure.neededBytes()).isEqualTo(500);
@@ -262,23 +260,12 @@ class CudaFailureTest {
   }
 
   @Test
-  void releaseByHandThrows() {
-    DeviceMemory memory = cuda.allocateAsync(64, CudaStream.standard());
-    cudart.failAt(1, LAUNCH_FAILURE);
-    CudaException failure =
-        catchThrowableOfType(
-            CudaException.class, () -> cuda.freeAsync(memory, CudaStream.standard()));
-    assertThat(failure.call()).isEqualTo("cudaFreeAsync");
-  }
-
-  @Test
   void refusedPinningDoesNotInventFreeBytes() {
     try (Arena arena = Arena.ofConfined()) {
       cudart.failAt(1, 2);
       CudaOutOfMemoryException failure =
           catchThrowableOfType(
-              CudaOutOfMemoryException.class,
-              () -> cuda.allocatePinned(arena, 64, PinnedKind.CACHED));
+              CudaOutOfMemoryException.class, () -> cuda.allocatePinned(arena, 64));
       assertThat(failure.freeBytes()).isEmpty();
       assertThat(failure).hasMessageEndingWith("64 bytes needed, free bytes unknown");
     }
@@ -291,11 +278,11 @@ class CudaFailureTest {
     List<Runnable> creations =
         List.of(
             () -> cuda.allocate(closed, 64),
-            () -> cuda.allocateAsync(closed, 64, CudaStream.standard()),
-            () -> cuda.allocatePinned(closed, 64, PinnedKind.CACHED),
+            () -> cuda.allocateAsync(closed, 64, CudaStream.ofAddress(0)),
+            () -> cuda.allocatePinned(closed, 64),
             () -> cuda.registerHost(closed, Arena.ofAuto().allocate(8), HostAccess.READ_WRITE),
             () -> cuda.createStream(closed),
-            () -> cuda.createEvent(closed, EventTiming.UNTIMED),
+            () -> cuda.createEvent(closed),
             () -> cuda.loadImage(closed, Arena.ofAuto().allocateFrom("image")));
     for (Runnable creation : creations) {
       assertThat(catchThrowableOfType(IllegalStateException.class, creation::run)).isNotNull();

@@ -50,7 +50,7 @@ class CudaTest {
     try (Arena arena = Arena.ofConfined()) {
       CudaStream stream = cuda.createStream(arena);
       MemorySegment in = arena.allocateFrom(JAVA_FLOAT, 1, 2, 3, 4);
-      MemorySegment out = cuda.allocatePinned(arena, 16, PinnedKind.CACHED);
+      MemorySegment out = cuda.allocatePinned(arena, 16);
       DeviceMemory a = cuda.allocate(arena, 32);
       DeviceMemory b = cuda.allocate(arena, 16);
       cuda.fill(a, 0, (byte) 7, 32);
@@ -243,7 +243,7 @@ class CudaTest {
   void pointersAreTold() {
     try (Arena arena = Arena.ofConfined()) {
       DeviceMemory device = cuda.allocate(arena, 64);
-      MemorySegment pinned = cuda.allocatePinned(arena, 64, PinnedKind.CACHED);
+      MemorySegment pinned = cuda.allocatePinned(arena, 64);
       MemorySegment plain = arena.allocate(64);
       assertThat(cuda.pointerInfo(device.address()).kind()).isEqualTo(PointerInfo.Kind.DEVICE);
       assertThat(cuda.pointerInfo(pinned.address()).kind()).isEqualTo(PointerInfo.Kind.HOST);
@@ -259,7 +259,7 @@ class CudaTest {
   void workThatIsNotDoneIsNoFailure() {
     try (Arena arena = Arena.ofConfined()) {
       CudaStream stream = cuda.createStream(arena);
-      CudaEvent event = cuda.createEvent(arena, EventTiming.UNTIMED);
+      CudaEvent event = cuda.createEvent(arena);
       cudart.pending(true);
       assertThat(cuda.isDone(stream)).isFalse();
       assertThat(cuda.isDone(event)).isFalse();
@@ -267,14 +267,6 @@ class CudaTest {
       assertThat(cuda.isDone(stream)).isTrue();
       assertThat(cuda.isDone(event)).isTrue();
     }
-  }
-
-  @Test
-  void streamOrderedMemoryIsFreedByHand() {
-    DeviceMemory memory = cuda.allocateAsync(64, CudaStream.standard());
-    assertThat(cudart.live()).isEqualTo(1);
-    cuda.freeAsync(memory, CudaStream.standard());
-    assertThat(cudart.live()).isZero();
   }
 
   @Test

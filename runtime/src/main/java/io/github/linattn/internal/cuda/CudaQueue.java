@@ -9,7 +9,6 @@ import io.github.linattn.bindings.CudaEvent;
 import io.github.linattn.bindings.CudaGraph;
 import io.github.linattn.bindings.CudaStream;
 import io.github.linattn.bindings.DeviceMemory;
-import io.github.linattn.bindings.EventTiming;
 import io.github.linattn.bindings.LaunchOrder;
 import io.github.linattn.bindings.LaunchScratch;
 import io.github.linattn.bindings.Prepared;
@@ -289,7 +288,7 @@ final class CudaQueue implements Stream {
     Cuda cuda = device.enter();
     Arena owner = Arena.ofShared();
     try {
-      CudaEvent event = cuda.createEvent(owner, EventTiming.TIMED);
+      CudaEvent event = cuda.createEvent(owner);
       cuda.record(event, stream);
       return new Mark(device, owner, event, capturing ? this : null, leaks);
     } catch (RuntimeException | Error e) {

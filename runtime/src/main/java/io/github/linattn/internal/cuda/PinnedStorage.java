@@ -3,7 +3,6 @@ package io.github.linattn.internal.cuda;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.bindings.Cuda;
 import io.github.linattn.bindings.HostAccess;
-import io.github.linattn.bindings.PinnedKind;
 import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.Storage;
 import java.lang.foreign.Arena;
@@ -27,8 +26,7 @@ final class PinnedStorage extends Storage {
   }
 
   static PinnedStorage allocate(Device device, long bytes, Leaks leaks) {
-    return owning(
-        device, leaks, (cuda, arena) -> cuda.allocatePinned(arena, bytes, PinnedKind.CACHED));
+    return owning(device, leaks, (cuda, arena) -> cuda.allocatePinned(arena, bytes));
   }
 
   /** Locks the caller's memory until the storage closes. */
