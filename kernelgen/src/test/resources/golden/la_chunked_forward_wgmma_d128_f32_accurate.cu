@@ -20,7 +20,6 @@
 //   219136   1024  factors of the outputs [64 x 2]
 //   220160    512  lengths of the rows of q [64]
 //   220672    352  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_forward.cuh"
 
 namespace {
@@ -191,7 +190,5 @@ static_assert(Plan::kStateRegisters == 64, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_forward_wgmma_d128_f32_accurate(const __grid_constant__ linattn::hopper::HopperArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::forward<Plan>(arguments);
 }

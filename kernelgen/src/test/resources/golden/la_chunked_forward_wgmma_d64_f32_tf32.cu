@@ -28,7 +28,6 @@
 //   217088   1024  factors of the outputs [64 x 2]
 //   218112    512  lengths of the rows of q [64]
 //   218624    400  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_forward.cuh"
 
 namespace {
@@ -148,7 +147,5 @@ static_assert(Plan::kStateRegisters == 32, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_forward_wgmma_d64_f32_tf32(const __grid_constant__ linattn::hopper::HopperArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::forward<Plan>(arguments);
 }

@@ -28,7 +28,6 @@
 //   215040   1024  factors of the outputs [64 x 2]
 //   216064   1024  lengths of the rows of q [64]
 //   217088    384  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_forward.cuh"
 
 namespace {
@@ -163,7 +162,5 @@ static_assert(Plan::kStateRegisters == 48, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_forward_wgmma_d96_bf16(const __grid_constant__ linattn::hopper::HopperArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::forward<Plan>(arguments);
 }

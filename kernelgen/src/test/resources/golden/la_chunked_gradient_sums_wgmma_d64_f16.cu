@@ -24,7 +24,6 @@
 //   105984   3168  factors of rows [64] each, the unit of a chunk
 //   109152   4608  g and d of rows [64] each
 //   113760    536  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
 namespace {
@@ -88,7 +87,5 @@ static_assert(Plan::kStateRegisters == 32, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(384, 1)
     la_chunked_gradient_sums_wgmma_d64_f16(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::gradient<Plan>(arguments);
 }

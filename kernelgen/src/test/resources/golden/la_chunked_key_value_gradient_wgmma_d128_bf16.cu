@@ -30,7 +30,6 @@
 //   222976    816  constants of columns [64], the unit of a chunk
 //   223792   3072  g and d of rows [64] each
 //   226864    376  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
 namespace {
@@ -156,7 +155,5 @@ static_assert(Plan::kStateRegisters == 64, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_key_value_gradient_wgmma_d128_bf16(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::gradient<Plan>(arguments);
 }

@@ -20,7 +20,6 @@
 //   219136    544  constants of columns [64], the unit of a chunk
 //   219680   2560  g and d of rows [64] each
 //   222240    408  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
 namespace {
@@ -192,7 +191,5 @@ static_assert(Plan::kStateRegisters == 48, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_key_value_gradient_wgmma_d96_f32_accurate(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::gradient<Plan>(arguments);
 }

@@ -34,7 +34,6 @@
 //   180224   5376  g and d of rows [64] each, and 1 / lengths of z
 //   185600    256  partial sums of the gradients of a and b
 //   185856    448  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
 namespace {
@@ -167,7 +166,5 @@ static_assert(Plan::kStateRegisters == 32, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_normalized_query_gradient_wgmma_d64_bf16(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::gradient<Plan>(arguments);
 }

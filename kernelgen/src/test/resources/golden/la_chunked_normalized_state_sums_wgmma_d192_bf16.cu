@@ -24,7 +24,6 @@
 //   216576   4128  1 / lengths of the rows of k [64], and in three parts of 16 bits
 //   220704   1024  z and u of the columns
 //   221728    512  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_forward.cuh"
 
 namespace {
@@ -114,7 +113,5 @@ static_assert(Plan::kStateRegisters == 96, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(384, 1)
     la_chunked_normalized_state_sums_wgmma_d192_bf16(const __grid_constant__ linattn::hopper::HopperArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::forward<Plan>(arguments);
 }

@@ -20,7 +20,6 @@
 //   212224    256  partial sums of the gradient of a
 //   212480   2048  marks of threads
 //   214528    200  barriers, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_one_sweep.cuh"
 
 namespace {
@@ -230,7 +229,5 @@ static_assert(Plan::kStateRegisters == 64, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_one_sweep_gradient_wgmma_d128_bf16(const __grid_constant__ linattn::hopper::HopperOneSweepArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::one_sweep<Plan>(arguments);
 }

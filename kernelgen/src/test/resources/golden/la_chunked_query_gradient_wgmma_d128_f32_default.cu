@@ -22,7 +22,6 @@
 //   219136   3072  g and d of rows [64] each, d in 2 parts
 //   222208    256  partial sums of the gradients of a and b
 //   222464    392  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
 namespace {
@@ -193,7 +192,5 @@ static_assert(Plan::kStateRegisters == 64, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_query_gradient_wgmma_d128_f32_default(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::gradient<Plan>(arguments);
 }

@@ -24,7 +24,6 @@
 //   185344   4096  g and d of rows [64] each, d in 3 parts
 //   189440    256  partial sums of the gradients of a and b
 //   189696    400  barriers, scales, the item
-#include "linattn/dependent_launch.cuh"
 #include "linattn/hopper_gradient.cuh"
 
 namespace {
@@ -255,7 +254,5 @@ static_assert(Plan::kStateRegisters == 72, "the header and the resource plan dis
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     la_chunked_query_gradient_wgmma_d144_f32_default(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
-  linattn::let_later_kernels_start();
-  linattn::wait_for_earlier_kernels();
   linattn::hopper::gradient<Plan>(arguments);
 }

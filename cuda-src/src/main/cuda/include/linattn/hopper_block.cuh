@@ -5,6 +5,7 @@
 
 #include "linattn/chunk_items.cuh"
 #include "linattn/chunked_arguments.h"
+#include "linattn/dependent_launch.cuh"
 #include "linattn/gradient_arguments.h"
 #include "linattn/hopper.cuh"
 #include "linattn/hopper_plan.cuh"

@@ -173,6 +173,7 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   static_assert(sizeof(ItemWork) <= 44, "its place in shared memory");
   clear_constants(block);
   publish_to_async_proxy();
+  wait_for_earlier_kernels();
   take_over(block, number, tile.head.kv_index, tile.block.item_idx);
   if constexpr (Plan::kScaled) {
     __syncthreads();
@@ -225,6 +226,7 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
 
 template <class Plan>
 __device__ __forceinline__ void forward(const HopperArguments& args) {
+  let_later_kernels_start();
   if constexpr (Plan::kMayTakeTurns) {
     if (args.chunked.turns > 1) {
       walk<InTurns<Plan>>(args);

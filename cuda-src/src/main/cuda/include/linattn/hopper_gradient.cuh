@@ -84,6 +84,7 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   }
   clear_constants(block);
   publish_to_async_proxy();
+  wait_for_earlier_kernels();
   take_over(block, block_number, tile.head.kv_index, tile.block.item_idx);
   __syncthreads();
   if constexpr (Plan::kScaled) {
@@ -159,6 +160,7 @@ __device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t n
 
 template <class Plan>
 __device__ __forceinline__ void gradient(const HopperGradientArguments& args) {
+  let_later_kernels_start();
   if constexpr (Plan::kWeighsRows) {
     const uint32_t task = task_of<Plan>(args.tasks[0].gradient, blockIdx.x);
     const HopperGradient& of_task = args.tasks[task];

@@ -207,15 +207,18 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
   if (threadIdx.x == 0) {
     init_sweep_barriers(tiles);
   }
-  take_over(block, number, tile.head.kv_index, tile.block.item_idx);
   __syncthreads();
   clear_sweep_constants(block);
   publish_to_async_proxy();
+  wait_for_earlier_kernels();
   if constexpr (Plan::kScaled) {
     if (threadIdx.x == 0 && block.num_chunks > 0) {  // under way while units are found
       tiles.load(args, 0, 0);
     }
     __syncwarp();
+  }
+  take_over(block, number, tile.head.kv_index, tile.block.item_idx);
+  if constexpr (Plan::kScaled) {
     find_units(args, tiles, reinterpret_cast<Extent*>(shared + (base - start) + Plan::kExtentsOffset));
   }
   __syncthreads();
@@ -244,6 +247,7 @@ __device__ __forceinline__ void walk_one_sweep(const HopperOneSweepArguments& ar
 
 template <class Plan>
 __device__ __forceinline__ void one_sweep(const HopperOneSweepArguments& args) {
+  let_later_kernels_start();
   if (task_of<Plan>(args.gradients.tasks[0].gradient, blockIdx.x) == 0) {
     walk_one_sweep<Plan>(args);
   } else {

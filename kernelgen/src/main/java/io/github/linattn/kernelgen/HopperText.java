@@ -35,8 +35,7 @@ final class HopperText {
         // tokens     chunks of 64, %11$d in shared memory%12$s
         // shared     %13$d bytes from a multiple of 1024 on, %14$d with what finding it may take:
         //   offset  bytes  holds
-        %15$s#include "linattn/dependent_launch.cuh"
-        #include "linattn/%18$s"
+        %15$s#include "linattn/%18$s"
 
         namespace {
         """,
@@ -238,8 +237,6 @@ final class HopperText {
 
         extern "C" __global__ void __launch_bounds__(%10$d, 1)
             %1$s(const __grid_constant__ linattn::hopper::%19$sArguments arguments) {
-          linattn::let_later_kernels_start();
-          linattn::wait_for_earlier_kernels();
           linattn::hopper::%20$s<Plan>(arguments);
         }
         """,

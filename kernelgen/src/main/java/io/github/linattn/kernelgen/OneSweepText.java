@@ -25,8 +25,7 @@ final class OneSweepText {
         // tokens     chunks of 64, %9$d in shared memory
         // shared     %10$d bytes from a multiple of 1024 on, %11$d with what finding it may take:
         //   offset  bytes  holds
-        %12$s#include "linattn/dependent_launch.cuh"
-        #include "linattn/hopper_one_sweep.cuh"
+        %12$s#include "linattn/hopper_one_sweep.cuh"
 
         namespace {
         %13$s
@@ -65,8 +64,6 @@ final class OneSweepText {
 
         extern "C" __global__ void __launch_bounds__(%6$d, 1)
             %1$s(const __grid_constant__ linattn::hopper::HopperOneSweepArguments arguments) {
-          linattn::let_later_kernels_start();
-          linattn::wait_for_earlier_kernels();
           linattn::hopper::one_sweep<Plan>(arguments);
         }
         """,
