@@ -526,7 +526,7 @@ final class Planner {
       Question question, Step step, Cut cut, int items, int turns, double bytes, boolean states) {
     KernelEntry kernel = step.kernel();
     int keyDim = question.shape().keyDim();
-    double chunk = Rates.chunkMicros(kernel, keyDim, turns);
+    double chunk = Rates.chunkMicros(kernel, keyDim, turns, cut.longest());
     double start =
         Rates.startMicros(kernel.technique())
             + (states ? Rates.stateMicros(keyDim) : 0)

@@ -189,6 +189,16 @@ class PlannerTest {
   }
 
   @Test
+  void halfAChunkIsForMma() {
+    for (DType dtype : List.of(DType.BF16, DType.F16)) {
+      Question half = causal(AttentionShape.of(4, 16, 32, KEY_DIM), dtype, Mode.DEFAULT);
+      assertThat(plan(half).steps().getFirst().kernel().technique()).isEqualTo(Technique.MMA);
+      Question more = causal(AttentionShape.of(4, 16, 128, KEY_DIM), dtype, Mode.DEFAULT);
+      assertThat(plan(more).steps().getFirst().kernel().technique()).isEqualTo(Technique.WGMMA);
+    }
+  }
+
+  @Test
   void oneTokenFromAStateIsDecoded() {
     AttentionShape shape = new AttentionShape(2, 8, 4, 1, KEY_DIM, 64);
     ForwardPlan plan = plan(withState(shape, true));
