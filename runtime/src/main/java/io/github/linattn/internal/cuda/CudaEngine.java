@@ -377,7 +377,7 @@ public final class CudaEngine implements Engine {
       @Nullable AttentionState finalState,
       @Nullable Checkpoints checkpoints,
       Stream stream) {
-    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
+    CudaQueue queue = queueOf(stream);
     synchronized (queue) {
       try {
         return queue.isOpen()
@@ -390,8 +390,13 @@ public final class CudaEngine implements Engine {
     }
   }
 
+  /** The stream, of which the API has asked {@link #owns}. */
+  private static CudaQueue queueOf(Stream stream) {
+    return (CudaQueue) stream;
+  }
+
   private void runChunked(ForwardCall call, ForwardPlan plan) {
-    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
+    CudaQueue queue = queueOf(call.stream());
     synchronized (queue) {
       queue.requireOpen();
       try {
@@ -440,7 +445,7 @@ public final class CudaEngine implements Engine {
       @Nullable StateGradient finalStateGradient,
       Gradients gradients,
       Stream stream) {
-    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
+    CudaQueue queue = queueOf(stream);
     synchronized (queue) {
       try {
         return queue.isOpen()
@@ -463,7 +468,7 @@ public final class CudaEngine implements Engine {
   }
 
   private void runChunked(BackwardCall call, GradientPlan plan) {
-    CudaQueue queue = (CudaQueue) call.stream(); // the API has asked owns()
+    CudaQueue queue = queueOf(call.stream());
     synchronized (queue) {
       queue.requireOpen();
       try {
@@ -481,7 +486,7 @@ public final class CudaEngine implements Engine {
       AttentionInput input,
       Stream stream,
       Consumer<PaperPass> launches) {
-    CudaQueue queue = (CudaQueue) stream; // the API has asked owns()
+    CudaQueue queue = queueOf(stream);
     synchronized (queue) {
       queue.requireOpen();
       queue.calls().makeRoomForConstants();

@@ -138,6 +138,16 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return kernel.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS ? MOST_TURNS : 1;
   }
 
+  /**
+   * Whether so many blocks may take turns with the chunks of an item: the GPU has room for all of
+   * them, where this many have an item each, and each has a chunk.
+   */
+  boolean hasRoomForTurns(KernelEntry kernel, Cut cut, long blocks, int turns) {
+    return turns <= mostTurns(kernel)
+        && blocks * turns <= multiprocessors()
+        && cut.longest() > (turns - 1) * Planner.CHUNK;
+  }
+
   /** Whether more blocks would only add states. */
   boolean isAmple(long blocks) {
     return blocks > AMPLE * multiprocessors();

@@ -262,10 +262,7 @@ final class Planner {
 
   /** Blocks that take turns cost memory traffic; more than fill the GPU once gain nothing. */
   private boolean isWorthIt(Question question, KernelEntry forward, Cut cut, int turns) {
-    return turns == 1
-        || (turns <= LaunchModel.mostTurns(forward)
-            && blocks(question, cut) * turns <= model.multiprocessors()
-            && cut.longest() > (turns - 1) * CHUNK);
+    return turns == 1 || model.hasRoomForTurns(forward, cut, blocks(question, cut), turns);
   }
 
   /** The fewest segments that respect the limit. */

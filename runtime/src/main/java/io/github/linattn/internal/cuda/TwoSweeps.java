@@ -161,9 +161,7 @@ record TwoSweeps(LaunchModel model) {
     long blocks =
         query.gridRule().blocks(question.heads() * cut.items(), shape.valueDim(), shape.keyDim());
     int turns = 1;
-    while (2 * turns <= LaunchModel.mostTurns(query)
-        && blocks * 2 * turns <= model.multiprocessors()
-        && cut.longest() > (2 * turns - 1) * Planner.CHUNK) {
+    while (model.hasRoomForTurns(query, cut, blocks, 2 * turns)) {
       turns *= 2;
     }
     return turns;
