@@ -89,18 +89,19 @@ __device__ __forceinline__ void measure_columns(const TensorView& view, int batc
 // Of the first chunk of the item.
 template <class Plan>
 __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Extent* extents_smem) {
-  static_assert(Plan::kHeadDim % kMeasuredColumns == 0, "columns of one tensor");
+  // As many as warps measure, each those of one tensor.
+  constexpr int kColumns = (Plan::kHeadDim + kMeasuredColumns - 1) / kMeasuredColumns * kMeasuredColumns;
   const ItemWork& work = block.work;
   const ChunkedArguments& args = block.chunked();
   const int num_rows = min(Plan::kChunk, work.tokens);
   const int num_values = min(Plan::kTileColumns, args.value_dim - work.first_column);
-  constexpr int kFirst = Plan::kSums ? Plan::kHeadDim : 0;  // sums see no queries
+  constexpr int kFirst = Plan::kSums ? kColumns : 0;  // sums see no queries
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
 #pragma unroll 1
-  for (int i = kFirst + warp * kMeasuredColumns; i < 2 * Plan::kHeadDim + num_values;
+  for (int i = kFirst + warp * kMeasuredColumns; i < 2 * kColumns + num_values;
        i += Plan::kThreads / kWarp * kMeasuredColumns) {
-    const int tensor = min(i / Plan::kHeadDim, 2);
-    const int column = i - tensor * Plan::kHeadDim;
+    const int tensor = min(i / kColumns, 2);
+    const int column = i - tensor * kColumns;
     const TensorView& view = tensor == 0 ? args.query : tensor == 1 ? args.key : args.value;
     const int head = tensor == 0 ? block.query_head() : block.key_head(0);
     const int first_column = tensor == 2 ? work.first_column : 0;
@@ -116,7 +117,7 @@ template <class Plan>
 __device__ __forceinline__ void measure_state(const Block<Plan>& block, Extent* extent_smem) {
   constexpr int kMostElements = Plan::kHeadDim > Plan::kTileColumns ? Plan::kHeadDim : Plan::kTileColumns;
   constexpr int kLoads = 16;
-  constexpr int kLoadsOfRow = kMostElements / kWarp;
+  constexpr int kLoadsOfRow = (kMostElements + kWarp - 1) / kWarp;
   constexpr int kRowsAtOnce = kLoads / kLoadsOfRow;
   constexpr int kWarps = Plan::kThreads / kWarp;
   const StateAddress<Plan> address(block);
