@@ -14,11 +14,7 @@ public enum Mode {
    * repeat; docs/performance.md has the figures.
    */
   ACCURATE,
-  /**
-   * Products of at least 16 significant bits: relative error at most 2e-5. On the CPU thousands of
-   * equal rows of k and of v can pass it, because their sums then round one way:
-   * docs/performance.md has the figures.
-   */
+  /** Products of at least 16 significant bits: relative error at most 2e-5. */
   DEFAULT,
   /** Products of at least 10 significant bits: relative error at most 1e-3. */
   TF32

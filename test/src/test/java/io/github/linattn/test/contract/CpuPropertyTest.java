@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
+import io.github.linattn.Mode;
 import io.github.linattn.test.harness.Backends;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.Results;
@@ -106,6 +107,22 @@ final class CpuPropertyTest extends PropertyContract {
     for (int period : new int[] {1, 2}) {
       Case problem = ofRepeatedRows(period);
       Run.of(problem, subject.backend()).assertRight(problem);
+    }
+  }
+
+  /**
+   * Breaks when roundings that all go one way are not noticed where no mode asks for more digits.
+   */
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void sumsOfRowsThatRepeatHoldTheBoundOfEachMode(Subject subject) {
+    for (Mode mode : Mode.values()) {
+      for (int period : new int[] {1, 2, 3}) {
+        Case problem = ofRepeatedRows(period);
+        problem = problem.but(problem + ", " + mode).mode(mode).build();
+        Run.of(problem, subject.backend())
+            .assertRight(problem, problem.expected(), Tolerance.ofMode(problem));
+      }
     }
   }
 

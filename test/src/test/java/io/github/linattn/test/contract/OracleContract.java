@@ -52,7 +52,7 @@ abstract class OracleContract {
         Tolerance.Bounds bounds =
             subject.isComplete() // multiplies in fp32 in every mode
                 ? Tolerance.unrounded(other)
-                : Tolerance.onTensorCores(other);
+                : Tolerance.ofMode(other);
         Run.of(other, subject.backend()).assertRight(other, file.answer(), bounds);
       }
     } else {

@@ -33,7 +33,7 @@ public record Results(
   }
 
   private Tolerance.Bounds bounds(Case problem) {
-    return onTensorCores ? Tolerance.onTensorCores(problem) : Tolerance.of(problem);
+    return onTensorCores ? Tolerance.ofMode(problem) : Tolerance.of(problem);
   }
 
   /** Asserts that o, g and the state are what the reference says. */

@@ -58,8 +58,11 @@ public final class Tolerance {
     return new Bounds(stored, stored, computed, CANCELLING * computed);
   }
 
-  /** Bounds of a backend that multiplies on tensor cores, for inputs as it reads them. */
-  public static Bounds onTensorCores(Case problem) {
+  /**
+   * Bounds that the mode promises, as a backend by tensor cores needs them, for inputs as it reads
+   * them.
+   */
+  public static Bounds ofMode(Case problem) {
     double growth = Math.max(1, problem.shape.tokens() / TOKENS_OF_FP32);
     double bound = growth * ErrorBudget.of(problem.dtype, problem.mode);
     double gradient = growth * ErrorBudget.ofGradients(problem.dtype, problem.mode);
