@@ -22,7 +22,7 @@ final class GrowingState {
    */
   private static final int TOKENS_PER_COLUMN = 64;
 
-  /** Tokens between two looks at it, in so few of which nothing is lost. */
+  /** Tokens between two looks at what is watched; so few cost no digits. */
   private static final int LOOK_AFTER = 4 * Tiles.CHUNK;
 
   /**
