@@ -90,7 +90,7 @@ __device__ __forceinline__ void measure_columns(const TensorView& view, int batc
 template <class Plan>
 __device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Extent* extents_smem) {
   // As many as warps measure, each those of one tensor.
-  constexpr int kColumns = (Plan::kHeadDim + kMeasuredColumns - 1) / kMeasuredColumns * kMeasuredColumns;
+  constexpr int kColumns = ceil_div(Plan::kHeadDim, kMeasuredColumns) * kMeasuredColumns;
   const ItemWork& work = block.work;
   const ChunkedArguments& args = block.chunked();
   const int num_rows = min(Plan::kChunk, work.tokens);
@@ -117,7 +117,7 @@ template <class Plan>
 __device__ __forceinline__ void measure_state(const Block<Plan>& block, Extent* extent_smem) {
   constexpr int kMostElements = Plan::kHeadDim > Plan::kTileColumns ? Plan::kHeadDim : Plan::kTileColumns;
   constexpr int kLoads = 16;
-  constexpr int kLoadsOfRow = (kMostElements + kWarp - 1) / kWarp;
+  constexpr int kLoadsOfRow = ceil_div(kMostElements, kWarp);
   constexpr int kRowsAtOnce = kLoads / kLoadsOfRow;
   constexpr int kWarps = Plan::kThreads / kWarp;
   const StateAddress<Plan> address(block);

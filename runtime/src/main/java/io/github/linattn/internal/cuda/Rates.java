@@ -157,12 +157,6 @@ final class Rates {
 
   private Rates() {}
 
-  /** The same for blocks whose longest item has so many tokens. */
-  static double chunkMicros(KernelEntry kernel, int keyDim, int turns, int longest) {
-    boolean isHalf = kernel.technique() == Technique.MMA && longest <= MMA_TOKENS;
-    return chunkMicros(kernel, keyDim, turns) * (isHalf ? 0.5 : 1);
-  }
-
   /** One chunk of 64 tokens of a block, the tensors being on their way. */
   static double chunkMicros(KernelEntry kernel, int keyDim) {
     return kernel.technique() == Technique.WGMMA ? wgmma(kernel, keyDim) : mma(kernel, keyDim);
@@ -173,6 +167,12 @@ final class Rates {
     double added =
         of(kernel.operation() == Operation.FORWARD ? ADDED : ADDED_TO_QUERY_GRADIENT, keyDim);
     return (chunkMicros(kernel, keyDim) + (turns - 1) * added) / turns;
+  }
+
+  /** The same for blocks whose longest item has so many tokens. */
+  static double chunkMicros(KernelEntry kernel, int keyDim, int turns, int longest) {
+    boolean isHalf = kernel.technique() == Technique.MMA && longest <= MMA_TOKENS;
+    return chunkMicros(kernel, keyDim, turns) * (isHalf ? 0.5 : 1);
   }
 
   private static double wgmma(KernelEntry kernel, int keyDim) {

@@ -115,7 +115,7 @@ final class CpuPropertyTest extends PropertyContract {
    */
   @ParameterizedTest
   @MethodSource("subjects")
-  void sumsOfRowsThatRepeatHoldTheBoundOfEachMode(Subject subject) {
+  void rowsThatRepeatHoldTheBoundOfEachMode(Subject subject) {
     for (Mode mode : Mode.values()) {
       for (int period : new int[] {1, 2, 3}) {
         Case problem = ofRepeatedRows(period);
