@@ -28,6 +28,7 @@ inline float __uint_as_float(uint32_t bits) {
 }
 inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
 inline float __int_as_float(int bits) { return __uint_as_float(static_cast<uint32_t>(bits)); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
 using std::isinf;

@@ -239,7 +239,7 @@ struct Handover {
 
   void set(ChunkedArguments& args) {
     args.items = items.data();
-    args.num_items = static_cast<int>(items.size());
+    args.num_items = divisor(static_cast<int>(items.size()));
     args.item_tokens = kRelayTokens;
     args.slots = 1;
     args.tickets = words.data();
@@ -324,7 +324,7 @@ void run_forward(Problem& p, unsigned seed, int turns, Handover* relay = nullptr
     }
     std::vector<float> lengths(p.query_scale.size() + p.key_scale.size(), NAN);
     args.row_scales = Plan::kNormalize ? lengths.data() : nullptr;
-    launch(p.heads * args.chunked.num_items * turns, tiles_of(p.value_dim), seed, args,
+    launch(p.heads * args.chunked.num_items.value * turns, tiles_of(p.value_dim), seed, args,
            [](const HopperArguments& all) { forward<Plan>(all); });
     if (relay != nullptr) {
       relay->get_last(states);
@@ -345,8 +345,8 @@ void run_state_sums(Problem& p, unsigned seed) {
   if constexpr (Plan::kSums && !Plan::kGradientSums) {
     States<float> sums = p.states_of_nothing();
     HopperArguments args = {p.k.map(), p.k.map(), p.v.map(), {}, p.chunked(p.k, p.k, p.v, nullptr)};
-    args.chunked.heads = kHeads / p.group;
-    args.chunked.group = 1;
+    args.chunked.heads = divisor(kHeads / p.group);
+    args.chunked.group = divisor(1);
     set_states_out(args.chunked, sums);
     launch(p.kv_heads * p.items, tiles_of(p.value_dim), seed, args,
            [](const HopperArguments& all) { forward<Plan>(all); });
@@ -391,7 +391,7 @@ void run_query_gradient(Problem& p, unsigned seed, int turns, Handover* relay = 
     if (relay != nullptr) {
       relay->set_forwards(gradient_args.chunked, p.before, true);
     }
-    launch(p.heads * gradient_args.chunked.num_items * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
+    launch(p.heads * gradient_args.chunked.num_items.value * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
     compare_column("d", p, delta, p.delta);
     p.delta.assign(delta.begin(), delta.end());
     const QueryGradientSums expected(p);
@@ -453,7 +453,7 @@ void run_key_value_gradient(Problem& p, unsigned seed, bool relays = false) {
         (is_key ? of_key : of_value).set_backwards(chunked, p.after, is_key);
       }
     }
-    launch(p.kv_heads * args.tasks[0].gradient.chunked.num_items,
+    launch(p.kv_heads * args.tasks[0].gradient.chunked.num_items.value,
            tasks * tiles_of(has_key ? p.key_dim : p.value_dim), seed, args, run_gradient<Plan>);
     if (relays) {
       get_before(of_key, of_value, before);
@@ -547,7 +547,7 @@ void run_one_sweep(Problem& p, unsigned seed, bool relays = false) {
       args.first_key_sum = &states.z_at(1, 0, 0);
       args.first_value_sum = &states.u_at(1, 0, 0);
     }
-    launch(p.heads * key_args.num_items, 2, seed, args,
+    launch(p.heads * key_args.num_items.value, 2, seed, args,
            [](const HopperOneSweepArguments& all) { one_sweep<Plan>(all); });
     if (relays) {
       get_before(of_key, of_value, before);

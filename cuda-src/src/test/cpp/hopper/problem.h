@@ -34,6 +34,15 @@ using Stored = typename Plan::Element;
 
 inline std::mt19937 engine(11);
 
+// As the run time makes it.
+inline Divisor divisor(int value) {
+  uint32_t shift = 0;
+  while (1 << shift < value) {
+    ++shift;
+  }
+  return {value, static_cast<uint32_t>(((int64_t{1} << (31 + shift)) + value - 1) / value), shift};
+}
+
 // [head, token, column], heads counted over all batch rows.
 struct Tensor {
   int batches;
@@ -313,11 +322,12 @@ struct Problem {
     args.initial_count = kBefore;
     args.tokens = tokens;
     args.item_tokens = shape.item_tokens;
-    args.num_items = items;
+    args.num_items = divisor(items);
     args.slots = shape.slots;
     args.slot_step = 1;
-    args.heads = kHeads;
-    args.group = group;
+    args.heads = divisor(kHeads);
+    args.kv_heads = divisor(kHeads / group);
+    args.group = divisor(group);
     args.key_dim = x.width;
     args.value_dim = z.width;
     args.a = kOffset;

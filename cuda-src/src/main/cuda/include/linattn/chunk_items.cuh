@@ -9,6 +9,14 @@ namespace linattn {
 constexpr int kValueColumns = 64;       // value columns of a block of a forward, hence of a mark
 constexpr int kRecurrenceColumns = 32;  // of a tile of the recurrence
 
+// n / tiles: tiles of a row are mostly three or a power of two.
+__device__ __forceinline__ uint32_t quotient_by_tiles(uint32_t n, uint32_t tiles) {
+  if (tiles == 3) {
+    return n / 3;
+  }
+  return (tiles & (tiles - 1)) == 0 ? n >> (__ffs(static_cast<int>(tiles)) - 1) : n / tiles;
+}
+
 // Item `item_idx`, from the list or computed.
 __device__ __forceinline__ Item load_item(const ChunkedArguments& args, int item_idx) {
   if (args.items != nullptr) {
@@ -37,26 +45,21 @@ struct Head {
   float a;
   float b;
 
-  // Every number of a block fits 31 bits, and so does a head's; divisions of 64 bits would take longer than
-  // all else before the first load.
-  __device__ __forceinline__ Head(const ChunkedArguments& args, int64_t index_of)
-      : Head(args, index_of, args.heads, args.group) {}
-
-  // Of so many heads of a batch row, of which each `group` share a key/value head.
-  __device__ __forceinline__ Head(const ChunkedArguments& args, int64_t index_of, int heads, int group)
+  // Every number of a block fits 31 bits, and so does a head's. Where key/value heads are counted this is one of these.
+  __device__ __forceinline__ Head(const ChunkedArguments& args, int64_t index_of, bool is_kv = false)
       : index(index_of) {
-    const int kv_heads = heads / group;
-    batch_idx = static_cast<int>(static_cast<uint32_t>(index) / heads);
-    head_idx = static_cast<int>(static_cast<uint32_t>(index) % heads);
-    kv_head_idx = head_idx / group;
-    kv_index = static_cast<int64_t>(batch_idx) * kv_heads + kv_head_idx;
+    const Divisor& heads = is_kv ? args.kv_heads : args.heads;
+    batch_idx = static_cast<int>(heads.quotient(index));
+    head_idx = static_cast<int>(index) - batch_idx * heads.value;
+    kv_head_idx = is_kv ? head_idx : static_cast<int>(args.group.quotient(head_idx));
+    kv_index = static_cast<int64_t>(batch_idx) * args.kv_heads.value + kv_head_idx;
     a = args.a_per_head == nullptr ? args.a : args.a_per_head[head_idx];
     b = args.b_per_head == nullptr ? args.b : args.b_per_head[head_idx];
   }
 
   // The query heads of a group share a state; this one writes it.
   __device__ __forceinline__ bool writes_state(const ChunkedArguments& args) const {
-    return head_idx % args.group == 0;
+    return head_idx == kv_head_idx * args.group.value;
   }
 };
 
@@ -79,11 +82,11 @@ struct BlockIndex {
   int item_idx;
   int tile_idx;
 
-  __device__ __forceinline__ BlockIndex(int64_t block, int num_items, int num_tiles)
-      : tile_idx(static_cast<int>(static_cast<uint32_t>(block) % num_tiles)) {
-    const uint32_t item_of_head = static_cast<uint32_t>(block) / num_tiles;
-    head = item_of_head / num_items;
-    item_idx = static_cast<int>(item_of_head % num_items);
+  __device__ __forceinline__ BlockIndex(int64_t block, const Divisor& num_items, int num_tiles) {
+    const uint32_t item_of_head = quotient_by_tiles(block, num_tiles);
+    tile_idx = static_cast<int>(block - static_cast<int64_t>(item_of_head) * num_tiles);
+    head = num_items.quotient(item_of_head);
+    item_idx = static_cast<int>(item_of_head - head * num_items.value);
   }
 };
 
@@ -99,12 +102,10 @@ struct ValueTile {
 
   __device__ __forceinline__ explicit ValueTile(const ChunkedArguments& args) : ValueTile(args, blockIdx.x) {}
 
-  __device__ __forceinline__ ValueTile(const ChunkedArguments& args, int64_t block_number)
-      : ValueTile(args, block_number, args.heads, args.group) {}
-
-  __device__ __forceinline__ ValueTile(const ChunkedArguments& args, int64_t block_number, int heads, int group)
+  // Of a key/value head, where these are counted.
+  __device__ __forceinline__ ValueTile(const ChunkedArguments& args, int64_t block_number, bool is_kv = false)
       : block(block_number, args.num_items, ceil_div(args.value_dim, kColumns)),
-        head(args, block.head, heads, group),
+        head(args, block.head, is_kv),
         item(load_item(args, block.item_idx)),
         first_column(block.tile_idx * kColumns) {
     const int columns_left = args.value_dim - first_column;

@@ -17,6 +17,8 @@
 
 #include <cstdint>
 
+#include "linattn/arithmetic.h"
+
 namespace linattn {
 
 // A [batch, head, token, column] tensor; the columns are neighbours. Strides in elements, address and
@@ -70,19 +72,21 @@ struct Item {
 //    240      8  initial_count  tokens in the initial state
 //    248      4  tokens         extent of the token axis
 //    252      4  item_tokens    see above
-//    256      4  num_items
-//    260      4  slots          states per head in state_in and state_out
-//    264      4  heads          query heads of a batch row
-//    268      4  group          query heads that share a key/value head; divides heads
-//    272      4  key_dim        Dk
-//    276      4  value_dim      Dv
-//    280      4  normalize      1: rows of q and k are divided by their length first
-//    284      4  a
-//    288      4  b
-//    292      4  batches        batch rows
-//    296      4  turns          a power of two; 1 where a kernel knows no turns
-//    300      4  slot_step      see above
-//    304      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch; words of a
+//    256      4  slots          states per head in state_in and state_out
+//    260      4  key_dim        Dk
+//    264      4  value_dim      Dv
+//    268      4  normalize      1: rows of q and k are divided by their length first
+//    272     12  num_items
+//    284     12  heads          query heads of a batch row
+//    296     12  kv_heads       key/value heads of a batch row: heads / group
+//    308     12  group          query heads that share a key/value head
+//    320      4  a
+//    324      4  b
+//    328      4  batches        batch rows
+//    332      4  turns          a power of two; 1 where a kernel knows no turns
+//    336      4  slot_step      see above
+//    340      4  reserved       0
+//    344      8  tickets        [kv heads, items, kTicketWords] of decode: zero before and after each launch; words of a
 //                               relay, hopper_relay.cuh; null of all else
 struct ChunkedArguments {
   TensorView query;
@@ -103,18 +107,20 @@ struct ChunkedArguments {
   int64_t initial_count;
   int32_t tokens;
   int32_t item_tokens;
-  int32_t num_items;
   int32_t slots;
-  int32_t heads;
-  int32_t group;
   int32_t key_dim;
   int32_t value_dim;
   int32_t normalize;
+  Divisor num_items;
+  Divisor heads;
+  Divisor kv_heads;
+  Divisor group;
   float a;
   float b;
   int32_t batches;
   int32_t turns;
   int32_t slot_step;
+  int32_t reserved;
   uint32_t* tickets;
 };
 

@@ -127,13 +127,12 @@ struct DecodeWork {
   __device__ __forceinline__ explicit DecodeWork(const ChunkedArguments& args) {
     num_tiles = ceil_div(args.value_dim, Plan::kColumns);
     item_of_head = blockIdx.x / num_tiles;
-    tile = static_cast<int>(blockIdx.x % num_tiles);
-    const uint32_t kv_heads = args.heads / args.group;
-    const uint32_t kv_index = item_of_head / args.num_items;
-    batch_idx = static_cast<int>(kv_index / kv_heads);
-    kv_head_idx = static_cast<int>(kv_index % kv_heads);
-    first_head = kv_head_idx * args.group;
-    item = load_item(args, static_cast<int>(item_of_head % args.num_items));
+    tile = static_cast<int>(blockIdx.x - item_of_head * num_tiles);
+    const uint32_t kv_index = args.num_items.quotient(item_of_head);
+    batch_idx = static_cast<int>(args.kv_heads.quotient(kv_index));
+    kv_head_idx = static_cast<int>(args.kv_heads.remainder(kv_index));
+    first_head = kv_head_idx * args.group.value;
+    item = load_item(args, static_cast<int>(args.num_items.remainder(item_of_head)));
     state = state_index(args, kv_index, item.slot);
     num_keys = has_token() ? args.key_dim : 0;
   }
@@ -175,7 +174,7 @@ __device__ __forceinline__ void prefetch_token(const ChunkedArguments& args, con
     }
     if (m < work.num_keys) {
       prefetch_before_wait(work.key(args) + m);
-      for (int head = 0; head < args.group; ++head) {
+      for (int head = 0; head < args.group.value; ++head) {
         prefetch_before_wait(work.query(args, head) + m);
       }
     }
@@ -205,7 +204,7 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
   float* const key_sum_smem = reinterpret_cast<float*>(chunk_smem);
   float* const key_smem = key_sum_smem + stride;
   float* const query_smem = key_smem + stride;
-  float* const partial_smem = query_smem + args.group * stride;
+  float* const partial_smem = query_smem + args.group.value * stride;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
@@ -217,7 +216,7 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
   const int first_column = work.tile * kColumns;
   const int num_columns = min(args.value_dim - first_column, kColumns);
   const bool is_vector = args.value_dim % 4 == 0;  // then rows of S stay aligned to 16 bytes
-  const bool is_staged = args.normalize != 0 || args.group > 1;
+  const bool is_staged = args.normalize != 0 || args.group.value > 1;
 
   float state_frag[kRows][4];
   float key_frag[kRows];
@@ -311,7 +310,7 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
     value_sum += to_float(value_gmem[out_column]);
   }
   if (is_staged) {
-    for (int r = warp; r < 1 + args.group; r += Plan::kWarps) {
+    for (int r = warp; r < 1 + args.group.value; r += Plan::kWarps) {
       stage_row(key_smem + r * stride, r == 0 ? work.key(args) : work.query(args, r - 1), num_keys,
                 args.normalize != 0);
     }
@@ -343,7 +342,7 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
     }
 
 #pragma unroll 1
-    for (int head = 0; head < args.group; ++head) {
+    for (int head = 0; head < args.group.value; ++head) {
       if (head > 0) {
         load_query(m, head);
       }
@@ -382,7 +381,7 @@ __device__ __forceinline__ void decode(const ChunkedArguments& args) {
     tickets_before = take_ticket(args.tickets + kTicketWords * work.item_of_head);
   }
 
-  for (int i = thread / kColumns; i < args.group; i += Plan::kThreads / kColumns) {
+  for (int i = thread / kColumns; i < args.group.value; i += Plan::kThreads / kColumns) {
     float linear = 0.0f;
     float product = 0.0f;
 #pragma unroll

@@ -44,16 +44,16 @@ enum GradientTask : int32_t { kQueryGradient = 0, kKeyGradient = 1, kValueGradie
 // chunked.normalize is 1 where query_scale and key_scale are given.
 //
 // offset  bytes  member
-//      0    312  chunked
-//    312      8  delta         d [batch, heads, tokens]
-//    320      8  query_scale   1 / |q| [batch, heads, tokens], -1 for a row of zeros; or null: as they are
-//    328      8  key_scale     1 / |k| [batch, kv heads, tokens], likewise
-//    336      8  partials      [batch, heads, num_items, turns, tiles of 64 columns, 2] sums of da and db over the
+//      0    352  chunked
+//    352      8  delta         d [batch, heads, tokens]
+//    360      8  query_scale   1 / |q| [batch, heads, tokens], -1 for a row of zeros; or null: as they are
+//    368      8  key_scale     1 / |k| [batch, kv heads, tokens], likewise
+//    376      8  partials      [batch, heads, num_items, turns, tiles of 64 columns, 2] sums of da and db over the
 //                              rows of a tile of dq: da = sum of (sum over n of offset + x.y) / g of the first
 //                              tile, 0 of others; db = sum of q . dq / b, 0 unless asked
-//    344     32  slope_query   q (divided where rows are normalised), where db is asked; else address null
-//    376      4  task          a GradientTask
-//    380      4  tasks         of the launch: 2 where one computes the gradients of k and of v
+//    384     32  slope_query   q (divided where rows are normalised), where db is asked; else address null
+//    416      4  task          a GradientTask
+//    420      4  tasks         of the launch, 1 or 2: 2 where one computes the gradients of k and of v
 struct GradientArguments {
   ChunkedArguments chunked;
   float* delta;
@@ -156,10 +156,10 @@ struct CoefficientSumsArguments {
 // What is left to do after sweeps: the gradients to repair where they are marked, and the coefficients.
 //
 // offset  bytes  member
-//      0   1152  tasks
-//   1152     64  coefficients  partials null where they are not asked for
-//   1216      4  count         of the tasks
-//   1220      4  adds          1: da and db come to those that are there, of later tokens
+//      0   1272  tasks
+//   1272     64  coefficients  partials null where they are not asked for
+//   1336      4  count         of the tasks
+//   1340      4  adds          1: da and db come to those that are there, of later tokens
 struct GradientRecurrenceArguments {
   GradientArguments tasks[3];
   CoefficientSumsArguments coefficients;

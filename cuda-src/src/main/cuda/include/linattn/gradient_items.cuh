@@ -25,16 +25,15 @@ struct GradientTile {
   __device__ __forceinline__ GradientTile(const ChunkedArguments& args, int64_t block_number, bool is_query)
       : block(block_number, args.num_items, ceil_div(args.value_dim, kValueColumns)),
         item(load_item(args, block.item_idx)),
-        members(is_query ? 1 : args.group),
+        members(is_query ? 1 : args.group.value),
         first_column(block.tile_idx * kValueColumns) {
-    const int kv_heads = args.heads / args.group;
-    const int heads = is_query ? args.heads : kv_heads;
-    batch_idx = static_cast<int>(static_cast<uint32_t>(block.head) / heads);
-    head_idx = static_cast<int>(static_cast<uint32_t>(block.head) % heads);
-    kv_head_idx = is_query ? head_idx / args.group : head_idx;
+    const Head head(args, block.head, !is_query);
+    batch_idx = head.batch_idx;
+    head_idx = head.head_idx;
+    kv_head_idx = head.kv_head_idx;
     const int columns_left = args.value_dim - first_column;
     num_columns = columns_left < kValueColumns ? columns_left : kValueColumns;
-    state = state_index(args, static_cast<int64_t>(batch_idx) * kv_heads + kv_head_idx, item.slot);
+    state = state_index(args, head.kv_index, item.slot);
   }
 
   __device__ __forceinline__ int query_head(bool is_query, int member) const {
@@ -135,7 +134,7 @@ __device__ __forceinline__ void start_row_copies(const GradientArguments& args, 
       source_gmem = row_address<float>(chunked.normalizer, batch_idx, query_head_idx, token + (valid ? row : 0));
     } else {
       const bool is_key = kind == kKeyScaleRow;
-      const int heads = is_key ? chunked.heads / chunked.group : chunked.heads;
+      const int heads = (is_key ? chunked.kv_heads : chunked.heads).value;
       const int64_t head = static_cast<int64_t>(batch_idx) * heads + (is_key ? kv_head_idx : query_head_idx);
       source_gmem = (kind == kDeltaRow ? args.delta : is_key ? args.key_scale : args.query_scale) +
                     head * chunked.tokens + token + (valid ? row : 0);

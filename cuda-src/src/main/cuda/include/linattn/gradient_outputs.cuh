@@ -39,7 +39,7 @@ struct GradientOutputRows {
   // Of [batch, head, token] without gaps, of a head of x.
   __device__ __forceinline__ float of_row(const float* scalars_gmem, int token) const {
     const ChunkedArguments& chunked = args.chunked;
-    const int heads = is_query() ? chunked.heads : chunked.heads / chunked.group;
+    const int heads = (is_query() ? chunked.heads : chunked.kv_heads).value;
     const int64_t head = static_cast<int64_t>(tile.batch_idx) * heads + tile.head_idx;
     return scalars_gmem[head * chunked.tokens + tile.item.start + token];
   }

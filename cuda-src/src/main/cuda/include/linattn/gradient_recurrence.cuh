@@ -62,15 +62,16 @@ struct RecurrenceSteps {
     return *row_address<float>(args.chunked.normalizer, tile.batch_idx, query_head(step), tile.item.start + token(step));
   }
   __device__ __forceinline__ float delta(int step) const {
-    return of_row(args.delta, args.chunked.heads, query_head(step), token(step));
+    return of_row(args.delta, args.chunked.heads.value, query_head(step), token(step));
   }
   __device__ __forceinline__ float query_scale(int step) const {
     return args.query_scale == nullptr ? 1.0f
-                                       : of_row(args.query_scale, args.chunked.heads, query_head(step), token(step));
+                                       : of_row(args.query_scale, args.chunked.heads.value, query_head(step), token(step));
   }
   __device__ __forceinline__ float key_scale(int step) const {
-    const int kv_heads = args.chunked.heads / args.chunked.group;
-    return args.key_scale == nullptr ? 1.0f : of_row(args.key_scale, kv_heads, tile.kv_head_idx, token(step));
+    return args.key_scale == nullptr
+               ? 1.0f
+               : of_row(args.key_scale, args.chunked.kv_heads.value, tile.kv_head_idx, token(step));
   }
   __device__ __forceinline__ int query_head(int step) const { return tile.query_head(is_query, member(step)); }
   __device__ __forceinline__ float a(int step) const {
@@ -316,12 +317,12 @@ __device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments&
 }
 
 __device__ __forceinline__ int64_t tiles_of_head(const GradientArguments& args) {
-  return static_cast<int64_t>(args.chunked.num_items) * ceil_div(args.chunked.value_dim, kValueColumns);
+  return static_cast<int64_t>(args.chunked.num_items.value) * ceil_div(args.chunked.value_dim, kValueColumns);
 }
 
 __device__ __forceinline__ int64_t tiles_of(const GradientArguments& args) {
   const ChunkedArguments& chunked = args.chunked;
-  const int heads = args.task == kQueryGradient ? chunked.heads : chunked.heads / chunked.group;
+  const int heads = (args.task == kQueryGradient ? chunked.heads : chunked.kv_heads).value;
   return static_cast<int64_t>(chunked.batches) * heads * tiles_of_head(args);
 }
 
@@ -333,7 +334,8 @@ __device__ __forceinline__ void repair_tiles(const GradientArguments& args, int6
       [&](int64_t number) {
         const uint32_t tile = static_cast<uint32_t>(number);  // fits a grid
         const uint32_t tiles = ceil_div(args.chunked.value_dim, kValueColumns);
-        return is_marked(args.chunked, tile / tiles, tile % tiles);
+        const uint32_t item_of_head = quotient_by_tiles(tile, tiles);
+        return is_marked(args.chunked, item_of_head, tile - item_of_head * tiles);
       },
       [&](int64_t number) { repair_gradient<Plan>(args, number); });
 }
@@ -345,7 +347,7 @@ __device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArgu
   const CoefficientSumsArguments& coefficients = args.coefficients;
   const uint32_t grid = gridDim.x;
   uint32_t first = blockIdx.x;  // that this block walks
-  const auto walked = [&](int64_t count) { first = (first + grid - static_cast<uint32_t>(count % grid)) % grid; };
+  const auto walked = [&](int64_t count) { first = (first + grid - static_cast<uint32_t>(count) % grid) % grid; };
   int task = 0;
   wait_for_earlier_kernels();
   if (coefficients.partials != nullptr) {

@@ -45,8 +45,8 @@ __device__ __forceinline__ void with_shape(int num_vectors, Body&& body) {
   }
 }
 
-// The rows of a group of lanes in a block, in the order [batch, head, token]. Numbers of rows are divided once: it
-// takes longer than what is done to a row.
+// The rows of a group of lanes in a block, in the order [batch, head, token]. Numbers of rows are divided once, in 32
+// bits where they fit: it takes longer than what is done to a row.
 template <class Plan, class Shape>
 struct RowWalk {
   int row;  // of the block
@@ -62,10 +62,12 @@ struct RowWalk {
     const int64_t first = block * Plan::kRows;
     const int64_t rows_left = static_cast<int64_t>(batches) * heads * tokens - first;
     end = rows_left < Plan::kRows ? static_cast<int>(rows_left) : Plan::kRows;
-    const int64_t head = (first + row) / tokens;
+    const int64_t number = first + row;
+    const bool fits = number >> 32 == 0;
+    const uint32_t head = static_cast<uint32_t>(fits ? static_cast<uint32_t>(number) / tokens : number / tokens);
     batch_idx = static_cast<int>(head / heads);
-    head_idx = static_cast<int>(head % heads);
-    token = static_cast<int>(first + row - head * tokens);
+    head_idx = static_cast<int>(head) - batch_idx * heads;
+    token = static_cast<int>(number - static_cast<int64_t>(head) * tokens);
   }
 
   __device__ __forceinline__ bool is_within() const { return row < end; }

@@ -98,16 +98,15 @@ __device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
   const ChunkedArguments& chunked = args.chunked;
   const int value_tiles = ceil_div(chunked.value_dim, Plan::kValueTile);
   const BlockIndex block(blockIdx.x, chunked.num_items, Plan::tiles(chunked.key_dim, chunked.value_dim));
-  const int kv_heads = chunked.heads / chunked.group;
-  const int batch_idx = static_cast<int>(block.head / kv_heads);
-  const int kv_head_idx = static_cast<int>(block.head % kv_heads);
+  const int batch_idx = static_cast<int>(chunked.kv_heads.quotient(block.head));
+  const int kv_head_idx = static_cast<int>(chunked.kv_heads.remainder(block.head));
   const int first_key = block.tile_idx / value_tiles * Plan::kKeyTile;
   const int first_value = block.tile_idx % value_tiles * Plan::kValueTile;
   const Item item = load_item(chunked, block.item_idx);
   const int num_keys = chunked.key_dim - first_key;
   const int num_values = chunked.value_dim - first_value;
   const int num_chunks = ceil_div(item.tokens, Plan::kTokens);
-  const int num_steps = num_chunks * chunked.group;
+  const int num_steps = num_chunks * chunked.group.value;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = warp_of_thread();
@@ -128,7 +127,7 @@ __device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
   // All chunks of a head come before the next head.
   const auto start_step = [&](int step) {
     if (step < num_steps) {
-      const int head_idx = kv_head_idx * chunked.group + step / num_chunks;
+      const int head_idx = kv_head_idx * chunked.group.value + step / num_chunks;
       const int first_token = step % num_chunks * Plan::kTokens;
       const int64_t token = item.start + static_cast<int64_t>(first_token);
       const int rows = item.tokens - first_token;
@@ -167,7 +166,7 @@ __device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
     const Element* const value_smem = value_tile(step);
     if (thread < Plan::kTokens) {
       const float* const row_smem = rows_of(step) + thread;
-      const int head_idx = kv_head_idx * chunked.group + step / num_chunks;
+      const int head_idx = kv_head_idx * chunked.group.value + step / num_chunks;
       const bool valid = step % num_chunks * Plan::kTokens + thread < item.tokens;
       const float inverse = valid ? 1.0f / row_smem[kNormalizerRow * Plan::kTokens] : 0.0f;
       const float scale = args.query_scale == nullptr ? 1.0f : row_smem[kQueryScaleRow * Plan::kTokens];

@@ -22,8 +22,8 @@ namespace hopper {
 //    128    128  key
 //    256    128  value
 //    384    128  out
-//    512    312  chunked
-//    824      8  row_scales  1 / |q| [batch, heads, tokens] and behind it 1 / |k| [batch, kv heads, tokens], 0 of a row
+//    512    352  chunked
+//    864      8  row_scales  1 / |q| [batch, heads, tokens] and behind it 1 / |k| [batch, kv heads, tokens], 0 of a row
 //                            that a backward has to measure with care; or null: not wanted
 struct HopperArguments {
   TensorMap query;
@@ -42,7 +42,7 @@ struct HopperArguments {
 //    256    128  value
 //    384    128  out
 //    512    128  output_rows  o, for the gradient of q
-//    640    384  gradient
+//    640    424  gradient
 struct HopperGradient {
   TensorMap query;
   TensorMap key;
@@ -62,18 +62,18 @@ struct HopperGradientArguments {
 // dk, marks of dk and dv in their tasks; the partial sums go where those of the task of dv are.
 //
 // offset  bytes  member
-//      0   2048  gradients
-//   2048    128  query_gradient  dq
-//   2176      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
+//      0   2176  gradients
+//   2176    128  query_gradient  dq
+//   2304      8  last_state      S after the last token of each item, [kv heads, slots, Dk, Dv]; unread where none has more
 //                                than a chunk, and for the last item where end_state is given
-//   2184      8  last_key_sum    z
-//   2192      8  first_state     S before each item, [kv heads, slots, Dk, Dv], or null for zeros; of a relay that before the
+//   2312      8  last_key_sum    z
+//   2320      8  first_state     S before each item, [kv heads, slots, Dk, Dv], or null for zeros; of a relay that before the
 //                                first token is read and all others are left there
-//   2200      8  first_key_sum   z
-//   2208      8  query_marks     of dq, as marks are of its own sweep
-//   2216      8  first_value_sum u before each item, or null for zeros; of a relay that before the first token alone is read
-//   2224      8  end_state       S after the last item, [kv heads, Dk, Dv], where it stands apart from the others; or null
-//   2232      8  end_key_sum     z
+//   2328      8  first_key_sum   z
+//   2336      8  query_marks     of dq, as marks are of its own sweep
+//   2344      8  first_value_sum u before each item, or null for zeros; of a relay that before the first token alone is read
+//   2352      8  end_state       S after the last item, [kv heads, Dk, Dv], where it stands apart from the others; or null
+//   2360      8  end_key_sum     z
 struct alignas(64) HopperOneSweepArguments {
   HopperGradientArguments gradients;
   TensorMap query_gradient;
@@ -96,23 +96,21 @@ __device__ __forceinline__ int chunks_of(int tokens) {
 template <class Plan>
 __device__ __forceinline__ uint32_t task_of(const GradientArguments& args, uint32_t number) {
   const uint32_t tiles = ceil_div(args.chunked.value_dim, Plan::kTileColumns);
-  return number / tiles % args.tasks;
+  return quotient_by_tiles(number, tiles) & (args.tasks - 1);
 }
 
 template <class Plan>
 __device__ __forceinline__ uint32_t number_in_task(const GradientArguments& args, uint32_t number) {
   const uint32_t tiles = ceil_div(args.chunked.value_dim, Plan::kTileColumns);
-  return number / (tiles * args.tasks) * tiles + number % tiles;
+  const uint32_t of_tasks = quotient_by_tiles(number, tiles);
+  const uint32_t of_task = args.tasks == 1 ? of_tasks : of_tasks / 2;
+  return of_task * tiles + number - of_tasks * tiles;
 }
 
 // The tile of a block: of a query head, or of a key/value head where the heads of a group are added up.
 template <class Plan>
 __device__ __forceinline__ ValueTile<Plan::kTileColumns> tile_of(const ChunkedArguments& args, int64_t number) {
-  if constexpr (Plan::kWeighsRows) {
-    return ValueTile<Plan::kTileColumns>(args, number, args.heads / args.group, 1);
-  } else {
-    return ValueTile<Plan::kTileColumns>(args, number);
-  }
+  return ValueTile<Plan::kTileColumns>(args, number, Plan::kWeighsRows);
 }
 
 // Which of the blocks that take turns this is, and its number among those with the same turn.
@@ -124,9 +122,9 @@ struct Turn {
   __device__ __forceinline__ Turn(const ChunkedArguments& args, uint32_t number) : block(number), turn(0) {
     if constexpr (Plan::kTurns) {
       const uint32_t tiles = ceil_div(args.value_dim, Plan::kTileColumns);
-      const uint32_t turns = args.turns;
-      turn = static_cast<int>(number / tiles % turns);
-      block = number / (tiles * turns) * tiles + number % tiles;
+      const uint32_t of_turns = quotient_by_tiles(number, tiles);
+      turn = static_cast<int>(of_turns & (args.turns - 1));
+      block = (of_turns >> (__ffs(args.turns) - 1)) * tiles + number - of_turns * tiles;
     }
   }
 
@@ -146,7 +144,7 @@ struct Turn {
 
 // The block's item and its tile of value columns. Where the heads of a group are added up `head` is its first.
 struct ItemWork {
-  int turn;  // or query heads of the group
+  int turn;
   int tile;
   int first_column;
   int start;
@@ -178,8 +176,7 @@ struct ItemWork {
                                       int turn_of_block)
       : ItemWork(block, turn_of_block) {
     if (args.task != kQueryGradient) {
-      turn = args.chunked.group;
-      head = kv_head * turn;
+      head = kv_head * args.chunked.group.value;
     }
   }
 };
@@ -250,8 +247,14 @@ struct Block {
 
   // Heads of the rows of a chunk: of q and of out, and of k and v. The reverse, and the sums for it, add up a group of
   // query heads.
-  __device__ __forceinline__ int group() const { return Plan::kWeighsRows && Plan::kUneven ? work.turn : 1; }
+  __device__ __forceinline__ int group() const {
+    return Plan::kWeighsRows && Plan::kUneven ? chunked().group.value : 1;
+  }
   __device__ __forceinline__ int member(int chunk) const { return group() == 1 ? 0 : chunk % group(); }
+  // Its number among the chunks of the item, in the order of the walk.
+  __device__ __forceinline__ int item_chunk(int chunk) const {
+    return group() == 1 ? chunk : chunk / group();
+  }
   __device__ __forceinline__ int query_head() const { return Plan::kReverse ? work.kv_head : work.head; }
   __device__ __forceinline__ int key_head(int chunk) const {
     return Plan::kWeighsRows ? work.head + member(chunk) : work.kv_head;
@@ -281,10 +284,10 @@ struct Block {
   // 1 / |q| of row `row` of a chunk, and 1 / |k|; 1 past the end.
   __device__ __forceinline__ float query_scale(int chunk, int row) const {
     const int head = Plan::kWeighsRows ? key_head(chunk) : query_head();
-    return row_scale(args.gradient.query_scale, chunked().heads, head, chunk, row);
+    return row_scale(args.gradient.query_scale, chunked().heads.value, head, chunk, row);
   }
   __device__ __forceinline__ float key_scale(int chunk, int row) const {
-    return row_scale(args.gradient.key_scale, chunked().heads / chunked().group, work.kv_head, chunk, row);
+    return row_scale(args.gradient.key_scale, chunked().kv_heads.value, work.kv_head, chunk, row);
   }
   __device__ __forceinline__ float row_scale(const float* scales_gmem, int heads, int head, int chunk, int row) const {
     if (chunk >= num_chunks || row >= rows(chunk)) {
@@ -456,7 +459,7 @@ struct Block {
   // Of the item. Sums walk backwards too: the forward that follows finds in the L2 cache what it reads first.
   __device__ __forceinline__ int first_token(int chunk) const {
     const int place = Plan::kSums || Plan::kReverse ? num_chunks - 1 - chunk : chunk;
-    return (group() == 1 ? place : place / group()) * Plan::kChunk;
+    return item_chunk(place) * Plan::kChunk;
   }
   __device__ __forceinline__ int rows(int chunk) const {
     return min(Plan::kChunk, work.tokens - first_token(chunk));

@@ -269,7 +269,7 @@ __device__ __forceinline__ void store_delta(const Block<Plan>& block, float (&de
   const ItemWork& work = block.work;
   const ChunkedArguments& args = block.chunked();
   float* const delta_gmem = block.args.gradient.delta +
-                            (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens + work.start +
+                            (static_cast<int64_t>(work.batch) * args.heads.value + work.head) * args.tokens + work.start +
                             block.first_token(chunk) + row;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

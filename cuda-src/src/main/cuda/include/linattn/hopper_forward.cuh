@@ -142,7 +142,7 @@ __device__ __forceinline__ void write_marks(const Block<Plan>& block, uint32_t n
     const int marked = __syncthreads_or(marks && (marked_box < 0 || marked_box == box));
     const int column = block.work.first_column + box * Plan::kBoxColumns;
     if (threadIdx.x == 0 && args.marks != nullptr && column < args.value_dim) {
-      const int64_t item = number / ceil_div(args.value_dim, Plan::kTileColumns);
+      const int64_t item = quotient_by_tiles(number, block.tiles());
       args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + column / Plan::kBoxColumns] = marked;
     }
   }
@@ -161,12 +161,15 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   const ItemWork item(tile, turn.turn);
   // Where registers are short the item is read again where it is used.
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
-  if (Plan::kReadsItemAgain && threadIdx.x == 0) {
-    *work_smem = item;
+  if constexpr (Plan::kReadsItemAgain) {
+    if (threadIdx.x == 0) {
+      *work_smem = item;
+    }
+    __syncthreads();  // it is read from here on
   }
   const ItemWork& work = Plan::kReadsItemAgain ? *work_smem : item;
   const Block<Plan> block{args, work, base,
-                          Turn<Plan>::walked_chunks(chunks_of<Plan>(item.tokens), turn.turn, args.chunked.turns)};
+                          Turn<Plan>::walked_chunks(chunks_of<Plan>(work.tokens), turn.turn, args.chunked.turns)};
   if (threadIdx.x == 0) {
     init_barriers(block);
   }

@@ -48,7 +48,7 @@ __device__ __forceinline__ void write_partials(const Block<Plan>& block) {
     slopes += sums_smem[2 * i + 1];
   }
   const int value_dim = block.chunked().value_dim;
-  const int64_t walk = StateAddress<Plan>::block_number(block) / ceil_div(value_dim, Plan::kTileColumns);
+  const int64_t walk = quotient_by_tiles(StateAddress<Plan>::block_number(block), block.tiles());
   const int first_box = block.work.first_column / Plan::kBoxColumns;
   const int boxes = ceil_div(value_dim, Plan::kBoxColumns);
   double* const partial_gmem = block.args.gradient.partials + 2 * (walk * boxes + first_box);
@@ -71,13 +71,16 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   const auto tile = tile_of<Plan>(args.gradient.chunked, turn.block);
   const ItemWork item(tile, args.gradient, turn.turn);
   auto* const work_smem = reinterpret_cast<ItemWork*>(shared + (base - start) + Plan::kWorkOffset);
-  if (Plan::kReadsItemAgain && threadIdx.x == 0) {
-    *work_smem = item;
+  if constexpr (Plan::kReadsItemAgain) {
+    if (threadIdx.x == 0) {
+      *work_smem = item;
+    }
+    __syncthreads();  // it is read from here on
   }
   const ItemWork& work = Plan::kReadsItemAgain ? *work_smem : item;
-  const int group = Plan::kWeighsRows && Plan::kUneven ? args.gradient.chunked.group : 1;
+  const int group = Plan::kWeighsRows && Plan::kUneven ? args.gradient.chunked.group.value : 1;
   const int num_chunks =
-      Turn<Plan>::walked_chunks(chunks_of<Plan>(item.tokens), turn.turn, args.gradient.chunked.turns);
+      Turn<Plan>::walked_chunks(chunks_of<Plan>(work.tokens), turn.turn, args.gradient.chunked.turns);
   const Block<Plan> block{args, work, base, num_chunks * group};
   if (threadIdx.x == 0) {
     init_barriers(block);
@@ -154,8 +157,8 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
 template <class Plan>
 __device__ __forceinline__ bool is_even(const ChunkedArguments& args, uint32_t number) {
   const auto tile = tile_of<Plan>(args, number);
-  const float b = args.b_per_head == nullptr ? args.b : args.b_per_head[tile.head.kv_head_idx * args.group];
-  return args.group == 1 && b != 0.0f;
+  const float b = args.b_per_head == nullptr ? args.b : args.b_per_head[tile.head.kv_head_idx * args.group.value];
+  return args.group.value == 1 && b != 0.0f;
 }
 
 template <class Plan>

@@ -118,11 +118,11 @@ struct Normalizer {
     if (scales_gmem == nullptr || work.tile != 0) {
       return;
     }
-    const int64_t query_head = static_cast<int64_t>(work.batch) * args.heads + work.head;
+    const int64_t query_head = static_cast<int64_t>(work.batch) * args.heads.value + work.head;
     keep(scales_gmem + query_head * args.tokens, chunk, query, block.scale(kQueryScale));
-    if (work.head == work.kv_head * args.group) {
-      const int64_t query_heads = static_cast<int64_t>(args.batches) * args.heads;
-      const int64_t key_head = static_cast<int64_t>(work.batch) * (args.heads / args.group) + work.kv_head;
+    if (work.head == work.kv_head * args.group.value) {
+      const int64_t query_heads = static_cast<int64_t>(args.batches) * args.heads.value;
+      const int64_t key_head = static_cast<int64_t>(work.batch) * args.kv_heads.value + work.kv_head;
       keep(scales_gmem + (query_heads + key_head) * args.tokens, chunk, key, block.scale(kKeyScale));
     }
   }

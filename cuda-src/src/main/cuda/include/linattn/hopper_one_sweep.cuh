@@ -37,8 +37,8 @@
 namespace linattn {
 namespace hopper {
 
-static_assert(sizeof(HopperOneSweepArguments) == 2240 && offsetof(HopperOneSweepArguments, last_state) == 2176 &&
-                  offsetof(HopperOneSweepArguments, end_key_sum) == 2232,
+static_assert(sizeof(HopperOneSweepArguments) == 2368 && offsetof(HopperOneSweepArguments, last_state) == 2304 &&
+                  offsetof(HopperOneSweepArguments, end_key_sum) == 2360,
               "as the run time fills them in");
 
 template <class Plan>

@@ -91,7 +91,7 @@ struct SweepPrefix {
 
   __device__ __forceinline__ void load_last() {
     const auto of_block = tile();
-    const bool ends = args.end_state != nullptr && of_block.block.item_idx + 1 == block.chunked().num_items;
+    const bool ends = args.end_state != nullptr && of_block.block.item_idx + 1 == block.chunked().num_items.value;
     load(ends ? args.end_state : args.last_state, ends ? args.end_key_sum : args.last_key_sum,
          ends ? of_block.head.kv_index : of_block.state);
   }

@@ -170,7 +170,7 @@ struct SweepScore : Scores<Plan> {
       later_delta += delta * inverse;
       if (Plan::kIsKey && row < num_rows) {  // for a repair
         const ItemWork& work = block.work;
-        block.args.gradient.delta[(static_cast<int64_t>(work.batch) * block.chunked().heads + work.head) *
+        block.args.gradient.delta[(static_cast<int64_t>(work.batch) * block.chunked().heads.value + work.head) *
                                       block.chunked().tokens +
                                   work.start + block.first_token(chunk) + row] =
             delta * inverse * load_float(block.normalizers(rows_at.index()) + row * 4) / slope;

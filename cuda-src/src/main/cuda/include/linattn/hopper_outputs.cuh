@@ -109,7 +109,7 @@ struct Outputs {
     const bool marked = is_marked(all_marks());
     const ChunkedArguments& args = block.chunked();
     if (leads() && args.marks != nullptr && num_columns() > 0) {
-      const int64_t item = StateAddress<Plan>::block_number(block) / ceil_div(args.value_dim, Plan::kTileColumns);
+      const int64_t item = quotient_by_tiles(StateAddress<Plan>::block_number(block), block.tiles());
       args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + first_column() / Plan::kBoxColumns] = marked;
     }
   }

@@ -24,7 +24,7 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
     const int place = block.row_place(chunk);
     const int64_t token = static_cast<int64_t>(block.work.start) + block.first_token(chunk);
     const float* const g_gmem = row_address<const float>(args.normalizer, block.work.batch, head, token);
-    const int64_t query_row = (static_cast<int64_t>(block.work.batch) * args.heads + head) * args.tokens + token;
+    const int64_t query_row = (static_cast<int64_t>(block.work.batch) * args.heads.value + head) * args.tokens + token;
     const float* const delta_gmem = block.args.gradient.delta + query_row;
     const float* query_scale_gmem = nullptr;
     const float* key_scale_gmem = nullptr;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void ask_for_rows(const Block<Plan>& block, int chunk
     constexpr int kUnrolled = Plan::kScaleParts > 0 && kShort ? 1 : Plan::kChunk / kWarp;
     if constexpr (Plan::kScaleParts > 0) {
       const int64_t key_head =
-          static_cast<int64_t>(block.work.batch) * (args.heads / args.group) + block.work.kv_head;
+          static_cast<int64_t>(block.work.batch) * args.kv_heads.value + block.work.kv_head;
       query_scale_gmem = block.args.gradient.query_scale + query_row;
       key_scale_gmem = block.args.gradient.key_scale + key_head * args.tokens + token;
     }
@@ -320,7 +320,8 @@ __device__ __forceinline__ void produce(const Block<Plan>& block, int lane) {
                         block.key_head(chunk), work.batch, first_full + 8 * (Plan::kQuerySlots + box));
       }
       barrier_wait(block.value_empty(at.index()), at.parity() ^ 1);
-#pragma unroll
+      constexpr int kUnrolled = Plan::kCompact && Plan::kScalesRows ? 1 : Plan::kBeside;  // the weigher has the registers
+#pragma unroll kUnrolled
       for (int box = 0; box < Plan::kBeside; ++box) {
         const uint32_t target = block.value(at.index(), box);
         load_slot<Plan>(lane, target, target + Plan::kLower, &block.args.value,

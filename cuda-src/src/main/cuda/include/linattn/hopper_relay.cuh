@@ -30,10 +30,11 @@ __device__ __forceinline__ uint32_t number_by_head(const ChunkedArguments& args,
     return number;
   }
   const uint32_t tiles = ceil_div(args.value_dim, Plan::kTileColumns);
-  const uint32_t heads = args.batches * (Plan::kWeighsRows ? args.heads / args.group : args.heads);
-  const uint32_t place = number / (tiles * heads);
-  const uint32_t item = Plan::kReverse ? args.num_items - 1 - place : place;
-  return (number / tiles % heads * args.num_items + item) * tiles + number % tiles;
+  const uint32_t heads = args.batches * (Plan::kWeighsRows ? args.kv_heads : args.heads).value;
+  const uint32_t head_of_place = quotient_by_tiles(number, tiles);
+  const uint32_t place = head_of_place / heads;
+  const uint32_t item = Plan::kReverse ? args.num_items.value - 1 - place : place;
+  return ((head_of_place - place * heads) * args.num_items.value + item) * tiles + number - head_of_place * tiles;
 }
 
 // An item of a key/value head between the one before and the next.
@@ -46,15 +47,15 @@ struct Relay {
   __device__ __forceinline__ Relay(const ChunkedArguments& arguments, int64_t kv_index, int item_idx)
       : args(arguments), kv_head(kv_index), item(item_idx) {}
 
-  __device__ __forceinline__ bool takes() const { return Plan::kReverse ? item + 1 < args.num_items : item > 0; }
-  __device__ __forceinline__ bool leaves() const { return Plan::kReverse ? item > 0 : item + 1 < args.num_items; }
+  __device__ __forceinline__ bool takes() const { return Plan::kReverse ? item + 1 < args.num_items.value : item > 0; }
+  __device__ __forceinline__ bool leaves() const { return Plan::kReverse ? item > 0 : item + 1 < args.num_items.value; }
 
   __device__ __forceinline__ uint32_t* word() const { return word_of(item); }
   __device__ __forceinline__ uint32_t* word_before() const { return word_of(Plan::kReverse ? item + 1 : item - 1); }
 
  private:
   __device__ __forceinline__ uint32_t* word_of(int of_item) const {
-    const int64_t kv_heads = static_cast<int64_t>(args.batches) * (args.heads / args.group);
+    const int64_t kv_heads = static_cast<int64_t>(args.batches) * args.kv_heads.value;
     return args.tickets + kTicketWords * (of_item * kv_heads + kv_head);
   }
 };

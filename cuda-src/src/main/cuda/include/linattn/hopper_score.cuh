@@ -391,7 +391,7 @@ struct Score : Scores<Plan> {
       const ChunkedArguments& args = block.chunked();
       const int row = this->row();
       float* const delta_gmem =
-          block.args.gradient.delta + (static_cast<int64_t>(work.batch) * args.heads + work.head) * args.tokens +
+          block.args.gradient.delta + (static_cast<int64_t>(work.batch) * args.heads.value + work.head) * args.tokens +
           work.start + block.first_token(chunk) + row;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

@@ -806,7 +806,7 @@ struct State {
           outputs.reuse_buffer();
         }
         outputs.write(outputs_frag, reverse_factor(), chunk, weights_at.index(),
-                      chunk / block.group() % Plan::kOutputBuffers);
+                      block.item_chunk(chunk) % Plan::kOutputBuffers);
       } else {
         barrier_arrive(block.barrier(Plan::kWeightsEmpty, weights_at.index()));
       }

@@ -28,7 +28,7 @@ __device__ __forceinline__ void mma_gradient(const GradientArguments& args) {
   const int num_chunks = ceil_div(tile.item.tokens, Plan::kTokens);
   const int num_steps = num_chunks * tile.members;
   const auto step_at = [&](int step_idx) {
-    return gradient_step<Plan>(step_idx, tile.members, num_chunks);
+    return gradient_step<Plan>(step_idx, chunked.group, num_chunks);
   };
 
   const auto start_step = [&](int step_idx) {

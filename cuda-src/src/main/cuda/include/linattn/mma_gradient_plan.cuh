@@ -25,15 +25,15 @@ struct GradientStep {
 };
 
 template <class Plan>
-__device__ __forceinline__ GradientStep gradient_step(int step_idx, int members, int num_chunks) {
+__device__ __forceinline__ GradientStep gradient_step(int step_idx, const Divisor& group, int num_chunks) {
   GradientStep step;
   if constexpr (Plan::kIsQuery) {
     step.chunk = step_idx;
     step.member = 0;
   } else {
-    const int passed = static_cast<int>(static_cast<uint32_t>(step_idx) / members);
+    const int passed = static_cast<int>(group.quotient(step_idx));
     step.chunk = num_chunks - 1 - passed;
-    step.member = step_idx - passed * members;
+    step.member = step_idx - passed * group.value;
   }
   return step;
 }

@@ -297,13 +297,14 @@ template <class Plan>
 __device__ __forceinline__ void recurrence(const ChunkedArguments& args) {
   let_later_kernels_start();
   const uint32_t tiles = ceil_div(args.value_dim, Plan::kColumns);
-  const int64_t num_tiles = static_cast<int64_t>(args.batches) * args.heads * args.num_items * tiles;
+  const int64_t num_tiles = static_cast<int64_t>(args.batches) * args.heads.value * args.num_items.value * tiles;
   wait_for_earlier_kernels();
   walk_marked_tiles<Plan::kThreads>(
       blockIdx.x, num_tiles, gridDim.x,
       [&](int64_t tile_number) {
         const uint32_t number = static_cast<uint32_t>(tile_number);  // a grid could have it
-        return is_marked(args, number / tiles, number % tiles / (kValueColumns / Plan::kColumns));
+        const uint32_t item_of_head = quotient_by_tiles(number, tiles);
+        return is_marked(args, item_of_head, (number - item_of_head * tiles) / (kValueColumns / Plan::kColumns));
       },
       [&](int64_t tile_number) { recurrence_tile<Plan>(args, tile_number); });
 }

@@ -23,9 +23,11 @@ template <class Plan>
 __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
   constexpr int kBatch = 16;  // loads under way
   let_later_kernels_start();
-  const BlockIndex block(blockIdx.x, args.num_sequences, Plan::tiles(args.key_dim, args.value_dim));
-  const int sequence = block.item_idx;
-  int element = block.tile_idx * Plan::kThreads + static_cast<int>(threadIdx.x);
+  const uint32_t tiles = Plan::tiles(args.key_dim, args.value_dim);
+  const uint32_t sequence_of_head = blockIdx.x / tiles;
+  const int64_t head = sequence_of_head / args.num_sequences;
+  const int sequence = static_cast<int>(sequence_of_head % args.num_sequences);
+  int element = static_cast<int>(blockIdx.x % tiles) * Plan::kThreads + static_cast<int>(threadIdx.x);
   float* sums_gmem = args.state;
   const float* in_gmem = args.state_in;
   float* out_gmem = args.state_out;
@@ -54,7 +56,7 @@ __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
   if (args.spans != nullptr) {
     span = args.spans[sequence];
   }
-  const int64_t end_offset = (block.head * args.num_sequences + sequence) * extent + element;
+  const int64_t end_offset = (head * args.num_sequences + sequence) * extent + element;
   // The last sum is in the final state alone; where nobody wants that, it has not been computed.
   const int num_sums = out_gmem != nullptr || args.spans != nullptr ? span.num_items : span.num_items - 1;
   RunningSum sum(in_gmem == nullptr ? 0.0f : in_gmem[end_offset]);
@@ -62,7 +64,7 @@ __device__ __forceinline__ void state_scan(const StateScanArguments& args) {
     const bool is_backwards = args.backwards != 0;
     const int64_t stride = is_backwards ? -static_cast<int64_t>(extent) : extent;
     const int first = span.first + (is_backwards ? span.num_items - 1 : 0);
-    float* item_gmem = sums_gmem + (block.head * args.num_items + first) * extent + element;
+    float* item_gmem = sums_gmem + (head * args.num_items + first) * extent + element;
     for (int i = 0; i < span.num_items; i += kBatch) {
       float term_frag[kBatch];
 #pragma unroll

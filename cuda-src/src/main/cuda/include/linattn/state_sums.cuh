@@ -295,9 +295,8 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
 
   const int value_tiles = ceil_div(args.value_dim, Plan::kValueTile);
   const BlockIndex block(blockIdx.x, args.num_items, Plan::tiles(args.key_dim, args.value_dim));
-  const int kv_heads = args.heads / args.group;
-  const int batch_idx = static_cast<int>(block.head / kv_heads);
-  const int head_idx = static_cast<int>(block.head % kv_heads);
+  const int batch_idx = static_cast<int>(args.kv_heads.quotient(block.head));
+  const int head_idx = static_cast<int>(args.kv_heads.remainder(block.head));
   const int first_key = block.tile_idx / value_tiles * Plan::kKeyTile;
   const int first_value = block.tile_idx % value_tiles * Plan::kValueTile;
   const Item item = load_item(args, block.item_idx);

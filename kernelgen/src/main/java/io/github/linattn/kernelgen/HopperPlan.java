@@ -432,9 +432,10 @@ public record HopperPlan(
       return isGradient(operation) ? new Roles(64, 112, 256, 80) : new Roles(64, 104, 256, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
-      return isDeltaBeside(operation, headDim, element)
-          ? new Roles(32, 96, 192, 0)
-          : new Roles(24, 88, 200, 0);
+      if (isDeltaBeside(operation, headDim, element)) {
+        return headDim > 192 ? new Roles(32, 96, 192, 0) : new Roles(32, 112, 184, 0);
+      }
+      return new Roles(24, 88, 200, 0);
     }
     if (reverse && !rows) {
       return reverseRoles(headDim);

@@ -40,6 +40,24 @@ record Arguments(StructLayout layout, MemorySegment memory) {
     return this;
   }
 
+  /**
+   * Sets a {@link ChunkedStructs#DIVISOR}: for {@code 0 <= n < 2^31} the quotient {@code n / value}
+   * is {@code (2 n * multiplier >> 32) >> shift}, with the shift {@code ceil(log2 value)} and the
+   * multiplier {@code ceil(2^(31 + shift) / value)}, which has 32 bits (T. Granlund, P. L.
+   * Montgomery: Division by invariant integers using multiplication, 1994).
+   *
+   * @param value positive
+   */
+  Arguments setDivisor(String member, int value) {
+    int shift = Integer.SIZE - Integer.numberOfLeadingZeros(value - 1);
+    long multiplier = Math.ceilDiv(1L << (31 + shift), value);
+    long at = offset(member);
+    memory.set(JAVA_INT, at, value);
+    memory.set(JAVA_INT, at + 4, (int) multiplier);
+    memory.set(JAVA_INT, at + 8, shift);
+    return this;
+  }
+
   /** Sets a {@link ChunkedStructs#TENSOR_VIEW} of [batch, head, token] or of rows of these. */
   Arguments set(String member, Tensor tensor) {
     long at = offset(member);
@@ -56,8 +74,9 @@ record Arguments(StructLayout layout, MemorySegment memory) {
     return setCoefficients(operator, lists)
         .set("initial_count", initialCount)
         .set("tokens", shape.tokens())
-        .set("heads", shape.heads())
-        .set("group", shape.headsPerKeyValueHead())
+        .setDivisor("heads", shape.heads())
+        .setDivisor("kv_heads", shape.keyValueHeads())
+        .setDivisor("group", shape.headsPerKeyValueHead())
         .set("key_dim", shape.keyDim())
         .set("value_dim", shape.valueDim())
         .set("normalize", operator.normalize() ? 1 : 0)
@@ -77,7 +96,9 @@ record Arguments(StructLayout layout, MemorySegment memory) {
 
   /** Sets which items there are, and states of a head. */
   Arguments setItems(Cut cut, int slots) {
-    return set("item_tokens", cut.itemTokens()).set("num_items", cut.items()).set("slots", slots);
+    return set("item_tokens", cut.itemTokens())
+        .setDivisor("num_items", cut.items())
+        .set("slots", slots);
   }
 
   /** Sets an item for each sequence, with the state of that. */
@@ -108,8 +129,8 @@ record Arguments(StructLayout layout, MemorySegment memory) {
 
   /** Sets the heads of sums of k and v, which know no query heads. */
   Arguments setKeyValueHeads(AttentionShape shape) {
-    return set("heads", shape.keyValueHeads())
-        .set("group", 1)
+    return setDivisor("heads", shape.keyValueHeads())
+        .setDivisor("group", 1)
         .set("a_per_head", 0L)
         .set("b_per_head", 0L);
   }

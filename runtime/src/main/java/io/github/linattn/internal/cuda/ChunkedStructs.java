@@ -20,6 +20,11 @@ import java.util.concurrent.ConcurrentHashMap;
  */
 public final class ChunkedStructs {
 
+  /** {@code linattn::Divisor}. */
+  public static final StructLayout DIVISOR =
+      MemoryLayout.structLayout(
+          JAVA_INT.withName("value"), JAVA_INT.withName("multiplier"), JAVA_INT.withName("shift"));
+
   /** {@code linattn::TensorView}. */
   public static final StructLayout TENSOR_VIEW =
       MemoryLayout.structLayout(
@@ -62,18 +67,20 @@ public final class ChunkedStructs {
           JAVA_LONG.withName("initial_count"),
           JAVA_INT.withName("tokens"),
           JAVA_INT.withName("item_tokens"),
-          JAVA_INT.withName("num_items"),
           JAVA_INT.withName("slots"),
-          JAVA_INT.withName("heads"),
-          JAVA_INT.withName("group"),
           JAVA_INT.withName("key_dim"),
           JAVA_INT.withName("value_dim"),
           JAVA_INT.withName("normalize"),
+          DIVISOR.withName("num_items"),
+          DIVISOR.withName("heads"),
+          DIVISOR.withName("kv_heads"),
+          DIVISOR.withName("group"),
           JAVA_FLOAT.withName("a"),
           JAVA_FLOAT.withName("b"),
           JAVA_INT.withName("batches"),
           JAVA_INT.withName("turns"),
           JAVA_INT.withName("slot_step"),
+          JAVA_INT.withName("reserved"),
           JAVA_LONG.withName("tickets"));
 
   /** {@code linattn::StateScanArguments}. */
@@ -108,7 +115,8 @@ public final class ChunkedStructs {
               TENSOR_MAP.withName("value"),
               TENSOR_MAP.withName("out"),
               CHUNKED.withName("chunked"),
-              JAVA_LONG.withName("row_scales"))
+              JAVA_LONG.withName("row_scales"),
+              MemoryLayout.paddingLayout(24))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
   /** By the very layouts: comparing them member by member would be slow as well. */

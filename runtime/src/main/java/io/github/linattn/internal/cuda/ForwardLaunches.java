@@ -230,7 +230,7 @@ final class ForwardLaunches {
     Cut cut = plan.cut();
     StateArrays before = StateArrays.at(states, shape, plan.slots());
     main.setSegments(plan.forwardCut(), plan.slots(), counts, queue.lists());
-    fillSums(cut, plan.slots(), shape, before).set("num_items", plan.summed());
+    fillSums(cut, plan.slots(), shape, before).setDivisor("num_items", plan.summed());
     main.set("marks", marks).setState("_in", before);
     scan.clear().setScan(before, cut, plan.slots(), shape, queue.lists());
     if (ends.before() != null) {

@@ -209,7 +209,7 @@ final class GradientFill {
         .setProblem(operator, shape, counts[0], queue.lists())
         .setSegments(plan.cut(), plan.cut().items(), counts, queue.lists())
         .setKeyValueHeads(shape)
-        .set("num_items", plan.summed())
+        .setDivisor("num_items", plan.summed())
         .setState("_out", before);
   }
 
@@ -344,7 +344,7 @@ final class GradientFill {
     structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
     chunked
         .setSegments(plan.cut(), plan.cut().items(), counts, queue.lists())
-        .set("num_items", plan.gradientSummed())
+        .setDivisor("num_items", plan.gradientSummed())
         .setState("_out", items.further(StateArrays.sizesOfHead(shape), plan.unsummed()));
   }
 

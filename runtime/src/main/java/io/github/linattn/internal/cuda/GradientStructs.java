@@ -98,7 +98,8 @@ public final class GradientStructs {
               ChunkedStructs.TENSOR_MAP.withName("value"),
               ChunkedStructs.TENSOR_MAP.withName("out"),
               ChunkedStructs.TENSOR_MAP.withName("output_rows"),
-              GRADIENT.withName("gradient"))
+              GRADIENT.withName("gradient"),
+              MemoryLayout.paddingLayout(24))
           .withByteAlignment(TensorMapWriter.ALIGNMENT);
 
   /** {@code linattn::hopper::HopperGradientArguments}. */

@@ -29,6 +29,7 @@ final class ArgumentLayoutTest {
           Map.entry("NormalizeArguments", PaperStructs.NORMALIZE),
           Map.entry("NormalizeGradientArguments", PaperStructs.NORMALIZE_GRADIENT),
           Map.entry("CoefficientGradientArguments", PaperStructs.COEFFICIENT_GRADIENT),
+          Map.entry("Divisor", ChunkedStructs.DIVISOR),
           Map.entry("TensorView", ChunkedStructs.TENSOR_VIEW),
           Map.entry("Item", ChunkedStructs.ITEM),
           Map.entry("Span", ChunkedStructs.SPAN),
@@ -54,7 +55,7 @@ final class ArgumentLayoutTest {
     assertThat(hopper.byteOffset(PathElement.groupElement("output_rows"))).isEqualTo(4 * 128);
     assertThat(hopper.byteOffset(PathElement.groupElement("gradient"))).isEqualTo(5 * 128);
     assertThat(hopper.byteAlignment()).isEqualTo(64);
-    assertThat(hopper.byteSize()).isEqualTo(5 * 128 + 384);
+    assertThat(hopper.byteSize()).isEqualTo(5 * 128 + 448);
     StructLayout both = GradientStructs.HOPPER_GRADIENTS;
     PathElement second = PathElement.sequenceElement(1);
     assertThat(both.byteOffset(PathElement.groupElement("tasks"), second))
@@ -79,8 +80,8 @@ final class ArgumentLayoutTest {
             "end_state",
             "end_key_sum");
     assertThat(members.stream().map(name -> layout.byteOffset(PathElement.groupElement(name))))
-        .containsExactly(0L, 2048L, 2176L, 2184L, 2192L, 2200L, 2208L, 2216L, 2224L, 2232L);
-    assertThat(layout.byteSize()).isEqualTo(2240);
+        .containsExactly(0L, 2176L, 2304L, 2312L, 2320L, 2328L, 2336L, 2344L, 2352L, 2360L);
+    assertThat(layout.byteSize()).isEqualTo(2368);
     assertThat(layout.byteAlignment()).isEqualTo(64);
   }
 
