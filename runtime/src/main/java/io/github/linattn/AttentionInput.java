@@ -53,16 +53,7 @@ public final class AttentionInput {
    * @throws IllegalArgumentException if batch is not 1 or the lengths don't sum to the tokens
    */
   public AttentionInput packed(Sequences sequences) {
-    Checks.present("sequences", sequences);
-    if (shape.batch() != 1) {
-      throw new IllegalArgumentException(
-          "packed sequences need batch 1, got batch " + shape.batch());
-    }
-    if (sequences.tokens() != shape.tokens()) {
-      throw new IllegalArgumentException(
-          "sequence lengths %s sum to %d, but q has %d tokens"
-              .formatted(sequences, sequences.tokens(), shape.tokens()));
-    }
+    Checks.packing(Checks.present("sequences", sequences), shape);
     return new AttentionInput(q, k, v, shape, sequences, initialState);
   }
 

@@ -105,6 +105,18 @@ final class Checks {
     }
   }
 
+  static void packing(Sequences sequences, AttentionShape shape) {
+    if (shape.batch() != 1) {
+      throw new IllegalArgumentException(
+          "packed sequences need batch 1, got batch " + shape.batch());
+    }
+    if (sequences.tokens() != shape.tokens()) {
+      throw new IllegalArgumentException(
+          "sequence lengths %s sum to %d, but q has %d tokens"
+              .formatted(sequences, sequences.tokens(), shape.tokens()));
+    }
+  }
+
   /**
    * Checks that three tensors have the shapes and the type of a state.
    *

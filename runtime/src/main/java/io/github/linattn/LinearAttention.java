@@ -410,17 +410,32 @@ public final class LinearAttention {
    * @throws UnsupportedOperationException if this backend can't do the forward
    */
   public Plan plan(AttentionShape shape, DType dtype) {
+    return planOf(shape, dtype, null);
+  }
+
+  /**
+   * The same of sequences packed along the token axis, as {@link AttentionInput#packed} reads them.
+   *
+   * @throws IllegalArgumentException also if batch is not 1 or the lengths don't sum to the tokens
+   * @throws UnsupportedOperationException if this backend can't do the forward
+   */
+  public Plan plan(AttentionShape shape, DType dtype, Sequences packing) {
+    Checks.packing(Checks.present("packing", packing), Checks.present("shape", shape));
+    return planOf(shape, dtype, packing);
+  }
+
+  private Plan planOf(AttentionShape shape, DType dtype, @Nullable Sequences packing) {
     Checks.coefficients(operator, Checks.present("shape", shape));
     Checks.mode(operator, Checks.present("dtype", dtype));
     return new Plan(
         backend.name(),
-        backend.engine().planForward(operator, shape, dtype, keepState),
-        planBackward(shape, dtype));
+        backend.engine().planForward(operator, shape, dtype, packing, keepState),
+        planBackward(shape, dtype, packing));
   }
 
-  private Plan.Pass planBackward(AttentionShape shape, DType dtype) {
+  private Plan.Pass planBackward(AttentionShape shape, DType dtype, @Nullable Sequences packing) {
     try {
-      return backend.engine().planBackward(operator, shape, dtype, keepState);
+      return backend.engine().planBackward(operator, shape, dtype, packing, keepState);
     } catch (UnsupportedOperationException refused) {
       return new Plan.Pass(List.of(), 0, 0, 0, String.valueOf(refused.getMessage()));
     }

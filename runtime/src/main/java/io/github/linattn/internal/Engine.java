@@ -114,16 +114,24 @@ public interface Engine extends AutoCloseable {
   /**
    * What {@link #forward} would do.
    *
+   * @param packing null for one sequence of each batch row
    * @param keepsState whether it would give the state after the last token, too
    */
-  Plan.Pass planForward(Operator operator, AttentionShape shape, DType dtype, boolean keepsState);
+  Plan.Pass planForward(
+      Operator operator,
+      AttentionShape shape,
+      DType dtype,
+      @Nullable Sequences packing,
+      boolean keepsState);
 
   /** Bytes of o and g, and of S, z and u where a forward keeps them. */
-  static long resultBytes(AttentionShape shape, DType dtype, boolean keepsState) {
-    long heads = (long) shape.batch() * shape.keyValueHeads();
+  static long resultBytes(
+      AttentionShape shape, DType dtype, @Nullable Sequences packing, boolean keepsState) {
+    long sequences = packing == null ? shape.batch() : packing.count();
     long d = shape.keyDim();
     long width = shape.valueDim();
-    long state = keepsState ? heads * (d * width + d + width) * Float.BYTES : 0;
+    long sums = sequences * shape.keyValueHeads() * (d * width + d + width);
+    long state = keepsState ? sums * Float.BYTES : 0;
     return shape.output().elements() * dtype.bytes()
         + shape.normalizer().elements() * Float.BYTES
         + state;
@@ -132,9 +140,15 @@ public interface Engine extends AutoCloseable {
   /**
    * What {@link #backward} would do.
    *
+   * @param packing null for one sequence of each batch row
    * @param lastState whether the state after the last token would be at hand
    */
-  Plan.Pass planBackward(Operator operator, AttentionShape shape, DType dtype, boolean lastState);
+  Plan.Pass planBackward(
+      Operator operator,
+      AttentionShape shape,
+      DType dtype,
+      @Nullable Sequences packing,
+      boolean lastState);
 
   @Override
   void close();

@@ -4,6 +4,7 @@ import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.MemoryKind;
 import io.github.linattn.Plan;
+import io.github.linattn.Sequences;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.internal.BackwardCall;
@@ -16,6 +17,8 @@ import io.github.linattn.internal.Storage;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /** The whole operator on the CPU, by its recurrence in fp32, for every type, mode and layout. */
 public final class CpuEngine implements Engine {
@@ -115,44 +118,60 @@ public final class CpuEngine implements Engine {
 
   @Override
   public Plan.Pass planForward(
-      Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
-    long results = Engine.resultBytes(shape, dtype, keepsState);
+      Operator operator,
+      AttentionShape shape,
+      DType dtype,
+      @Nullable Sequences packing,
+      boolean keepsState) {
+    long results = Engine.resultBytes(shape, dtype, packing, keepsState);
     String step = operator.causal() ? "recurrence over tokens" : "whole sums, then every query";
-    return new Plan.Pass(List.of(step(step, shape)), results, scratchBytes(shape));
+    Lanes lanes = lanes(shape, packing);
+    return new Plan.Pass(List.of(step(step, lanes)), results, scratchBytes(shape, lanes));
   }
 
   @Override
   public Plan.Pass planBackward(
-      Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
+      Operator operator,
+      AttentionShape shape,
+      DType dtype,
+      @Nullable Sequences packing,
+      boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
-    long lanes = parallel.mostUnderWay(lanes(shape));
+    Lanes lanes = lanes(shape, packing);
     int heads = shape.headsPerKeyValueHead();
     int scalars = operator.normalize() ? 2 * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token
-    long kept = lanes * scalars * shape.tokens() * Double.BYTES;
+    long kept = parallel.mostUnderWay(lanes.count) * scalars * lanes.tokens * Double.BYTES;
     return new Plan.Pass(
-        List.of(step("dq, da, db in token order", shape), step("dk, dv against it", shape)),
+        List.of(step("dq, da, db in token order", lanes), step("dk, dv against it", lanes)),
         results,
-        2 * scratchBytes(shape) + kept);
+        2 * scratchBytes(shape, lanes) + kept);
   }
 
-  private String step(String what, AttentionShape shape) {
+  /**
+   * The lanes of a call.
+   *
+   * @param tokens of the longest
+   * @param segments of the longest
+   */
+  private record Lanes(int count, int tokens, int segments) {}
+
+  private Lanes lanes(AttentionShape shape, @Nullable Sequences packing) {
+    Sequences sequences = packing != null ? packing : Sequences.ofLengths(shape.tokens());
+    int count = shape.batch() * shape.keyValueHeads() * sequences.count();
+    int longest = IntStream.range(0, sequences.count()).map(sequences::length).max().orElse(0);
+    return new Lanes(count, longest, Segments.perLane(count, longest, parallel.threads()));
+  }
+
+  private static String step(String what, Lanes lanes) {
     return "%s: %d lanes x %d segments, %s"
-        .formatted(what, lanes(shape), segments(shape), MatrixKernels.describe());
-  }
-
-  private static int lanes(AttentionShape shape) {
-    return shape.batch() * shape.keyValueHeads();
-  }
-
-  private int segments(AttentionShape shape) {
-    return Segments.perLane(lanes(shape), shape.tokens(), parallel.threads());
+        .formatted(what, lanes.count, lanes.segments, MatrixKernels.describe());
   }
 
   /** Bytes of the sums of the lanes that are under way and of the tiles of every worker. */
-  private long scratchBytes(AttentionShape shape) {
+  private long scratchBytes(AttentionShape shape, Lanes lanes) {
     int threads = parallel.threads();
-    long held = parallel.mostUnderWay(lanes(shape)) * segments(shape);
+    long held = parallel.mostUnderWay(lanes.count) * lanes.segments;
     long sums = 2 * held * OuterSum.bytes(shape.keyDim(), shape.valueDim());
     long tiles = 4L * Tiles.CHUNK * (shape.keyDim() + shape.valueDim()) * Float.BYTES;
     long matrices = 4 * OuterSum.bytes(shape.keyDim(), shape.valueDim());

@@ -500,9 +500,13 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Plan.Pass planForward(
-      Operator operator, AttentionShape shape, DType dtype, boolean keepsState) {
-    long results = Engine.resultBytes(shape, dtype, keepsState);
-    Question question = question(operator, shape, dtype).keeping(keepsState);
+      Operator operator,
+      AttentionShape shape,
+      DType dtype,
+      @Nullable Sequences packing,
+      boolean keepsState) {
+    long results = Engine.resultBytes(shape, dtype, packing, keepsState);
+    Question question = question(operator, shape, dtype, packing).keeping(keepsState);
     Optional<Checkpoints.Form> kept = checkpoints(question);
     Optional<ForwardPlan> plan = plan(question, kept.orElse(null));
     if (plan.isPresent()) {
@@ -515,21 +519,30 @@ public final class CudaEngine implements Engine {
           chosen.micros(),
           chosen.reason());
     }
-    requirePaper(question, Operation.FORWARD, () -> PaperSupport.require(operator, shape, dtype));
+    requirePaper(
+        question,
+        Operation.FORWARD,
+        () -> PaperSupport.require(operator, shape, dtype, packing != null));
     return paperPlans.forward(operator, shape, results);
   }
 
-  private static Question question(Operator operator, AttentionShape shape, DType dtype) {
+  private static Question question(
+      Operator operator, AttentionShape shape, DType dtype, @Nullable Sequences packing) {
     return Question.of(shape, dtype, operator.mode(), operator.causal(), operator.normalize())
+        .packed(packing)
         .summingSlope(operator.sumsSlope());
   }
 
   @Override
   public Plan.Pass planBackward(
-      Operator operator, AttentionShape shape, DType dtype, boolean lastState) {
+      Operator operator,
+      AttentionShape shape,
+      DType dtype,
+      @Nullable Sequences packing,
+      boolean lastState) {
     long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
     long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
-    Question asked = question(operator, shape, dtype);
+    Question asked = question(operator, shape, dtype, packing);
     Checkpoints.Form kept = lastState ? checkpoints(asked.keeping(true)).orElse(null) : null;
     Question question = asked.ofBackward(lastState, kept);
     Optional<GradientPlan> plan = gradientPlan(question);
@@ -543,7 +556,9 @@ public final class CudaEngine implements Engine {
           chosen.reason());
     }
     requirePaper(
-        question, Operation.QUERY_GRADIENT, () -> PaperSupport.require(operator, shape, dtype));
+        question,
+        Operation.QUERY_GRADIENT,
+        () -> PaperSupport.require(operator, shape, dtype, packing != null));
     return paperPlans.backward(operator, shape, results);
   }
 

@@ -21,7 +21,7 @@ final class PaperSupport {
 
   private PaperSupport() {}
 
-  static void require(Operator operator, AttentionShape shape, DType dtype) {
+  static void require(Operator operator, AttentionShape shape, DType dtype, boolean isPacked) {
     refuseIf(!operator.causal(), "not built for the GPU: attention without causality");
     refuseIf(dtype != DType.F32, "not built for the GPU: " + dtype + " tensors");
     refuseIf(
@@ -32,11 +32,11 @@ final class PaperSupport {
         shape.keyValueHeads() != shape.heads(),
         "not built for the GPU: %d query heads on %d key/value heads"
             .formatted(shape.heads(), shape.keyValueHeads()));
+    refuseIf(isPacked, "not built for the GPU: packed sequences");
   }
 
   static void require(Operator operator, AttentionInput input) {
-    require(operator, input.shape(), input.q().dtype());
-    refuseIf(input.isPacked(), "not built for the GPU: packed sequences");
+    require(operator, input.shape(), input.q().dtype(), input.isPacked());
     requireLayout("q", input.q());
     requireLayout("k", input.k());
     requireLayout("v", input.v());

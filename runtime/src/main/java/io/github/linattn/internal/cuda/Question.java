@@ -69,19 +69,25 @@ record Question(
     return new Question(shape, dtype, mode, causal, normalize, null, false, false, false, true);
   }
 
+  /** The same of these sequences. */
+  Question packed(@Nullable Sequences sequences) {
+    return with(shape, sequences, initialState, finalState, inPlace, sumsSlope, lastState, kept);
+  }
+
   /** The same of a forward that gives the state after the last token, or does not. */
   Question keeping(boolean state) {
-    return with(shape, initialState, state, inPlace, sumsSlope, lastState, kept);
+    return with(shape, packing, initialState, state, inPlace, sumsSlope, lastState, kept);
   }
 
   /** The same with a db that does not follow from da, or does. */
   Question summingSlope(boolean summed) {
-    return with(shape, initialState, finalState, inPlace, summed, lastState, kept);
+    return with(shape, packing, initialState, finalState, inPlace, summed, lastState, kept);
   }
 
   /** The same of a backward. */
   Question ofBackward(boolean stateIsAtHand, Checkpoints.@Nullable Form keptStates) {
-    return with(shape, initialState, finalState, inPlace, sumsSlope, stateIsAtHand, keptStates);
+    return with(
+        shape, packing, initialState, finalState, inPlace, sumsSlope, stateIsAtHand, keptStates);
   }
 
   /** The same of a forward that writes these. */
@@ -99,11 +105,12 @@ record Question(
             tokens,
             shape.keyDim(),
             shape.valueDim());
-    return with(window, hasInitialState, hasFinalState, false, sumsSlope, lastState, null);
+    return with(window, packing, hasInitialState, hasFinalState, false, sumsSlope, lastState, null);
   }
 
   private Question with(
       AttentionShape ofShape,
+      @Nullable Sequences sequences,
       boolean hasInitialState,
       boolean hasFinalState,
       boolean replaced,
@@ -116,7 +123,7 @@ record Question(
         mode,
         causal,
         normalize,
-        packing,
+        sequences,
         hasInitialState,
         hasFinalState,
         replaced,

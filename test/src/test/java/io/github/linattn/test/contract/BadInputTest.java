@@ -227,6 +227,7 @@ final class BadInputTest {
         });
     missing(list, "shape", f -> f.attention.plan(nothing(), DType.F32));
     missing(list, "dtype", f -> f.attention.plan(f.shape, nothing()));
+    missing(list, "packing", f -> f.attention.plan(f.shape, DType.F32, nothing()));
     missing(list, "shape", f -> f.cpu.newState(nothing(), 1));
     missing(list, "shape", f -> f.cpu.newStateGradient(nothing(), 1));
     missing(list, "source", f -> copy(f, nothing(), f.q));
@@ -670,6 +671,19 @@ final class BadInputTest {
         ARGUMENT,
         "sequence lengths [2, 3] sum to 5, but q has 6 tokens",
         f -> f.input().packed(Sequences.ofLengths(2, 3)));
+    add(
+        list,
+        "a plan for lengths that don't sum to N",
+        ARGUMENT,
+        "sequence lengths [2, 3] sum to 5, but q has 6 tokens",
+        f ->
+            f.attention.plan(AttentionShape.of(1, 2, 6, 16), DType.F32, Sequences.ofLengths(2, 3)));
+    add(
+        list,
+        "a plan for a packed batch",
+        ARGUMENT,
+        "packed sequences need batch 1, got batch 2",
+        f -> f.attention.plan(AttentionShape.of(2, 2, 6, 16), DType.F32, Sequences.ofLengths(6)));
     add(
         list,
         "a packed batch",

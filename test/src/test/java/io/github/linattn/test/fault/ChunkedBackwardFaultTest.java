@@ -8,6 +8,7 @@ import static org.assertj.core.api.Assertions.catchThrowable;
 import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
@@ -15,6 +16,7 @@ import io.github.linattn.Graph;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Mode;
 import io.github.linattn.Plan;
+import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
@@ -71,6 +73,44 @@ final class ChunkedBackwardFaultTest extends OnFakeKernels {
       long bytes = cudart.deviceBytes();
       attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
       assertThat(cudart.deviceBytes()).isEqualTo(bytes);
+    }
+  }
+
+  @Test
+  void aPlanOfPackedSequencesSaysWhatIsLaunchedAndTaken() {
+    AttentionShape small = AttentionShape.of(1, 2, 64, D);
+    AttentionShape shape = AttentionShape.of(1, 2, 20_000, D);
+    Sequences packing = Sequences.ofLengths(1, 64, 0, 18_000, 1935);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      LinearAttention attention = linear().on(f.gpu);
+      backwardOfFirst(f, attention);
+      Plan plan = attention.plan(shape, DType.BF16, packing);
+      Plan.Pass pass = plan.backward();
+      assertThat(plan.forward().resultBytes())
+          .isEqualTo(attention.plan(shape, DType.BF16).forward().resultBytes());
+      assertThat(pass.steps()).isNotEqualTo(attention.plan(shape, DType.BF16).backward().steps());
+      long held =
+          cudart.deviceBytes() - attention.plan(small, DType.BF16).backward().workspaceBytes();
+      int launches = Math.toIntExact(cudart.launches());
+      attention.backwardInto(f.input.packed(packing), f.o, f.g, f.dO, f.gradients);
+      long lists = cudart.deviceBytes() - held - pass.workspaceBytes();
+      assertThat(lists).as("items and spans").isBetween(0L, 1024L);
+      assertThat(cudart.launches() - launches).isEqualTo(pass.steps().size());
+      for (int i = 0; i < pass.steps().size(); i++) {
+        assertThat(pass.steps().get(i))
+            .startsWith(
+                "%s: %d blocks"
+                    .formatted(
+                        cudart.launchKernel(launches + i), cudart.launchBlocks(launches + i)));
+      }
+    }
+    try (Backend gpu = Backend.cuda(0)) {
+      LinearAttention keeping = linear().keepState(true).on(gpu);
+      long ofState = 2L * (D * D + 2 * D) * Float.BYTES;
+      assertThat(keeping.plan(shape, DType.BF16, packing).forward().resultBytes())
+          .as("a state for each sequence")
+          .isGreaterThanOrEqualTo(
+              linear().on(gpu).plan(shape, DType.BF16).forward().resultBytes() + 5 * ofState);
     }
   }
 
