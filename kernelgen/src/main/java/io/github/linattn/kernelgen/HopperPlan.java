@@ -76,6 +76,9 @@ public record HopperPlan(
   /** The same of sums, which hold little else. */
   private static final int MAX_SINGLE_SUM = 128;
 
+  /** Whose state leaves a few registers of its role to the scores. */
+  private static final int MAX_SPARING_HEAD_DIM = 240;
+
   /** Above, a state that divides rows needs the registers of warps that would form d. */
   private static final int MAX_DIVIDED_BESIDE = 192;
 
@@ -432,10 +435,11 @@ public record HopperPlan(
       return isGradient(operation) ? new Roles(64, 112, 256, 80) : new Roles(64, 104, 256, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
+      boolean whole = headDim > MAX_SPARING_HEAD_DIM;
       if (isDeltaBeside(operation, headDim, element)) {
-        return headDim > 192 ? new Roles(32, 96, 192, 0) : new Roles(32, 112, 184, 0);
+        return whole ? new Roles(32, 96, 192, 0) : new Roles(32, 112, 184, 0);
       }
-      return new Roles(24, 88, 200, 0);
+      return whole || reverse ? new Roles(24, 88, 200, 0) : new Roles(24, 104, 192, 0);
     }
     if (reverse && !rows) {
       return reverseRoles(headDim);
@@ -461,7 +465,10 @@ public record HopperPlan(
   private static Roles sumRoles(Operation operation, int headDim, boolean rows, int products) {
     if (!rows) {
       if (headDim > MAX_SINGLE_SUM) {
-        return isGradientSums(operation) ? new Roles(96, 0, 160, 0) : new Roles(56, 0, 200, 0);
+        if (!isGradientSums(operation)) {
+          return new Roles(56, 0, 200, 0);
+        }
+        return headDim > 224 ? new Roles(96, 0, 160, 0) : new Roles(88, 0, 168, 0);
       }
       return new Roles(168, 0, 168, 0);
     }
