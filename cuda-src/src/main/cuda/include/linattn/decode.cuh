@@ -126,13 +126,14 @@ struct DecodeWork {
 
   __device__ __forceinline__ explicit DecodeWork(const ChunkedArguments& args) {
     num_tiles = ceil_div(args.value_dim, Plan::kColumns);
+    // Plainly: these divisions are over before the earlier kernel is, and their products would take registers.
     item_of_head = blockIdx.x / num_tiles;
-    tile = static_cast<int>(blockIdx.x - item_of_head * num_tiles);
-    const uint32_t kv_index = args.num_items.quotient(item_of_head);
-    batch_idx = static_cast<int>(args.kv_heads.quotient(kv_index));
-    kv_head_idx = static_cast<int>(args.kv_heads.remainder(kv_index));
+    tile = static_cast<int>(blockIdx.x % num_tiles);
+    const uint32_t kv_index = item_of_head / args.num_items.value;
+    batch_idx = static_cast<int>(kv_index / args.kv_heads.value);
+    kv_head_idx = static_cast<int>(kv_index % args.kv_heads.value);
     first_head = kv_head_idx * args.group.value;
-    item = load_item(args, static_cast<int>(args.num_items.remainder(item_of_head)));
+    item = load_item(args, static_cast<int>(item_of_head % args.num_items.value));
     state = state_index(args, kv_index, item.slot);
     num_keys = has_token() ? args.key_dim : 0;
   }
