@@ -42,6 +42,7 @@ import picocli.CommandLine.Parameters;
       "type; g [B*H,N], da, db [B*H] and, with --state, S [B*K,sequences,D,Dv],",
       "z [B*K,sequences,D], u [B*K,sequences,Dv] in F32 and count [sequences] in I64;",
       "with --grad and --state-in dS, dz, du, too, the gradients of that state.",
+      "The metadata of a state tell whether --normalize was given; to continue, it must be again.",
       "",
       "Arrays of .npy files are <f4 or <f2, count <i8, in C order. If OUT ends in .npy,",
       "o goes there and each other result beside it: with --out x.npy g goes to x.g.npy.",
@@ -185,7 +186,9 @@ final class AttendCommand implements Callable<Integer> {
   }
 
   private @Nullable StateFile openState(AttendFile file) {
-    return stateIn == null ? null : StateFile.open(stateIn, file.shape(), file.sequences());
+    return stateIn == null
+        ? null
+        : StateFile.open(stateIn, file.shape(), file.sequences(), options.normalize());
   }
 
   private void run(LinearAttention.Builder operator, AttendFile file, @Nullable StateFile state) {
@@ -216,7 +219,7 @@ final class AttendCommand implements Callable<Integer> {
         attention.synchronize();
         String times = "forward " + Text.millis(System.nanoTime() - start);
         result.addForward(y.output(), y.normalizer());
-        y.state().ifPresent(result::addState);
+        y.state().ifPresent(last -> result.addState(last, options.normalize()));
         if (gradients) {
           Tensor dO = loader.load(file.tensor("do"), dtype, shape.output());
           long middle = System.nanoTime();

@@ -16,7 +16,9 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.stream.Collectors;
 
 /** Collects what was computed, with batch rows and heads as one axis again, and writes it. */
@@ -30,6 +32,7 @@ final class AttendResult implements AutoCloseable {
 
   private final Arena scratch = Arena.ofConfined();
   private final List<StoredTensor> tensors = new ArrayList<>();
+  private final Map<String, String> metadata = new LinkedHashMap<>();
   private final long queryRows;
   private final long keyRows;
   private final long tokens;
@@ -65,7 +68,9 @@ final class AttendResult implements AutoCloseable {
     add("du", gradient.du(), keyRows, sequences, valueDim);
   }
 
-  void addState(AttentionState state) {
+  /** A state says whether its keys were divided by their length: nothing else in it does. */
+  void addState(AttentionState state, boolean normalized) {
+    metadata.put(StateFile.NORMALIZED, String.valueOf(normalized));
     long sequences = state.sequences();
     add("S", state.s(), keyRows, sequences, keyDim, valueDim);
     add("z", state.z(), keyRows, sequences, keyDim);
@@ -132,6 +137,7 @@ final class AttendResult implements AutoCloseable {
       }
     } else {
       var writer = new SafeTensorsWriter();
+      metadata.forEach(writer::metadata);
       tensors.forEach(x -> writer.add(x.name(), x.dtype(), x.shape(), x.data()));
       writer.write(out);
     }

@@ -78,6 +78,10 @@ final class OperatorOptions {
     return !nonCausal;
   }
 
+  boolean normalize() {
+    return normalize;
+  }
+
   DType dtype() {
     return dtype;
   }

@@ -14,6 +14,9 @@ import java.util.List;
  * I64, or F32, which holds every count up to 2^24 alone.
  */
 final class StateFile implements AutoCloseable {
+  /** Metadata of a state that {@code attend} wrote: whether its sums are over k / |k|. */
+  static final String NORMALIZED = "normalized_keys";
+
   private final TensorSource file;
   private final long[] counts;
 
@@ -25,11 +28,20 @@ final class StateFile implements AutoCloseable {
   /**
    * Opens and checks a file.
    *
-   * @throws CommandFailure if it does not hold a state for this shape
+   * @param normalize whether keys to come are divided by their length, as those in the state must
+   *     be where the file says what they are
+   * @throws CommandFailure if it does not hold a state for this shape and such keys
    */
-  static StateFile open(Path path, AttentionShape shape, int sequences) {
+  static StateFile open(Path path, AttentionShape shape, int sequences, boolean normalize) {
     TensorSource file = TensorSource.of(path);
     try {
+      String normalized = file.metadata(NORMALIZED);
+      if (normalized != null && Boolean.parseBoolean(normalized) != normalize) {
+        throw CommandFailure.misuse(
+            normalize
+                ? "the state is of keys as they are: continue without --normalize"
+                : "the state is of keys that were divided by their length: continue with --normalize");
+      }
       long rows = (long) shape.batch() * shape.keyValueHeads();
       long count = sequences;
       long d = shape.keyDim();

@@ -8,14 +8,18 @@ import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
 
 /** Tensors by name: those of one safetensors file, or of an {@code .npy} each. */
 final class TensorSource implements AutoCloseable {
   private final Function<String, StoredTensor> tensors;
+  private final Map<String, String> metadata;
   private final Runnable closer;
 
-  private TensorSource(Function<String, StoredTensor> tensors, Runnable closer) {
+  private TensorSource(
+      Function<String, StoredTensor> tensors, Map<String, String> metadata, Runnable closer) {
     this.tensors = tensors;
+    this.metadata = metadata;
     this.closer = closer;
   }
 
@@ -27,7 +31,7 @@ final class TensorSource implements AutoCloseable {
   static TensorSource of(Path file) {
     try {
       SafeTensors opened = SafeTensors.open(file);
-      return new TensorSource(opened::tensor, opened::close);
+      return new TensorSource(opened::tensor, opened.metadata(), opened::close);
     } catch (IOException e) {
       throw unreadable(file, e);
     }
@@ -42,7 +46,9 @@ final class TensorSource implements AutoCloseable {
     Map<String, Npy> opened = new LinkedHashMap<>();
     var source =
         new TensorSource(
-            name -> array(opened, name).tensor(), () -> opened.values().forEach(Npy::close));
+            name -> array(opened, name).tensor(),
+            Map.of(),
+            () -> opened.values().forEach(Npy::close));
     for (var file : files.entrySet()) {
       try {
         opened.put(file.getKey(), Npy.open(file.getValue()));
@@ -85,6 +91,11 @@ final class TensorSource implements AutoCloseable {
     } catch (IllegalArgumentException e) {
       throw CommandFailure.misuse(e);
     }
+  }
+
+  /** What the file says of itself under this key, or null. */
+  @Nullable String metadata(String key) {
+    return metadata.get(key);
   }
 
   /** Ends the mappings. */

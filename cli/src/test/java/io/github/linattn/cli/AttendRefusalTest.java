@@ -146,6 +146,29 @@ class AttendRefusalTest {
     assertRefused(run(in, good, "--state-in " + good), "is the state to continue from");
   }
 
+  @Test
+  void aStateOfOtherKeysIsRefused() throws IOException {
+    AttentionShape shape = AttentionShape.of(1, 2, 40, 48);
+    CheckData data = CheckData.random(CheckCase.of("", shape), 1);
+    Path in = InputFile.write(folder.resolve("in"), shape, data, DType.F32);
+    Path divided = folder.resolve("divided");
+    Path plain = folder.resolve("plain");
+    assertThat(run(in, divided, "--state --normalize")).returns(0, Cli::exitCode);
+    assertThat(run(in, plain, "--state")).returns(0, Cli::exitCode);
+
+    requireRefused(
+        in,
+        "--state-in " + divided,
+        "the state is of keys that were divided by their length: continue with --normalize");
+    requireRefused(
+        in,
+        "--normalize --state-in " + plain,
+        "the state is of keys as they are: continue without --normalize");
+    Path out = folder.resolve("out");
+    assertThat(run(in, out, "--normalize --state-in " + divided)).returns(0, Cli::exitCode);
+    assertThat(run(in, out, "--state-in " + plain)).returns(0, Cli::exitCode);
+  }
+
   private Path state(String name, String dtype, int bytes, float count) throws IOException {
     try (var file = new InputFile()) {
       return sums(file, dtype, bytes)
