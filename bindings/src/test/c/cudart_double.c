@@ -37,7 +37,7 @@ static const char *const kKindNames[] = {"pinned", "device", "registered", "stre
 enum { SUCCESS = 0, INVALID_VALUE = 1, MEMORY_ALLOCATION = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
        INVALID_HANDLE = 400, SYMBOL_NOT_FOUND = 500, NOT_READY = 600, CAPTURE_UNSUPPORTED = 900,
        ILLEGAL_STATE = 401 };
-enum { MAX_CALLS = 65536, MAX_LAUNCHES = 4096, MAX_ARGUMENT_BYTES = 2304, NAME_BYTES = 256 };
+enum { MAX_CALLS = 65536, MAX_LAUNCHES = 4096, MAX_ARGUMENT_BYTES = 4096, NAME_BYTES = 256 };
 
 /* One live thing. `at` is its handle: the memory itself, or this object's own address.
  * `bytes`: of memory; of the arguments that a library's kernels take; launches that a graph notes. */

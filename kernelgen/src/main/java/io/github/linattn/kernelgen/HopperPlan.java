@@ -76,7 +76,7 @@ public record HopperPlan(
   /** The same of sums, which hold little else. */
   private static final int MAX_SINGLE_SUM = 128;
 
-  /** Whose state leaves a few registers of its role to the scores. */
+  /** Whose state leaves a few registers of its role to other warps. */
   private static final int MAX_SPARING_HEAD_DIM = 240;
 
   /** Above, a state that divides rows needs the registers of warps that would form d. */
@@ -432,7 +432,11 @@ public record HopperPlan(
       if (findsLengths(operation)) {
         return new Roles(64, 112, 248, 88);
       }
-      return isGradient(operation) ? new Roles(64, 112, 256, 80) : new Roles(64, 104, 256, 88);
+      if (isGradient(operation)) {
+        return new Roles(64, 112, 256, 80);
+      }
+      boolean sparing = headDim > 192 && headDim <= MAX_SPARING_HEAD_DIM;
+      return sparing ? new Roles(72, 104, 248, 88) : new Roles(64, 104, 256, 88);
     }
     if (isGradient(operation) && !rows && headDim > MAX_SINGLE_GRADIENT) {
       boolean whole = headDim > MAX_SPARING_HEAD_DIM;
