@@ -60,14 +60,7 @@ final class ChunkedBackwardFaultTest extends OnFakeKernels {
       assertThat(launches).isEqualTo(before.steps().size());
       attention.backwardInto(f.input, f.o, f.g, f.dO, f.gradients);
       assertThat(cudart.deviceBytes() - held).isEqualTo(pass.workspaceBytes());
-      assertThat(cudart.launches() - launches).isEqualTo(pass.steps().size());
-      for (int i = 0; i < pass.steps().size(); i++) {
-        assertThat(pass.steps().get(i))
-            .startsWith(
-                "%s: %d blocks"
-                    .formatted(
-                        cudart.launchKernel(launches + i), cudart.launchBlocks(launches + i)));
-      }
+      assertLaunched(pass, launches);
       assertThat(pass.resultBytes()).isEqualTo(3 * large.q().elements() * 2 + 2 * 2 * 4);
       assertThat(pass.estimatedMicros()).isPositive();
       assertThat(pass.reason()).contains("segments");
@@ -96,14 +89,7 @@ final class ChunkedBackwardFaultTest extends OnFakeKernels {
       int launches = Math.toIntExact(cudart.launches());
       attention.backwardInto(f.input.packed(packing), f.o, f.g, f.dO, f.gradients);
       assertThat(cudart.deviceBytes() - held).isEqualTo(pass.workspaceBytes());
-      assertThat(cudart.launches() - launches).isEqualTo(pass.steps().size());
-      for (int i = 0; i < pass.steps().size(); i++) {
-        assertThat(pass.steps().get(i))
-            .startsWith(
-                "%s: %d blocks"
-                    .formatted(
-                        cudart.launchKernel(launches + i), cudart.launchBlocks(launches + i)));
-      }
+      assertLaunched(pass, launches);
     }
     try (Backend gpu = Backend.cuda(0)) {
       LinearAttention keeping = linear().keepState(true).on(gpu);
@@ -162,6 +148,17 @@ final class ChunkedBackwardFaultTest extends OnFakeKernels {
         assertThat(cudart.deviceBytes()).as("allocation %d", refused).isEqualTo(bytes);
       }
       assertThat(refused).as("o, g, S, z, u and the states before segments").isEqualTo(6);
+    }
+  }
+
+  /** Its steps, and no more, since there were so many launches. */
+  private static void assertLaunched(Plan.Pass pass, int launches) {
+    assertThat(cudart.launches() - launches).isEqualTo(pass.steps().size());
+    for (int i = 0; i < pass.steps().size(); i++) {
+      assertThat(pass.steps().get(i))
+          .startsWith(
+              "%s: %d blocks"
+                  .formatted(cudart.launchKernel(launches + i), cudart.launchBlocks(launches + i)));
     }
   }
 
