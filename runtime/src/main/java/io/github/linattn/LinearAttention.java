@@ -415,6 +415,7 @@ public final class LinearAttention {
 
   /**
    * The same of sequences packed along the token axis, as {@link AttentionInput#packed} reads them.
+   * Of the CPU the workspace is what it takes at most.
    *
    * @throws IllegalArgumentException also if batch is not 1 or the lengths don't sum to the tokens
    * @throws UnsupportedOperationException if this backend can't do the forward

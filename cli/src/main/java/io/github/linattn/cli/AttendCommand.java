@@ -42,7 +42,7 @@ import picocli.CommandLine.Parameters;
       "type; g [B*H,N], da, db [B*H] and, with --state, S [B*K,sequences,D,Dv],",
       "z [B*K,sequences,D], u [B*K,sequences,Dv] in F32 and count [sequences] in I64;",
       "with --grad and --state-in dS, dz, du, too, the gradients of that state.",
-      "The metadata of a state tell whether --normalize was given; to continue, it must be again.",
+      "A safetensors file notes whether its state is of --normalize: continue alike.",
       "",
       "Arrays of .npy files are <f4 or <f2, count <i8, in C order. If OUT ends in .npy,",
       "o goes there and each other result beside it: with --out x.npy g goes to x.g.npy.",

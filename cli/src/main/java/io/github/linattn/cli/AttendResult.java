@@ -68,7 +68,7 @@ final class AttendResult implements AutoCloseable {
     add("du", gradient.du(), keyRows, sequences, valueDim);
   }
 
-  /** A state says whether its keys were divided by their length: nothing else in it does. */
+  /** A safetensors file notes whether the keys of its state were divided by their length. */
   void addState(AttentionState state, boolean normalized) {
     metadata.put(StateFile.NORMALIZED, String.valueOf(normalized));
     long sequences = state.sequences();

@@ -8,6 +8,7 @@ import io.github.linattn.AttentionState;
 import io.github.linattn.io.StoredTensor;
 import java.nio.file.Path;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A file with the state S, z, u and count to continue from, checked when it is opened. Counts are
@@ -35,13 +36,7 @@ final class StateFile implements AutoCloseable {
   static StateFile open(Path path, AttentionShape shape, int sequences, boolean normalize) {
     TensorSource file = TensorSource.of(path);
     try {
-      String normalized = file.metadata(NORMALIZED);
-      if (normalized != null && Boolean.parseBoolean(normalized) != normalize) {
-        throw CommandFailure.misuse(
-            normalize
-                ? "the state is of keys as they are: continue without --normalize"
-                : "the state is of keys that were divided by their length: continue with --normalize");
-      }
+      requireKeys(file.metadata(NORMALIZED), normalize);
       long rows = (long) shape.batch() * shape.keyValueHeads();
       long count = sequences;
       long d = shape.keyDim();
@@ -56,6 +51,20 @@ final class StateFile implements AutoCloseable {
       file.close();
       throw e;
     }
+  }
+
+  private static void requireKeys(@Nullable String normalized, boolean normalize) {
+    if (normalized == null || normalized.equalsIgnoreCase(String.valueOf(normalize))) {
+      return;
+    }
+    if (!normalized.equalsIgnoreCase(String.valueOf(!normalize))) {
+      throw CommandFailure.misuse(
+          "the state's %s must be true or false, got '%s'", NORMALIZED, normalized);
+    }
+    throw CommandFailure.misuse(
+        normalize
+            ? "the state is of keys as they are: continue without --normalize"
+            : "the state is of keys that were divided by their length: continue with --normalize");
   }
 
   private static StoredTensor require(

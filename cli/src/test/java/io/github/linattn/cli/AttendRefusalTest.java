@@ -164,15 +164,32 @@ class AttendRefusalTest {
         in,
         "--normalize --state-in " + plain,
         "the state is of keys as they are: continue without --normalize");
+    requireRefused(
+        in,
+        "--state-in " + noted("other", "yes"),
+        "the state's normalized_keys must be true or false, got 'yes'");
     Path out = folder.resolve("out");
     assertThat(run(in, out, "--normalize --state-in " + divided)).returns(0, Cli::exitCode);
     assertThat(run(in, out, "--state-in " + plain)).returns(0, Cli::exitCode);
+    assertThat(run(in, out, "--normalize --state-in " + noted("python", "True")))
+        .returns(0, Cli::exitCode);
+    assertThat(run(in, out, "--normalize --state-in " + state("silent", "F32", 4, 0)))
+        .returns(0, Cli::exitCode);
   }
 
   private Path state(String name, String dtype, int bytes, float count) throws IOException {
     try (var file = new InputFile()) {
       return sums(file, dtype, bytes)
           .add("count", DType.F32, new float[] {count}, 1)
+          .write(folder.resolve(name));
+    }
+  }
+
+  private Path noted(String name, String normalized) throws IOException {
+    try (var file = new InputFile()) {
+      return sums(file, "F32", 4)
+          .counts(0)
+          .metadata(StateFile.NORMALIZED, normalized)
           .write(folder.resolve(name));
     }
   }

@@ -47,6 +47,11 @@ final class InputFile implements AutoCloseable {
     return add("count", "I64", data, counts.length);
   }
 
+  InputFile metadata(String key, String value) {
+    writer.metadata(key, value);
+    return this;
+  }
+
   private InputFile add(String name, String dtype, MemorySegment data, long... shape) {
     writer.add(name, dtype, Arrays.stream(shape).boxed().toList(), data);
     return this;

@@ -158,7 +158,8 @@ public final class CpuEngine implements Engine {
 
   private Lanes lanes(AttentionShape shape, @Nullable Sequences packing) {
     Sequences sequences = packing != null ? packing : Sequences.ofLengths(shape.tokens());
-    int count = shape.batch() * shape.keyValueHeads() * sequences.count();
+    long all = (long) shape.batch() * shape.keyValueHeads() * sequences.count();
+    int count = (int) Math.min(Integer.MAX_VALUE, all);
     int longest = IntStream.range(0, sequences.count()).map(sequences::length).max().orElse(0);
     return new Lanes(count, longest, Segments.perLane(count, longest, parallel.threads()));
   }

@@ -1,6 +1,7 @@
 package io.github.linattn.test.harness;
 
 import io.github.linattn.Backend;
+import io.github.linattn.LinearAttention;
 import io.github.linattn.Plan;
 import java.util.List;
 
@@ -22,7 +23,7 @@ public record Subject(String name, Backend backend) {
    */
   private boolean isPlanned(Case problem) {
     try {
-      Plan plan = problem.operator().on(backend).plan(problem.shape, problem.dtype);
+      Plan plan = plan(problem, backend);
       return problem.isForPaperKernels()
           || plan.forward().steps().getFirst().startsWith("la_chunked_");
     } catch (UnsupportedOperationException refused) {
@@ -42,14 +43,18 @@ public record Subject(String name, Backend backend) {
 
   /** Whether kernels of the family chunked are planned for the gradients. */
   public static boolean plansGradients(Case problem, Backend backend) {
-    List<String> steps =
-        problem.operator().on(backend).plan(problem.shape, problem.dtype).backward().steps();
+    List<String> steps = plan(problem, backend).backward().steps();
     return !steps.isEmpty() && steps.getFirst().startsWith("la_chunked_");
   }
 
-  /**
-   * Whether a plan can be of such a problem: a relay is of one sequence, which a plan is not told.
-   */
+  private static Plan plan(Case problem, Backend backend) {
+    LinearAttention attention = problem.operator().on(backend);
+    return problem.packing == null
+        ? attention.plan(problem.shape, problem.dtype)
+        : attention.plan(problem.shape, problem.dtype, problem.packing);
+  }
+
+  /** Whether a plan can be of such a problem: a relay is of one sequence. */
   public static boolean canTake(String plan, Case problem) {
     return !plan.endsWith("+") || problem.packing == null;
   }
