@@ -24,6 +24,12 @@ record BenchCase(
     BenchPass pass,
     boolean keepsState) {
 
+  /** In place of a figure's sweep: points of a few calls each. */
+  static final String NO_SWEEP = "";
+
+  /** The same of calls that have gone on for a while, so that no file takes them for others. */
+  static final String SUSTAINED = "sustained";
+
   private static final String FROM_STATE = " from state";
 
   static BenchCase of(AttentionShape shape, Precision precision) {
@@ -82,13 +88,14 @@ record BenchCase(
         + (pass == BenchPass.BOTH ? " and forward" : "");
   }
 
-  /** What a point of ours says it is about; backwards of a sweep all start from a state. */
+  /** What a point of ours says it is about; backwards of a figure all start from a state. */
   Problem problem(String sweep, String method) {
+    boolean ofNoFigure = sweep.equals(NO_SWEEP) || sweep.equals(SUSTAINED);
     return new Problem(
         sweep,
         method,
         "",
-        Text.id(pass) + (keepsState && sweep.isEmpty() ? FROM_STATE : ""),
+        Text.id(pass) + (keepsState && ofNoFigure ? FROM_STATE : ""),
         shape.batch(),
         shape.heads(),
         shape.keyValueHeads(),

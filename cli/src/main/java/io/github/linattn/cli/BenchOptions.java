@@ -15,6 +15,7 @@ final class BenchOptions {
   private static final int HEADS = 16;
   private static final int TOKENS = 10_000;
   private static final int HEAD_DIM = 128;
+  private static final double MOST_SUSTAINED_SECONDS = 600;
 
   @Option(
       names = "--preset",
@@ -101,14 +102,31 @@ final class BenchOptions {
   boolean besidePaper;
 
   @Option(
+      names = "--sustained",
+      paramLabel = "SECONDS",
+      description =
+          "keep the GPU at each call for so long before it is timed, and for as long while it is:"
+              + " what a GPU at its power limit keeps up, as in training")
+  private double sustainedSeconds;
+
+  @Option(
       names = "--json",
       paramLabel = "FILE",
       description = "merge every point with its samples into this file, as it comes")
   @Nullable Path json;
 
+  /** How long a GPU has had each call when it is timed; 0 where a few calls are enough. */
+  double sustainedSeconds() {
+    return sustainedSeconds;
+  }
+
   /** What the options ask for, in the order of the table. */
   List<BenchCase> cases(BenchPass pass) {
     requireFamily();
+    if (!(sustainedSeconds >= 0 && sustainedSeconds <= MOST_SUSTAINED_SECONDS)) {
+      throw CommandFailure.misuse(
+          "--sustained is 0 to %.0f seconds, not %s", MOST_SUSTAINED_SECONDS, sustainedSeconds);
+    }
     List<Precision> precisions = precisions();
     List<BenchCase> cases;
     if (preset == null) {

@@ -12,7 +12,7 @@ final class BenchReport {
 
   private BenchReport() {}
 
-  static List<String> head(Run run, String family, BenchPass pass) {
+  static List<String> head(Run run, String family, BenchPass pass, double sustainedSeconds) {
     return List.of(
         Text.format(
             "%s %s, driver %s, clocks %s, %s, commit %s, family %s, %s",
@@ -25,10 +25,13 @@ final class BenchReport {
             family,
             run.started()),
         Text.format(
-            "Device time of a %s, median of 11 samples (least to most); floor: a copy within the"
+            "Device time of a %s%s, median of 11 samples (least to most); floor: a copy within the"
                 + " GPU that moves as many bytes, from a graph or queued plainly, whichever is"
                 + " faster; %s: relative errors against the double reference%s.",
             Text.id(pass),
+            sustainedSeconds > 0
+                ? Text.format(" that has gone on for %.1f s", sustainedSeconds)
+                : "",
             pass.quantities().stream().map(Quantity::title).collect(Collectors.joining(", ")),
             pass.hasBackward() ? "; da and db may have 50 times the bound" : ""),
         Text.format(

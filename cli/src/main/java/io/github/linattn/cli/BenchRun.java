@@ -39,6 +39,7 @@ final class BenchRun {
   private final Backend gpu;
   private final LongSupplier freeBytes;
   private final boolean allPlans;
+  private final double sustainedSeconds;
 
   /**
    * On a GPU.
@@ -47,15 +48,33 @@ final class BenchRun {
    * @param allPlans whether to time what the planner did not choose, too
    */
   BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans) {
+    this(gpu, freeBytes, allPlans, 0);
+  }
+
+  private BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans, double sustainedSeconds) {
     this.gpu = gpu;
     this.freeBytes = freeBytes;
     this.allPlans = allPlans;
+    this.sustainedSeconds = sustainedSeconds;
   }
 
   /** On GPU 0. */
   static BenchRun onGpu(Backend gpu, boolean allPlans) {
+    return onGpu(gpu, allPlans, 0);
+  }
+
+  /**
+   * On GPU 0.
+   *
+   * @param sustainedSeconds how long it has had the calls when the first is timed, and has them
+   *     while they are timed; 0 where a few calls are enough
+   */
+  static BenchRun onGpu(Backend gpu, boolean allPlans, double sustainedSeconds) {
     return new BenchRun(
-        gpu, () -> Diagnostics.cuda().orElseThrow().gpus().getFirst().freeBytes(), allPlans);
+        gpu,
+        () -> Diagnostics.cuda().orElseThrow().gpus().getFirst().freeBytes(),
+        allPlans,
+        sustainedSeconds);
   }
 
   /** Whether this backend has kernels for a case. */
@@ -99,7 +118,7 @@ final class BenchRun {
       for (int i = 0; i < count; i++) {
         sets.add(new BenchTensors(gpu, problem));
       }
-      DeviceTimes floor = new DeviceTimer(stream, count).fastest(set -> sets.get(set).copy(stream));
+      DeviceTimes floor = timer(stream, count, 0).fastest(set -> sets.get(set).copy(stream));
       var data = new BenchData(problem, SEED);
       var check = new BenchCheck(problem, data);
       sets.forEach(set -> set.fill(stream, data));
@@ -181,6 +200,12 @@ final class BenchRun {
     return (int) Math.min(sets(problem), fitting);
   }
 
+  private DeviceTimer timer(Stream stream, int sets, double warmUpSeconds) {
+    return sustainedSeconds > 0
+        ? DeviceTimer.sustained(stream, sets, sustainedSeconds)
+        : new DeviceTimer(stream, sets, warmUpSeconds);
+  }
+
   private double warmUpSeconds() {
     return gpu.memoryKind() == MemoryKind.HOST ? CPU_WARM_UP_SECONDS : 0;
   }
@@ -229,7 +254,7 @@ final class BenchRun {
         sets.forEach(set -> set.prepare(attention));
         sets.forEach(set -> set.poison(stream));
         stream.synchronize();
-        return new DeviceTimer(stream, sets.size(), warmUpSeconds())
+        return timer(stream, sets.size(), warmUpSeconds())
             .time(set -> sets.get(set).run(attention));
       }
     }

@@ -15,9 +15,6 @@ import org.jspecify.annotations.Nullable;
 
 /** Times cases on GPU 0 one after the other, shows a row of each and writes the file. */
 final class BenchTable {
-  /** The figure that these points belong to: none. */
-  private static final String NO_SWEEP = "";
-
   private final Console console;
   private final BenchOptions options;
   private final BenchPass pass;
@@ -52,11 +49,12 @@ final class BenchTable {
     Run here = Machine.gpu();
     PointFile file = options.json == null ? null : BenchPoints.open(options.json);
     List<BenchResult> results = new ArrayList<>();
-    BenchReport.head(here, options.family, pass).forEach(line -> console.result("%s", line));
+    BenchReport.head(here, options.family, pass, options.sustainedSeconds())
+        .forEach(line -> console.result("%s", line));
     try (var progress = new Progress(console.err(), "timing")) {
       progress.expect(cases.size());
-      var run = BenchRun.onGpu(gpu, allPlans);
-      var beside = paper == null ? null : BenchRun.onGpu(paper, false);
+      var run = BenchRun.onGpu(gpu, allPlans, options.sustainedSeconds());
+      var beside = paper == null ? null : BenchRun.onGpu(paper, false, options.sustainedSeconds());
       boolean isPaper = options.family.equals(KernelFamily.PAPER);
       Method method = isPaper ? Method.PAPER : Method.LINATTN;
       for (BenchCase each : cases) {
@@ -91,13 +89,17 @@ final class BenchTable {
       BenchResult result = run.run(each);
       results.add(result);
       BenchReport.rows(result).forEach(row -> console.result("%s", row));
-      return BenchPoints.of(result, NO_SWEEP, method);
+      return BenchPoints.of(result, sweep(), method);
     } catch (UnsupportedOperationException
         | BenchRun.NoRoomException
         | CudaOutOfMemoryException no) {
       console.result("%s", BenchReport.leftOut(each, Text.firstClause(no)));
-      return List.of(BenchPoints.of(each, NO_SWEEP, method, no));
+      return List.of(BenchPoints.of(each, sweep(), method, no));
     }
+  }
+
+  private String sweep() {
+    return options.sustainedSeconds() > 0 ? BenchCase.SUSTAINED : BenchCase.NO_SWEEP;
   }
 
   /** Once for each type among the cases. */

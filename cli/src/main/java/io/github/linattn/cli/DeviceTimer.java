@@ -30,6 +30,7 @@ final class DeviceTimer {
   private final Stream stream;
   private final int sets;
   private final double warmUpSeconds;
+  private final double sampleMillis;
 
   /**
    * On a stream of a GPU.
@@ -47,9 +48,23 @@ final class DeviceTimer {
    *     compiles what they run
    */
   DeviceTimer(Stream stream, int sets, double warmUpSeconds) {
+    this(stream, sets, warmUpSeconds, SAMPLE_MILLIS);
+  }
+
+  private DeviceTimer(Stream stream, int sets, double warmUpSeconds, double sampleMillis) {
     this.stream = stream;
     this.sets = sets;
     this.warmUpSeconds = warmUpSeconds;
+    this.sampleMillis = sampleMillis;
+  }
+
+  /**
+   * On a stream of a GPU that has had the same calls for so many seconds before the first sample
+   * and has them for as many in the samples together: a GPU at its power limit slows down within
+   * some 50 ms.
+   */
+  static DeviceTimer sustained(Stream stream, int sets, double seconds) {
+    return new DeviceTimer(stream, sets, seconds, seconds * 1e3 / SAMPLES);
   }
 
   /**
@@ -67,16 +82,19 @@ final class DeviceTimer {
       return times(first, 1, false, List.of(second));
     }
     warmUp(operation);
-    if (least(samples(() -> operation.accept(0), WARM_UP)) >= LONG_MILLIS) {
+    double once = least(samples(() -> operation.accept(0), WARM_UP));
+    if (once >= LONG_MILLIS) {
+      int calls = Math.max(1, (int) (sampleMillis / once));
       int[] next = {0};
-      return times(first, 1, false, samples(() -> operation.accept(next[0]++ % sets), SAMPLES));
+      Runnable each = () -> operation.accept(next[0]++ % sets);
+      return times(first, calls, false, samples(() -> repeat(each, calls), SAMPLES));
     }
     int calls = sets;
     while (true) {
       int now = calls;
       try (Graph graph = stream.capture(() -> repeat(operation, now))) {
         double sample = least(samples(graph::launch, WARM_UP));
-        int wanted = (int) Math.min(MOST_CALLS, Math.ceil(SAMPLE_MILLIS / sample * calls));
+        int wanted = (int) Math.min(MOST_CALLS, Math.ceil(sampleMillis / sample * calls));
         if (wanted <= calls) {
           return times(first, calls, true, samples(graph::launch, SAMPLES));
         }
@@ -125,6 +143,12 @@ final class DeviceTimer {
   private void repeat(IntConsumer operation, int calls) {
     for (int i = 0; i < calls; i++) {
       operation.accept(i % sets);
+    }
+  }
+
+  private static void repeat(Runnable call, int calls) {
+    for (int i = 0; i < calls; i++) {
+      call.run();
     }
   }
 

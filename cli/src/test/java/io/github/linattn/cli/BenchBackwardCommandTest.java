@@ -223,14 +223,27 @@ class BenchBackwardCommandTest {
   }
 
   @Test
+  void onlyPointsOfAFigureLeaveOutThatAllStartFromAState() {
+    BenchCase kept =
+        BenchCase.of(AttentionShape.of(1, 2, 200, 16), EXACT)
+            .with(BenchPass.BACKWARD)
+            .keepingState();
+    assertThat(List.of(BenchCase.NO_SWEEP, BenchCase.SUSTAINED, "tokens"))
+        .extracting(sweep -> kept.problem(sweep, "linattn").pass())
+        .containsExactly("backward from state", "backward from state", "backward");
+  }
+
+  @Test
   void aRowAndAPointHaveEveryGradient() {
     BenchResult result =
         onCpu(BenchCase.of(AttentionShape.of(1, 2, 200, 16), EXACT).with(BenchPass.BACKWARD));
     var here = new Run("t", "GPU", "sm_90", 132, "580", "1980 MHz", "abc", Map.of());
-    assertThat(BenchReport.head(here, "chunked", BenchPass.BACKWARD).get(1))
+    assertThat(BenchReport.head(here, "chunked", BenchPass.BACKWARD, 0).get(1))
         .startsWith("Device time of a backward, ")
         .contains("dq, dk, dv, da, db: relative errors");
-    assertThat(BenchReport.head(here, "chunked", BenchPass.BACKWARD).get(2))
+    assertThat(BenchReport.head(here, "chunked", BenchPass.BACKWARD, 0.5).get(1))
+        .startsWith("Device time of a backward that has gone on for 0.5 s, median");
+    assertThat(BenchReport.head(here, "chunked", BenchPass.BACKWARD, 0).get(2))
         .endsWith("ratio       dq      dk      dv      da      db   bound  ok");
     assertThat(BenchReport.rows(result).getFirst()).startsWith("B=1 H=2 N=200 D=16 ");
     HostTime host;

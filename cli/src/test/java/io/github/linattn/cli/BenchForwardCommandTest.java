@@ -133,6 +133,8 @@ class BenchForwardCommandTest {
         "--head-dim=40 | multiple of 16",
         "--heads=6 --kv-heads=4 | evenly",
         "--dtype=f64 | f32",
+        "--sustained=-1 | 0 to 600 seconds, not -1.0",
+        "--sustained=NaN | not NaN",
         "--preset=all | head-dims",
         "--data=negative | normal, positive",
         "--family=other | chunked or paper",
@@ -195,7 +197,7 @@ class BenchForwardCommandTest {
     assertThat(BenchReport.rows(result(Double.NaN)).getFirst())
         .endsWith("     NaN 1.0e-07 1.2e-02  FAILED");
     assertThat(result(Double.NaN).right()).isFalse();
-    assertThat(BenchReport.head(HERE, "chunked", BenchPass.FORWARD)).hasSize(3);
+    assertThat(BenchReport.head(HERE, "chunked", BenchPass.FORWARD, 0)).hasSize(3);
   }
 
   @Test

@@ -7,6 +7,8 @@ import io.github.linattn.Event;
 import io.github.linattn.Graph;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
+import java.util.ArrayList;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -45,6 +47,33 @@ class DeviceTimerTest {
                   }
                 });
     assertThat(times.median()).isCloseTo(0.1, within(1e-9));
+  }
+
+  @ParameterizedTest
+  @CsvSource({"0.1, 20", "0.9, 4", "3, 1"})
+  void whatIsSustainedIsSampledForAsLong(double millis, int leastCalls) {
+    var clock = new Clock(millis, millis);
+    long start = System.nanoTime();
+    DeviceTimes times = DeviceTimer.sustained(clock, 2, 0.022).time(set -> clock.work());
+    assertThat(System.nanoTime() - start).isGreaterThan(22_000_000);
+    assertThat(times.median()).isCloseTo(millis, within(1e-9));
+    assertThat(times.calls()).isBetween(leastCalls, leastCalls + 2);
+    assertThat(times.millis()).hasSize(11);
+  }
+
+  @Test
+  void longCallsTakeTheSetsInTurn() {
+    var clock = new Clock(3, 3);
+    List<Integer> sets = new ArrayList<>();
+    DeviceTimes times =
+        DeviceTimer.sustained(clock, 2, 0.07)
+            .time(
+                set -> {
+                  clock.work();
+                  sets.add(set);
+                });
+    assertThat(times.calls()).isEqualTo(2);
+    assertThat(sets.subList(sets.size() - 6, sets.size())).containsExactly(0, 1, 0, 1, 0, 1);
   }
 
   /** A device on which a call takes as long as was said, in a graph and out of one. */
