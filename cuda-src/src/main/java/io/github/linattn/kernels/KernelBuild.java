@@ -17,7 +17,6 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
 import java.util.SortedMap;
-import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -38,7 +37,7 @@ public final class KernelBuild {
   private final SortedMap<String, String> headers;
   private final Nvcc.Search search;
   private final PrintStream log;
-  private final boolean mayLeaveOut;
+  private final boolean strict;
 
   /**
    * What a build did.
@@ -52,15 +51,15 @@ public final class KernelBuild {
   /**
    * A build.
    *
-   * @param mayLeaveOut whether an unfit kernel is left out with a line in the log; else it ends the
-   *     build
+   * @param strict whether a kernel that spills registers or waits after each of its products ends
+   *     the build; else a line in the log tells it
    */
   KernelBuild(
-      SortedMap<String, String> headers, Nvcc.Search search, PrintStream log, boolean mayLeaveOut) {
+      SortedMap<String, String> headers, Nvcc.Search search, PrintStream log, boolean strict) {
     this.headers = headers;
     this.search = search;
     this.log = log;
-    this.mayLeaveOut = mayLeaveOut;
+    this.strict = strict;
   }
 
   /**
@@ -77,21 +76,21 @@ public final class KernelBuild {
               throw new IllegalArgumentException(
                   "usage: KernelBuild <kernels folder> <digests folder> default|all|none");
         };
-    new KernelBuild(Headers.shipped(), Nvcc.find(), System.out, false)
+    new KernelBuild(Headers.shipped(), Nvcc.find(), System.out, true)
         .run(specs, Path.of(args[0]), Path.of(args[1]));
   }
 
   /**
    * Compiles those of the kernels that a cache lacks. Where several processes ask, one compiles and
-   * the others wait for it. A kernel that would spill registers is left out.
+   * the others wait for it.
    *
    * @param log receives one line per few kernels, one for each damaged file and each kernel that is
-   *     left out, and a summary
+   *     slower than its text, and a summary
    * @throws KernelBuildException if nvcc refuses a kernel; those that were compiled before are kept
    */
   public static Summary generate(List<KernelSpec> specs, KernelCache cache, PrintStream log)
       throws IOException {
-    return new KernelBuild(Headers.shipped(), Nvcc.find(), log, true).run(specs, cache);
+    return new KernelBuild(Headers.shipped(), Nvcc.find(), log, false).run(specs, cache);
   }
 
   /**
@@ -99,8 +98,9 @@ public final class KernelBuild {
    * folder already holds stay listed.
    *
    * @param out created where it does not exist; {@link BuiltKernels#load} reads it
-   * @param log receives one line per few kernels and a summary
-   * @throws KernelBuildException if nvcc refuses a kernel or a kernel spills
+   * @param log receives one line per few kernels, one for each that is slower than its text, and a
+   *     summary
+   * @throws KernelBuildException if nvcc refuses a kernel
    */
   public static Summary generate(List<KernelSpec> specs, Path out, PrintStream log)
       throws IOException {
@@ -109,7 +109,7 @@ public final class KernelBuild {
       entries.addAll(Manifest.parse(Files.readString(out.resolve(Manifest.FILE))).entries());
     }
     Summary summary =
-        new KernelBuild(Headers.shipped(), Nvcc.find(), log, true)
+        new KernelBuild(Headers.shipped(), Nvcc.find(), log, false)
             .run(specs, out, out.resolve(".digests"));
     Set<String> symbols = specs.stream().map(KernelSpec::symbol).collect(Collectors.toSet());
     entries.removeIf(entry -> symbols.contains(entry.symbol()));
@@ -190,13 +190,13 @@ public final class KernelBuild {
     List<KernelEntry> entries = new ArrayList<>();
     int processors = Runtime.getRuntime().availableProcessors();
     try (ExecutorService pool = Executors.newFixedThreadPool(processors)) {
-      List<Future<Optional<KernelEntry>>> pending = new ArrayList<>();
+      List<Future<KernelEntry>> pending = new ArrayList<>();
       for (KernelSpec spec : specs) {
         Runnable tell = () -> tell(compiled, specs.size());
-        pending.add(pool.submit(() -> fit(() -> builder.build(spec, tell))));
+        pending.add(pool.submit(() -> builder.build(spec, tell)));
       }
-      for (Future<Optional<KernelEntry>> future : pending) {
-        await(future, pool).ifPresent(entries::add);
+      for (Future<KernelEntry> future : pending) {
+        entries.add(await(future, pool));
       }
     }
     return new Summary(compiled.get(), entries.size() - compiled.get(), new Manifest(entries));
@@ -206,19 +206,6 @@ public final class KernelBuild {
     int done = compiled.incrementAndGet();
     if (done % PROGRESS_STEP == 0) {
       log.println(String.format(Locale.ROOT, "kernels: %d compiled of at most %d", done, total));
-    }
-  }
-
-  /** Empty where a kernel is unfit and may be left out. */
-  private Optional<KernelEntry> fit(Callable<KernelEntry> build) throws Exception {
-    try {
-      return Optional.of(build.call());
-    } catch (UnfitKernelException unfit) {
-      if (!mayLeaveOut) {
-        throw unfit;
-      }
-      log.println("kernels: left out: " + unfit.getMessage());
-      return Optional.empty();
     }
   }
 
@@ -279,9 +266,16 @@ public final class KernelBuild {
     return new KernelDigest(headers).of(spec, nvccVersion);
   }
 
-  private static KernelEntry compile(Nvcc nvcc, KernelSpec spec, Path out, Path image)
-      throws IOException {
-    // The image appears under its name only once it is complete and known to be without spills.
+  private void tell(KernelSpec spec, String flaw) {
+    String sentence = spec.symbol() + " " + flaw;
+    if (strict) {
+      throw new KernelBuildException("kernel " + sentence);
+    }
+    log.println("kernels: slower than it might be: " + sentence);
+  }
+
+  private KernelEntry compile(Nvcc nvcc, KernelSpec spec, Path out, Path image) throws IOException {
+    // The image appears under its name only once it is complete and its flaws are known.
     Path fresh = out.resolve(spec.symbol() + ".fatbin.new");
     try {
       String said =
@@ -290,9 +284,9 @@ public final class KernelBuild {
               out.resolve(Headers.INCLUDE),
               spec.architectures(),
               fresh);
-      KernelEntry entry = KernelEntry.of(spec, PtxasLog.parse(spec.symbol(), said));
+      PtxasLog.flaw(said).ifPresent(flaw -> tell(spec, flaw));
       Files.move(fresh, image, StandardCopyOption.REPLACE_EXISTING);
-      return entry;
+      return KernelEntry.of(spec, PtxasLog.usage(said));
     } finally {
       Files.deleteIfExists(fresh);
     }

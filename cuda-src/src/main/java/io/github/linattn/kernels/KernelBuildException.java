@@ -1,7 +1,7 @@
 package io.github.linattn.kernels;
 
-/** A kernel that nvcc refused or that is unfit; the message names it. */
-public sealed class KernelBuildException extends RuntimeException permits UnfitKernelException {
+/** A kernel that nvcc refused, or that is shipped and flawed; the message names it. */
+public final class KernelBuildException extends RuntimeException {
   private static final long serialVersionUID = 1L;
 
   KernelBuildException(String message) {

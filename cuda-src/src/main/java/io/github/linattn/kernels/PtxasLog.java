@@ -3,6 +3,8 @@ package io.github.linattn.kernels;
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.KernelEntry;
 import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
 import java.util.SortedMap;
 import java.util.TreeMap;
 import java.util.regex.MatchResult;
@@ -23,39 +25,38 @@ final class PtxasLog {
 
   private PtxasLog() {}
 
-  /**
-   * Registers and memory per architecture.
-   *
-   * @throws UnfitKernelException if the kernel spills on one of them, or waits after each product
-   */
-  static SortedMap<Architecture, KernelEntry.Usage> parse(String symbol, String log) {
+  /** Registers and memory per architecture. */
+  static SortedMap<Architecture, KernelEntry.Usage> usage(String log) {
     SortedMap<Architecture, KernelEntry.Usage> usage = new TreeMap<>();
-    if (log.contains(SERIALIZED)) {
-      throw new UnfitKernelException(
-          "kernel " + symbol + " waits after each of its products, says ptxas: " + log);
-    }
     List<MatchResult> entries = ENTRY.matcher(log).results().toList();
     for (int i = 0; i < entries.size(); i++) {
       MatchResult entry = entries.get(i);
       int end = i + 1 < entries.size() ? entries.get(i + 1).start() : log.length();
       String section = log.substring(entry.end(), end);
       int spilled = number(SPILLS, 1, section) + number(SPILLS, 2, section);
-      Architecture architecture = Architecture.parse(entry.group(1));
-      if (spilled > 0) {
-        throw new UnfitKernelException(
-            "kernel "
-                + symbol
-                + " spills "
-                + spilled
-                + " bytes of registers on "
-                + architecture.id());
-      }
       usage.put(
-          architecture,
+          Architecture.parse(entry.group(1)),
           new KernelEntry.Usage(
               number(REGISTERS, 1, section), spilled, number(STATIC_SHARED, 1, section)));
     }
     return usage;
+  }
+
+  /** What makes the kernel slower than its text, in words; empty where nothing does. */
+  static Optional<String> flaw(String log) {
+    if (log.contains(SERIALIZED)) {
+      return Optional.of("waits after each of its products, as ptxas finds too few registers");
+    }
+    return usage(log).entrySet().stream()
+        .filter(each -> each.getValue().spillBytes() > 0)
+        .map(
+            each ->
+                String.format(
+                    Locale.ROOT,
+                    "spills %d bytes of registers on %s",
+                    each.getValue().spillBytes(),
+                    each.getKey().id()))
+        .findFirst();
   }
 
   private static int number(Pattern pattern, int group, String section) {

@@ -38,7 +38,7 @@ class KernelBuildTest {
   void compilesOnlyWhatChanged() throws IOException {
     Nvcc.Search search = nvcc();
     SortedMap<String, String> headers = new TreeMap<>(Headers.shipped());
-    KernelBuild build = new KernelBuild(headers, search, log, false);
+    KernelBuild build = new KernelBuild(headers, search, log, true);
     Path digests = folder.resolve("digests");
 
     assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(9);
@@ -75,8 +75,7 @@ class KernelBuildTest {
     Path here = folder.resolve("here");
     Path there = folder.resolve("some/where/else");
     for (Path out : List.of(here, there)) {
-      new KernelBuild(Headers.shipped(), search, log, false)
-          .run(specs, out, out.resolve("digests"));
+      new KernelBuild(Headers.shipped(), search, log, true).run(specs, out, out.resolve("digests"));
     }
     for (KernelSpec spec : specs) {
       Path image = Path.of(spec.symbol() + ".fatbin");
@@ -103,7 +102,7 @@ class KernelBuildTest {
   @Test
   void withoutNvccWritesTextAndOneLine() throws IOException {
     Nvcc.Search none = Nvcc.firstOf(List.of(folder.resolve("nvcc")));
-    new KernelBuild(Headers.shipped(), none, log, false)
+    new KernelBuild(Headers.shipped(), none, log, true)
         .run(SPECS, folder, folder.resolve("digests"));
     assertThat(said.toString(StandardCharsets.UTF_8).lines())
         .singleElement()
@@ -136,7 +135,7 @@ class KernelBuildTest {
     headers.merge("linattn/arguments.h", "\n#error out of order\n", String::concat);
     assertThatThrownBy(
             () ->
-                new KernelBuild(headers, search, log, false)
+                new KernelBuild(headers, search, log, true)
                     .run(SPECS, folder, folder.resolve("digests")))
         .isInstanceOf(KernelBuildException.class)
         .hasMessageContaining("nvcc refuses la_paper_forward_d48_l3_f32.cu")
@@ -157,15 +156,22 @@ class KernelBuildTest {
             0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
         ptxas info    : Used 42 registers, used 1 barriers, 128 bytes smem
         """;
-    assertThat(PtxasLog.parse("la", text))
+    assertThat(PtxasLog.usage(text))
         .containsEntry(Architecture.SM_80, new KernelEntry.Usage(40, 0, 0))
         .containsEntry(Architecture.SM_90, new KernelEntry.Usage(42, 0, 128));
+    assertThat(PtxasLog.flaw(text)).isEmpty();
     String spilling =
         text.substring(0, text.lastIndexOf("0 bytes stack"))
             + "16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n";
-    assertThatThrownBy(() -> PtxasLog.parse("la", spilling))
-        .isInstanceOf(KernelBuildException.class)
-        .hasMessage("kernel la spills 20 bytes of registers on sm_90");
+    assertThat(PtxasLog.usage(spilling))
+        .containsEntry(Architecture.SM_90, new KernelEntry.Usage(0, 20, 0));
+    assertThat(PtxasLog.flaw(spilling)).contains("spills 20 bytes of registers on sm_90");
+    String serialized =
+        "ptxas info : (C7511) Potential Performance Loss: wgmma.mma_async instructions are"
+            + " serialized due to insufficient register resources\n"
+            + text;
+    assertThat(PtxasLog.flaw(serialized)).get().asString().startsWith("waits after each of its");
+    assertThat(PtxasLog.usage(serialized)).hasSize(2);
   }
 
   private static Nvcc.Search nvcc() {

@@ -68,7 +68,7 @@ class KernelCacheTest {
   }
 
   private KernelBuild.Summary build(KernelSpec... specs) throws IOException {
-    return new KernelBuild(Headers.shipped(), compiler(""), log, true).run(List.of(specs), cache);
+    return new KernelBuild(Headers.shipped(), compiler(""), log, false).run(List.of(specs), cache);
   }
 
   private List<String> symbols() throws IOException {
@@ -143,7 +143,7 @@ class KernelCacheTest {
     Nvcc.Search refuses = compiler("case \"$*\" in *row_dot*) echo out of order; exit 1;; esac");
     assertThatThrownBy(
             () ->
-                new KernelBuild(Headers.shipped(), refuses, log, true)
+                new KernelBuild(Headers.shipped(), refuses, log, false)
                     .run(List.of(ROWS, DOTS), cache))
         .isInstanceOf(KernelBuildException.class)
         .hasMessageContaining("out of order");
@@ -152,7 +152,7 @@ class KernelCacheTest {
   }
 
   @Test
-  void anUnfitKernelIsLeftOutOrEndsTheBuild() throws IOException {
+  void aFlawOfAKernelIsToldOrEndsTheBuild() throws IOException {
     Nvcc.Search spills =
         compiler(
             """
@@ -161,19 +161,23 @@ class KernelCacheTest {
               echo "8 bytes spill stores, 8 bytes spill loads";;
             esac""");
     KernelBuild.Summary summary =
-        new KernelBuild(Headers.shipped(), spills, log, true).run(List.of(ROWS, DOTS), cache);
-    assertThat(summary.manifest().entries()).hasSize(1);
+        new KernelBuild(Headers.shipped(), spills, log, false).run(List.of(ROWS, DOTS), cache);
+    assertThat(summary.manifest().entries()).hasSize(2);
     assertThat(said.toString(UTF_8))
-        .contains("left out: kernel " + DOTS.symbol() + " spills 16 bytes", "0 up to date, 1 comp");
-    assertThat(symbols()).containsExactly(ROWS.symbol());
+        .contains("slower than it might be: " + DOTS.symbol() + " spills 16 bytes of registers")
+        .contains("0 up to date, 2 comp");
+    assertThat(symbols()).containsExactly(ROWS.symbol(), DOTS.symbol());
+    KernelCache other = KernelCache.in(folder.resolve("other"));
     assertThatThrownBy(
-            () -> new KernelBuild(Headers.shipped(), spills, log, false).run(List.of(DOTS), cache))
-        .hasMessageContaining("spills");
+            () -> new KernelBuild(Headers.shipped(), spills, log, true).run(List.of(DOTS), other))
+        .isInstanceOf(KernelBuildException.class)
+        .hasMessage("kernel " + DOTS.symbol() + " spills 16 bytes of registers on sm_90");
+    assertThat(other.kernels()).isEmpty();
   }
 
   @Test
   void withoutNvccNothingIsWritten() throws IOException {
-    KernelBuild build = new KernelBuild(Headers.shipped(), Nvcc.firstOf(List.of()), log, true);
+    KernelBuild build = new KernelBuild(Headers.shipped(), Nvcc.firstOf(List.of()), log, false);
     assertThat(build.run(List.of(ROWS), cache).manifest().entries()).isEmpty();
     assertThat(cache.folder()).doesNotExist();
     assertThat(said.toString(UTF_8)).contains("there is no nvcc");

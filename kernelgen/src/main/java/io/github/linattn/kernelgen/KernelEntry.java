@@ -38,7 +38,7 @@ public record KernelEntry(
    * Registers and memory of a kernel on one architecture.
    *
    * @param registers per thread
-   * @param spillBytes stores and loads of spilled registers; 0 in every kernel that is built
+   * @param spillBytes stores and loads of spilled registers; 0 in every kernel that is shipped
    * @param staticSharedBytes shared memory declared in the kernel
    */
   public record Usage(int registers, int spillBytes, int staticSharedBytes) {}
