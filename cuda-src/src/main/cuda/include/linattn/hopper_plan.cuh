@@ -264,6 +264,9 @@ struct HopperPlan {
   static constexpr int kPartColumns = kInParts ? kBoxColumns : kHeadDim < 128 ? kHeadDim : 128;
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
+  // Parts that are multiplied as a whole. The last one is, and what it has beyond the last column is left, where its sum
+  // has the registers of those before: products of several widths in one place may make ptxas wait after each (C7511).
+  static constexpr int kWholeParts = kInParts && kHeadDim > 96 ? kParts : kHeadDim / kPartColumns;
   static constexpr int kStateRegisters = kHeadDim / 2;
 };
 

@@ -78,7 +78,7 @@ struct State {
   // sum^T += V^T K for 16 tokens.
   __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], StateValues value,
                                                        uint64_t key, int accumulate) {
-    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
+    constexpr int kWholeParts = Plan::kWholeParts;
     constexpr int kPartBytes = Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox;
 #pragma unroll
     for (int part = 0; part < kWholeParts; ++part) {
@@ -716,7 +716,7 @@ struct State {
   template <typename HalfOfValues>
   __device__ __forceinline__ static void multiply_part(float (&part_frag)[kPartRegisters], int part, HalfOfValues upper,
                                                        HalfOfValues lower, uint64_t key_part) {
-    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
+    constexpr int kWholeParts = Plan::kWholeParts;
     const auto multiply = [&](HalfOfValues value, uint64_t key, int accumulate) {
       if constexpr (kParts > kWholeParts) {
         if (part == kWholeParts) {

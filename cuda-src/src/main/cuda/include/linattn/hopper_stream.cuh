@@ -58,7 +58,7 @@ struct StreamState : State<Plan> {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const uint64_t key = operand(block.pair_key(pair_at.index()), Plan::kKeyBox);
-        start_tokens<0>(part_frag, part, value_frag, lower_value, key);
+        start_tokens<0>(part_frag, value_frag, lower_value, key);
         products_wait<1>();
         Base::pin_halves(outputs_frag, upper_frag, lower_frag);
         if (2 * part + 1 < kQueryParts) {
@@ -66,11 +66,11 @@ struct StreamState : State<Plan> {
           Base::start_state_query(outputs_frag, 2 * part + 1, upper_frag, lower_frag,
                                   operand(block.pair_query(pair_at.index())));
           products_wait<1>();
-          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
+          start_tokens<1>(part_frag, value_frag, lower_value, key);
           products_wait<1>();
           Base::pin_halves(outputs_frag, upper_frag, lower_frag);
         } else {
-          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
+          start_tokens<1>(part_frag, value_frag, lower_value, key);
         }
         const int place = pair_at.index();
         pair_at.advance();
@@ -134,8 +134,8 @@ struct StreamState : State<Plan> {
           const uint64_t key = operand(block.pair_key(pair_at.index()), Plan::kKeyBox);
           uint32_t value_frag[kValueWords];
           load_upper_values(at, value_frag);
-          start_tokens<0>(part_frag, part, value_frag, lower_value, key);
-          start_tokens<1>(part_frag, part, value_frag, lower_value, key);
+          start_tokens<0>(part_frag, value_frag, lower_value, key);
+          start_tokens<1>(part_frag, value_frag, lower_value, key);
           products_wait<0>();
           pin(value_frag);
           pin(part_frag);
@@ -171,10 +171,9 @@ struct StreamState : State<Plan> {
 
   // V^T K in halves of a box of keys, of half of the tokens of a chunk; the first half from zero.
   template <int kHalf>
-  __device__ __forceinline__ static void start_tokens(float (&part_frag)[kPartRegisters], int part,
+  __device__ __forceinline__ static void start_tokens(float (&part_frag)[kPartRegisters],
                                                       const uint32_t (&value_frag)[kValueWords], uint64_t lower_value,
                                                       uint64_t key) {
-    constexpr int kWholeParts = Plan::kHeadDim / Plan::kPartColumns;
     if constexpr (kHalf == 0) {
       pin(part_frag);
     }
@@ -184,14 +183,6 @@ struct StreamState : State<Plan> {
       const uint64_t upper_key = further(key, step * 2048);
       const uint64_t lower_key = further(upper_key, Plan::kLowerKey);
       const uint64_t lower_value_at = further(lower_value, step * 2048);
-      if constexpr (kParts > kWholeParts) {
-        if (part == kWholeParts) {
-          Products::value_key_rest(part_frag, value_frag + 4 * step, upper_key, step > 0);
-          Products::value_key_rest(part_frag, value_frag + 4 * step, lower_key, 1);
-          Products::lower_value_key_rest(part_frag, lower_value_at, upper_key, 1);
-          continue;
-        }
-      }
       Products::value_key(part_frag, value_frag + 4 * step, upper_key, step > 0);
       Products::value_key(part_frag, value_frag + 4 * step, lower_key, 1);
       Products::lower_value_key(part_frag, lower_value_at, upper_key, 1);

@@ -150,6 +150,7 @@ class HopperEmulationTest {
         kernel(Operation.KEY_VALUE_GRADIENT, 64, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F16, Precision.NATIVE),
         kernel(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F32, Precision.TF32),
+        kernel(Operation.KEY_VALUE_GRADIENT, 112, ElementType.F32, Precision.ACCURATE),
         kernel(Operation.KEY_VALUE_GRADIENT, 144, ElementType.F16, Precision.NATIVE),
         kernel(Operation.KEY_VALUE_GRADIENT, 256, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.NORMALIZED_KEY_VALUE_GRADIENT, 208, ElementType.BF16, Precision.NATIVE),

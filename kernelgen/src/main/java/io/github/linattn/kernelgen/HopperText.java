@@ -19,6 +19,9 @@ final class HopperText {
   /** Key columns of the state that one instruction takes at most. */
   private static final int PART = 128;
 
+  /** Above, products of several widths with one place for their sums may make ptxas serialize. */
+  private static final int MOST_IN_WIDTHS = 96;
+
   private HopperText() {}
 
   static String emit(KernelSpec spec, HopperPlan plan) {
@@ -134,7 +137,7 @@ final class HopperText {
       }
     }
     int part = inParts ? CHUNK : Math.min(spec.headDim(), PART);
-    int rest = spec.headDim() % part;
+    int rest = inParts && spec.headDim() > MOST_IN_WIDTHS ? 0 : spec.headDim() % part;
     instructions.add(values("value_key", part, part / 2, operand, inRegistersForState, true));
     if (streams) {
       instructions.add(shared("lower_value_key", part, part / 2, operand, true, true));
@@ -142,9 +145,6 @@ final class HopperText {
     if (rest > 0) {
       instructions.add(
           values("value_key_rest", rest, part / 2, operand, inRegistersForState, true));
-      if (streams) {
-        instructions.add(shared("lower_value_key_rest", rest, part / 2, operand, true, true));
-      }
     }
     return "struct Products {\n  static constexpr int kScoreRegisters = "
         + scores / 2
