@@ -112,7 +112,7 @@ final class Checks {
     }
     if (sequences.tokens() != shape.tokens()) {
       throw new IllegalArgumentException(
-          "sequence lengths %s sum to %d, but q has %d tokens"
+          "sequence lengths %s sum to %d, but there are %d tokens"
               .formatted(sequences, sequences.tokens(), shape.tokens()));
     }
   }

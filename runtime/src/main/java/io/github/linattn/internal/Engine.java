@@ -137,6 +137,12 @@ public interface Engine extends AutoCloseable {
         + state;
   }
 
+  /** Bytes of dq, dk, dv, da and db. */
+  static long gradientBytes(AttentionShape shape, DType dtype) {
+    long rows = shape.q().elements() + shape.k().elements() + shape.v().elements();
+    return rows * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
+  }
+
   /**
    * What {@link #backward} would do.
    *

@@ -136,8 +136,7 @@ public final class CpuEngine implements Engine {
       DType dtype,
       @Nullable Sequences packing,
       boolean lastState) {
-    long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
-    long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
+    long results = Engine.gradientBytes(shape, dtype);
     Lanes lanes = lanes(shape, packing);
     int heads = shape.headsPerKeyValueHead();
     int scalars = operator.normalize() ? 2 * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token

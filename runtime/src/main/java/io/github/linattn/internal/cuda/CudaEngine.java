@@ -540,8 +540,7 @@ public final class CudaEngine implements Engine {
       DType dtype,
       @Nullable Sequences packing,
       boolean lastState) {
-    long elements = shape.q().elements() + shape.k().elements() + shape.v().elements();
-    long results = elements * dtype.bytes() + 2 * shape.coefficients().elements() * Float.BYTES;
+    long results = Engine.gradientBytes(shape, dtype);
     Question asked = question(operator, shape, dtype, packing);
     Checkpoints.Form kept = lastState ? checkpoints(asked.keeping(true)).orElse(null) : null;
     Question question = asked.ofBackward(lastState, kept);

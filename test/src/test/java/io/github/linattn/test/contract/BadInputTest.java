@@ -669,13 +669,13 @@ final class BadInputTest {
         list,
         "lengths that don't sum to N",
         ARGUMENT,
-        "sequence lengths [2, 3] sum to 5, but q has 6 tokens",
+        "sequence lengths [2, 3] sum to 5, but there are 6 tokens",
         f -> f.input().packed(Sequences.ofLengths(2, 3)));
     add(
         list,
         "a plan for lengths that don't sum to N",
         ARGUMENT,
-        "sequence lengths [2, 3] sum to 5, but q has 6 tokens",
+        "sequence lengths [2, 3] sum to 5, but there are 6 tokens",
         f ->
             f.attention.plan(AttentionShape.of(1, 2, 6, 16), DType.F32, Sequences.ofLengths(2, 3)));
     add(
