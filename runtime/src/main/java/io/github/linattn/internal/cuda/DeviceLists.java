@@ -17,12 +17,17 @@ final class DeviceLists {
    * @param counts tokens in the initial state of each sequence
    */
   long itemsOfSequences(Cut cut, long[] counts) {
-    return items(cut, counts, false);
+    return items(cut, counts, false, 0);
   }
 
   /** Every item, each with a state of its own. */
   long itemsOfSegments(Cut cut, long[] counts) {
-    return items(cut, counts, true);
+    return itemsBehind(cut, 0, counts);
+  }
+
+  /** The same of the items behind the first so many. */
+  long itemsBehind(Cut cut, int first, long[] counts) {
+    return items(cut, counts, true, first);
   }
 
   /**
@@ -39,16 +44,19 @@ final class DeviceLists {
     return constants.of(list.array());
   }
 
-  private long items(Cut cut, long[] counts, boolean bySegment) {
-    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
+  private long items(Cut cut, long[] counts, boolean bySegment, int first) {
+    ByteBuffer list = buffer((cut.items() - first) * ChunkedStructs.ITEM.byteSize());
     cut.forEach(
-        (index, sequence, start, length) ->
+        (index, sequence, start, length) -> {
+          if (index >= first) {
             putItem(
                 list,
                 start,
                 length,
                 bySegment ? index : sequence,
-                counts[sequence] + start - cut.start(sequence)));
+                counts[sequence] + start - cut.start(sequence));
+          }
+        });
     return constants.of(list.array());
   }
 

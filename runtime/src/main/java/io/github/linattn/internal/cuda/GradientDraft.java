@@ -203,9 +203,12 @@ final class GradientDraft {
 
   /** The gradients after items: sums of the last so many, and a scan. */
   void addGradients(int count, Technique technique) {
+    addGradients(count, technique, question.queryBytes());
+  }
+
+  private void addGradients(int count, Technique technique, double ofRows) {
     gradientSummed = count;
-    double share = (double) count / cut.items();
-    double bytes = question.queryBytes() * share + StateArrays.bytes(shape, count);
+    double bytes = ofRows + StateArrays.bytes(shape, count);
     add(
         Role.GRADIENT_SUMS,
         model
@@ -218,7 +221,7 @@ final class GradientDraft {
   /** The same after d of their tokens, where no launch before has formed that. */
   void addDeltaAndGradients(int count) {
     addDelta(shape.tokens() - (cut.items() - count) * cut.itemTokens());
-    addGradients(count, Technique.WGMMA);
+    addGradients(count, Technique.WGMMA, question.queryBytes() * count / cut.items());
   }
 
   private void addScan(Role role) {

@@ -342,10 +342,18 @@ final class GradientFill {
   private void fillGradientSums() {
     Arguments chunked = fillTask(Role.GRADIENT_SUMS, VALUE_TASK);
     structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
-    chunked
-        .setSegments(plan.cut(), plan.cut().items(), counts, queue.lists())
-        .setDivisor("num_items", plan.gradientSummed())
-        .setState("_out", items.further(StateArrays.sizesOfHead(shape), plan.unsummed()));
+    Cut cut = plan.cut();
+    int first = plan.unsummed();
+    chunked.setSegments(cut, cut.items(), counts, queue.lists());
+    if (summed != call) {
+      chunked.setState("_out", items.further(StateArrays.sizesOfHead(shape), first));
+    } else {
+      chunked.setState("_out", items);
+      if (first > 0) {
+        chunked.set("items", queue.lists().itemsBehind(cut, first, counts));
+      }
+    }
+    chunked.setDivisor("num_items", plan.gradientSummed());
   }
 
   /** x, y, z and out of a gradient. */

@@ -173,6 +173,8 @@ record TwoSweeps(LaunchModel model) {
    * @param keptStep segments of these for each item; 0 where they are summed
    */
   Optional<GradientPlan> segmented(Question question, Kernels kernels, Cut cut, int keptStep) {
+    boolean packed = question.packing() != null;
+    int allButOne = Math.max(1, cut.items() - 1);
     var draft = new GradientDraft(model, question, cut);
     draft.reserve(StateArrays.bytes(question.shape(), cut.items()));
     draft.addRows(kernels.query());
@@ -180,11 +182,13 @@ record TwoSweeps(LaunchModel model) {
       draft.startFromKept(keptStep);
     } else {
       // nobody reads the state after the last item of the only sequence
-      draft.addStates(question.packing() != null ? cut.items() : Math.max(1, cut.items() - 1));
+      draft.addStates(packed ? cut.items() : allButOne);
     }
     draft.addQuery(kernels.query(), cut, turns(question, kernels.query(), cut));
     draft.addQueryRepair();
-    draft.addGradients(cut.items(), kernels.value().technique());
+    // nor the gradient before the first one, unless that of the initial state is wanted
+    draft.addGradients(
+        packed || question.finalState() ? cut.items() : allButOne, kernels.value().technique());
     draft.addKeyAndValue(kernels.key(), kernels.value(), cut);
     draft.addCoefficients();
     draft.addNormalized();

@@ -519,7 +519,8 @@ class GradientPlannerTest {
     assertThat(plan.cut().itemTokens() % 64).isZero();
     assertThat(plan.summed()).isEqualTo(items - 1);
     assertThat(plan.step(Role.STATE_SUMS).blocks()).isEqualTo(2 * (items - 1) * 2);
-    assertThat(plan.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(2 * items * 2);
+    assertThat(plan.gradientSummed()).as("behind the first").isEqualTo(items - 1);
+    assertThat(plan.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(2 * (items - 1) * 2);
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(4 * items * 2);
     assertThat(plan.step(Role.KEY).blocks()).isEqualTo(2 * items * 2);
     assertThat(plan.memory().states())
@@ -528,6 +529,8 @@ class GradientPlannerTest {
     assertThat(plan.memory().totals()).isZero();
     assertThat(plan.memory().partials()).isEqualTo(aligned(4L * items * 2 * 16));
     assertThat(plan.reason()).contains("segments", "next best two sweeps");
+    GradientPlan ofInitial = planner(false).plan(causal(shape, false).keeping(true)).orElseThrow();
+    assertThat(ofInitial.gradientSummed()).as("for dS0").isEqualTo(ofInitial.cut().items());
   }
 
   @Test
@@ -686,7 +689,7 @@ class GradientPlannerTest {
     assertThat(cut.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(cut.cut().items()).isEqualTo(5);
     assertThat(cut.step(Role.GRADIENT_SUMS).kernel().technique()).isEqualTo(Technique.WGMMA);
-    assertThat(cut.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(64 * 5 * 2);
+    assertThat(cut.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(64 * 4 * 2);
     assertThat(cut.step(Role.GRADIENT_SUMS).cluster()).isEqualTo(2);
     assertThat(planner(false).plan(question, GradientChoice.parse("wgmma"))).isEmpty();
     Question tooLong = causal(AttentionShape.of(1, 1, 400_000, 128), false);
