@@ -264,8 +264,9 @@ struct HopperPlan {
   static constexpr int kPartColumns = kInParts ? kBoxColumns : kHeadDim < 128 ? kHeadDim : 128;
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
-  // Parts that are multiplied as a whole. The last one is, and what it has beyond the last column is left, where its sum
-  // has the registers of those before: products of several widths in one place may make ptxas wait after each (C7511).
+  // Parts that are multiplied as a whole. Sums of boxes have one place, and products of several widths in it make ptxas wait
+  // after each (C7511): so the last box is a whole one, too, and what it has beyond the last column is left. Up to D = 96,
+  // where that would be a third more at least, none has been seen to wait.
   static constexpr int kWholeParts = kInParts && kHeadDim > 96 ? kParts : kHeadDim / kPartColumns;
   static constexpr int kStateRegisters = kHeadDim / 2;
 };

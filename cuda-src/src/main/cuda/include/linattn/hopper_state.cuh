@@ -12,6 +12,7 @@ struct State {
   static constexpr int kSteps = (Plan::kHeadDim + 15) / 16;
   static constexpr int kColumns8 = Plan::kHeadDim / 8;
   static constexpr int kParts = Plan::kParts;
+  static constexpr int kWholeParts = Plan::kWholeParts;
   static constexpr int kPartRegisters = Plan::kPartRegisters;
   // Operands are made of the whole state at once, because converting between products makes the compiler wait
   // after each of them; of as many key columns as registers allow where these are short.
@@ -78,7 +79,6 @@ struct State {
   // sum^T += V^T K for 16 tokens.
   __device__ __forceinline__ static void add_value_key(float (&frag)[kParts][kPartRegisters], StateValues value,
                                                        uint64_t key, int accumulate) {
-    constexpr int kWholeParts = Plan::kWholeParts;
     constexpr int kPartBytes = Plan::kPartColumns / Plan::kBoxColumns * Plan::kKeyBox;
 #pragma unroll
     for (int part = 0; part < kWholeParts; ++part) {
@@ -716,7 +716,6 @@ struct State {
   template <typename HalfOfValues>
   __device__ __forceinline__ static void multiply_part(float (&part_frag)[kPartRegisters], int part, HalfOfValues upper,
                                                        HalfOfValues lower, uint64_t key_part) {
-    constexpr int kWholeParts = Plan::kWholeParts;
     const auto multiply = [&](HalfOfValues value, uint64_t key, int accumulate) {
       if constexpr (kParts > kWholeParts) {
         if (part == kWholeParts) {

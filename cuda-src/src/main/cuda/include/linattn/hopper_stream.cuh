@@ -22,6 +22,7 @@ struct StreamState : State<Plan> {
   using Base::outputs;
   using Products = typename Plan::Products;
   static constexpr int kValueWords = 16;  // of an upper half
+  static_assert(Plan::kWholeParts == Plan::kParts, "every box is multiplied as a whole");
 
   __device__ __forceinline__ StreamState(const Block<Plan>& shared, Outputs<Plan>& outputs_of_columns)
       : Base(shared, outputs_of_columns) {}

@@ -27,10 +27,14 @@ record BenchCase(
   /** In place of a figure's sweep: points of a few calls each. */
   static final String NO_SWEEP = "";
 
-  /** The same of calls that have gone on for a while, so that no file takes them for others. */
-  static final String SUSTAINED = "sustained";
+  private static final String SUSTAINED = "sustained";
 
   private static final String FROM_STATE = " from state";
+
+  /** In place of a figure's sweep: points of calls that have gone on for so many seconds. */
+  static String sustained(double seconds) {
+    return SUSTAINED + Text.format(" %s s", seconds);
+  }
 
   static BenchCase of(AttentionShape shape, Precision precision) {
     return new BenchCase(shape, precision, true, false, 0, NORMAL, FORWARD, false);
@@ -90,7 +94,7 @@ record BenchCase(
 
   /** What a point of ours says it is about; backwards of a figure all start from a state. */
   Problem problem(String sweep, String method) {
-    boolean ofNoFigure = sweep.equals(NO_SWEEP) || sweep.equals(SUSTAINED);
+    boolean ofNoFigure = sweep.equals(NO_SWEEP) || sweep.startsWith(SUSTAINED);
     return new Problem(
         sweep,
         method,

@@ -99,7 +99,8 @@ final class BenchTable {
   }
 
   private String sweep() {
-    return options.sustainedSeconds() > 0 ? BenchCase.SUSTAINED : BenchCase.NO_SWEEP;
+    double seconds = options.sustainedSeconds();
+    return seconds > 0 ? BenchCase.sustained(seconds) : BenchCase.NO_SWEEP;
   }
 
   /** Once for each type among the cases. */

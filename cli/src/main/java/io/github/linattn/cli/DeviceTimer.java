@@ -27,9 +27,13 @@ final class DeviceTimer {
   private static final double SAMPLE_MILLIS = 1;
   private static final int MOST_CALLS = 1024;
 
+  /** Of calls between two moments at which the host waits for them. */
+  private static final double BUSY_MILLIS = 10;
+
   private final Stream stream;
   private final int sets;
   private final double warmUpSeconds;
+  private final double sustainedSeconds;
   private final double sampleMillis;
 
   /**
@@ -48,23 +52,24 @@ final class DeviceTimer {
    *     compiles what they run
    */
   DeviceTimer(Stream stream, int sets, double warmUpSeconds) {
-    this(stream, sets, warmUpSeconds, SAMPLE_MILLIS);
+    this(stream, sets, warmUpSeconds, 0);
   }
 
-  private DeviceTimer(Stream stream, int sets, double warmUpSeconds, double sampleMillis) {
+  private DeviceTimer(Stream stream, int sets, double warmUpSeconds, double sustainedSeconds) {
     this.stream = stream;
     this.sets = sets;
     this.warmUpSeconds = warmUpSeconds;
-    this.sampleMillis = sampleMillis;
+    this.sustainedSeconds = sustainedSeconds;
+    this.sampleMillis = Math.max(SAMPLE_MILLIS, sustainedSeconds * 1e3 / SAMPLES);
   }
 
   /**
-   * On a stream of a GPU that has had the same calls for so many seconds before the first sample
-   * and has them for as many in the samples together: a GPU at its power limit slows down within
-   * some 50 ms.
+   * On a stream of a GPU that has had the same calls for so many seconds before the first sample,
+   * and has them for as many at least in the samples together: a GPU slows down at its power limit,
+   * which it reaches in some 50 to 100 ms.
    */
   static DeviceTimer sustained(Stream stream, int sets, double seconds) {
-    return new DeviceTimer(stream, sets, seconds, seconds * 1e3 / SAMPLES);
+    return new DeviceTimer(stream, sets, 0, seconds);
   }
 
   /**
@@ -83,8 +88,9 @@ final class DeviceTimer {
     }
     warmUp(operation);
     double once = least(samples(() -> operation.accept(0), WARM_UP));
+    keepBusy(operation, once);
     if (once >= LONG_MILLIS) {
-      int calls = Math.max(1, (int) (sampleMillis / once));
+      int calls = inSample(once);
       int[] next = {0};
       Runnable each = () -> operation.accept(next[0]++ % sets);
       return times(first, calls, false, samples(() -> repeat(each, calls), SAMPLES));
@@ -96,11 +102,21 @@ final class DeviceTimer {
         double sample = least(samples(graph::launch, WARM_UP));
         int wanted = (int) Math.min(MOST_CALLS, Math.ceil(sampleMillis / sample * calls));
         if (wanted <= calls) {
-          return times(first, calls, true, samples(graph::launch, SAMPLES));
+          int launches = inSample(sample);
+          return times(
+              first,
+              launches * calls,
+              true,
+              samples(() -> repeat(graph::launch, launches), SAMPLES));
         }
         calls = Math.ceilDiv(wanted, sets) * sets;
       } catch (CudaException | UnsupportedOperationException notInAGraph) {
-        return times(first, calls, false, samples(() -> repeat(operation, now), SAMPLES));
+        int rounds = inSample(once * now);
+        return times(
+            first,
+            rounds * now,
+            false,
+            samples(() -> repeat(() -> repeat(operation, now), rounds), SAMPLES));
       }
     }
   }
@@ -117,6 +133,20 @@ final class DeviceTimer {
       stream.synchronize();
       round = seconds(began);
     } while (warmUpSeconds > 0 && (seconds(start) < warmUpSeconds || round < FASTER * before));
+  }
+
+  /** The same calls, that take so many milliseconds each, for as long as is wanted. */
+  private void keepBusy(IntConsumer operation, double once) {
+    long start = System.nanoTime();
+    while (seconds(start) < sustainedSeconds) {
+      repeat(operation, (int) Math.min(MOST_CALLS, Math.ceil(BUSY_MILLIS / once)));
+      stream.synchronize();
+    }
+  }
+
+  /** Of what takes so many milliseconds. */
+  private int inSample(double millis) {
+    return Math.max(1, (int) Math.ceil(sampleMillis / millis));
   }
 
   private static double seconds(long start) {

@@ -228,7 +228,7 @@ class BenchBackwardCommandTest {
         BenchCase.of(AttentionShape.of(1, 2, 200, 16), EXACT)
             .with(BenchPass.BACKWARD)
             .keepingState();
-    assertThat(List.of(BenchCase.NO_SWEEP, BenchCase.SUSTAINED, "tokens"))
+    assertThat(List.of(BenchCase.NO_SWEEP, BenchCase.sustained(2), "tokens"))
         .extracting(sweep -> kept.problem(sweep, "linattn").pass())
         .containsExactly("backward from state", "backward from state", "backward");
   }

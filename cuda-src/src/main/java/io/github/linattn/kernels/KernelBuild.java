@@ -85,7 +85,7 @@ public final class KernelBuild {
    * the others wait for it.
    *
    * @param log receives one line per few kernels, one for each damaged file and each kernel that is
-   *     slower than its text, and a summary
+   *     flawed, and a summary
    * @throws KernelBuildException if nvcc refuses a kernel; those that were compiled before are kept
    */
   public static Summary generate(List<KernelSpec> specs, KernelCache cache, PrintStream log)
@@ -98,8 +98,7 @@ public final class KernelBuild {
    * folder already holds stay listed.
    *
    * @param out created where it does not exist; {@link BuiltKernels#load} reads it
-   * @param log receives one line per few kernels, one for each that is slower than its text, and a
-   *     summary
+   * @param log receives one line per few kernels, one for each that is flawed, and a summary
    * @throws KernelBuildException if nvcc refuses a kernel
    */
   public static Summary generate(List<KernelSpec> specs, Path out, PrintStream log)
@@ -266,7 +265,7 @@ public final class KernelBuild {
     return new KernelDigest(headers).of(spec, nvccVersion);
   }
 
-  private void tell(KernelSpec spec, String flaw) {
+  private void report(KernelSpec spec, String flaw) {
     String sentence = spec.symbol() + " " + flaw;
     if (strict) {
       throw new KernelBuildException("kernel " + sentence);
@@ -284,7 +283,7 @@ public final class KernelBuild {
               out.resolve(Headers.INCLUDE),
               spec.architectures(),
               fresh);
-      PtxasLog.flaw(said).ifPresent(flaw -> tell(spec, flaw));
+      PtxasLog.flaw(said).ifPresent(flaw -> report(spec, flaw));
       Files.move(fresh, image, StandardCopyOption.REPLACE_EXISTING);
       return KernelEntry.of(spec, PtxasLog.usage(said));
     } finally {

@@ -42,10 +42,11 @@ final class PtxasLog {
     return usage;
   }
 
-  /** What makes the kernel slower than its text, in words; empty where nothing does. */
+  /** What makes the kernel slower than it might be, in words; empty where nothing does. */
   static Optional<String> flaw(String log) {
-    if (log.contains(SERIALIZED)) {
-      return Optional.of("waits after each of its products, as ptxas finds too few registers");
+    Optional<String> serialized = log.lines().filter(line -> line.contains(SERIALIZED)).findFirst();
+    if (serialized.isPresent()) {
+      return serialized.map(line -> "waits after each of its products: " + line.strip());
     }
     return usage(log).entrySet().stream()
         .filter(each -> each.getValue().spillBytes() > 0)

@@ -170,7 +170,10 @@ class KernelBuildTest {
         "ptxas info : (C7511) Potential Performance Loss: wgmma.mma_async instructions are"
             + " serialized due to insufficient register resources\n"
             + text;
-    assertThat(PtxasLog.flaw(serialized)).get().asString().startsWith("waits after each of its");
+    assertThat(PtxasLog.flaw(serialized))
+        .get()
+        .asString()
+        .startsWith("waits after each of its products: ptxas info : (C7511)");
     assertThat(PtxasLog.usage(serialized)).hasSize(2);
   }
 

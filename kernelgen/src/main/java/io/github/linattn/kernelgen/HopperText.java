@@ -19,7 +19,7 @@ final class HopperText {
   /** Key columns of the state that one instruction takes at most. */
   private static final int PART = 128;
 
-  /** Above, products of several widths with one place for their sums may make ptxas serialize. */
+  /** Above, products of several widths with one place for their sums make ptxas serialize some. */
   private static final int MOST_IN_WIDTHS = 96;
 
   private HopperText() {}

@@ -6,7 +6,8 @@ import java.util.Objects;
 /**
  * What a point is about: two points of one file never have the same problem.
  *
- * @param sweep the figure or table it belongs to, such as "tokens"; empty if none
+ * @param sweep the figure or table it belongs to, such as "tokens"; empty if none, or how long
+ *     calls had gone on
  * @param method who computes: linattn, copy, softmax flash, ...
  * @param plan the plan that was asked for; empty where the method chose
  * @param pass forward, backward, or both

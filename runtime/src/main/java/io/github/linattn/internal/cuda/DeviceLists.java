@@ -17,17 +17,24 @@ final class DeviceLists {
    * @param counts tokens in the initial state of each sequence
    */
   long itemsOfSequences(Cut cut, long[] counts) {
-    return items(cut, counts, false, 0);
+    return items(cut, counts, false);
   }
 
   /** Every item, each with a state of its own. */
   long itemsOfSegments(Cut cut, long[] counts) {
-    return itemsBehind(cut, 0, counts);
+    return items(cut, counts, true);
   }
 
-  /** The same of the items behind the first so many. */
-  long itemsBehind(Cut cut, int first, long[] counts) {
-    return items(cut, counts, true, first);
+  /** The items behind the first so many, for sums of gradients, which ask for no counts. */
+  long itemsBehind(int first, Cut cut) {
+    ByteBuffer list = buffer((cut.items() - first) * ChunkedStructs.ITEM.byteSize());
+    cut.forEach(
+        (index, sequence, start, length) -> {
+          if (index >= first) {
+            putItem(list, start, length, index, 0);
+          }
+        });
+    return constants.of(list.array());
   }
 
   /**
@@ -44,19 +51,16 @@ final class DeviceLists {
     return constants.of(list.array());
   }
 
-  private long items(Cut cut, long[] counts, boolean bySegment, int first) {
-    ByteBuffer list = buffer((cut.items() - first) * ChunkedStructs.ITEM.byteSize());
+  private long items(Cut cut, long[] counts, boolean bySegment) {
+    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
     cut.forEach(
-        (index, sequence, start, length) -> {
-          if (index >= first) {
+        (index, sequence, start, length) ->
             putItem(
                 list,
                 start,
                 length,
                 bySegment ? index : sequence,
-                counts[sequence] + start - cut.start(sequence));
-          }
-        });
+                counts[sequence] + start - cut.start(sequence)));
     return constants.of(list.array());
   }
 

@@ -201,27 +201,43 @@ final class GradientDraft {
     addScan(Role.STATE_SCAN);
   }
 
-  /** The gradients after items: sums of the last so many, and a scan. */
+  /**
+   * The gradients after items: sums of the last so many, and a scan. Expected is what sums of all
+   * take: reckoned by what is left, segments were chosen where whole sequences measured less.
+   */
   void addGradients(int count, Technique technique) {
-    addGradients(count, technique, question.queryBytes());
+    addGradients(count, cut.items(), technique);
   }
 
-  private void addGradients(int count, Technique technique, double ofRows) {
+  private void addGradients(int count, int reckoned, Technique technique) {
     gradientSummed = count;
-    double bytes = ofRows + StateArrays.bytes(shape, count);
+    double share = (double) reckoned / cut.items();
+    double bytes = question.queryBytes() * share + StateArrays.bytes(shape, reckoned);
+    int heads = shape.headsPerKeyValueHead();
     add(
         Role.GRADIENT_SUMS,
-        model
-            .gradient(question, Operation.GRADIENT_SUMS, technique, shape.keyDim(), 0)
-            .flatMap(kernel -> model.step(kernel, question, question.keyValueHeads() * count)),
-        step -> micros(step, shape.keyDim(), cut, count, shape.headsPerKeyValueHead(), bytes));
+        gradientSums(count, technique),
+        step ->
+            micros(
+                gradientSums(reckoned, technique).orElse(step),
+                shape.keyDim(),
+                cut,
+                reckoned,
+                heads,
+                bytes));
     addScan(Role.GRADIENT_SCAN);
+  }
+
+  private Optional<Step> gradientSums(int count, Technique technique) {
+    return model
+        .gradient(question, Operation.GRADIENT_SUMS, technique, shape.keyDim(), 0)
+        .flatMap(kernel -> model.step(kernel, question, question.keyValueHeads() * count));
   }
 
   /** The same after d of their tokens, where no launch before has formed that. */
   void addDeltaAndGradients(int count) {
     addDelta(shape.tokens() - (cut.items() - count) * cut.itemTokens());
-    addGradients(count, Technique.WGMMA, question.queryBytes() * count / cut.items());
+    addGradients(count, count, Technique.WGMMA);
   }
 
   private void addScan(Role role) {

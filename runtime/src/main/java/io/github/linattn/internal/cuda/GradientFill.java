@@ -338,7 +338,10 @@ final class GradientFill {
     }
   }
 
-  /** The tensors of the values' gradient, whose y z^T is what is summed. */
+  /**
+   * The tensors of the values' gradient, whose y z^T is what is summed. Where d has been formed of
+   * all tokens, which its rows are told apart by, items that nobody sums are left out of a list.
+   */
   private void fillGradientSums() {
     Arguments chunked = fillTask(Role.GRADIENT_SUMS, VALUE_TASK);
     structs.of(Role.GRADIENT_SUMS).set("tasks", 1);
@@ -350,7 +353,7 @@ final class GradientFill {
     } else {
       chunked.setState("_out", items);
       if (first > 0) {
-        chunked.set("items", queue.lists().itemsBehind(cut, first, counts));
+        chunked.set("items", queue.lists().itemsBehind(first, cut));
       }
     }
     chunked.setDivisor("num_items", plan.gradientSummed());

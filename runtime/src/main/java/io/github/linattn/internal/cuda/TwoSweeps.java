@@ -186,7 +186,7 @@ record TwoSweeps(LaunchModel model) {
     }
     draft.addQuery(kernels.query(), cut, turns(question, kernels.query(), cut));
     draft.addQueryRepair();
-    // nor the gradient before the first one, unless that of the initial state is wanted
+    // nobody reads the gradient before the first item, unless that of the initial state is wanted
     draft.addGradients(
         packed || question.finalState() ? cut.items() : allButOne, kernels.value().technique());
     draft.addKeyAndValue(kernels.key(), kernels.value(), cut);

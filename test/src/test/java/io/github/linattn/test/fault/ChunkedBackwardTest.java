@@ -352,13 +352,20 @@ final class ChunkedBackwardTest extends BackwardLaunches {
               "gradient_sums_wgmma_d128",
               "state_scan_simt",
               "key_value_gradient_wgmma_d128");
-      assertThat(cudart.launchBlocks(4)).as("2 heads, 4 items, 2 tiles").isEqualTo(2 * 4 * 2);
+      assertThat(cudart.launchBlocks(4)).as("2 heads, 3 items, 2 tiles").isEqualTo(2 * 3 * 2);
       assertThat(cudart.launchCluster(4)).isEqualTo(2);
       assertThat(mapped(4, 0, 4).subList(1, 3))
           .as("y and z of dv")
           .containsExactly(address(f.input.q()), address(f.dO));
       MemorySegment sums = hopperTask(4, 0);
       assertThat(count(sums, GRADIENT, "tasks")).isEqualTo(1);
+      assertThat(count(sums, CHUNKED, "num_items")).isEqualTo(3);
+      assertThat(count(sums, CHUNKED, "slots")).isEqualTo(4);
+      MemorySegment items =
+          MemorySegment.ofAddress(number(sums, CHUNKED, "items")).reinterpret(3 * 24);
+      assertThat(items.toArray(JAVA_INT))
+          .as("start, tokens, slot, a reserved word and no count of all but the first")
+          .containsExactly(256, 256, 1, 0, 0, 0, 512, 256, 2, 0, 0, 0, 768, 232, 3, 0, 0, 0);
       assertThat(number(sums, GRADIENT, "delta"))
           .isEqualTo(number(hopperTask(2, 0), GRADIENT, "delta"));
       MemorySegment scan = arguments(5, SCAN);
