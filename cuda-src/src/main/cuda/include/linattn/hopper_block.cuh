@@ -250,10 +250,16 @@ struct Block {
   __device__ __forceinline__ int group() const {
     return Plan::kWeighsRows && Plan::kUneven ? chunked().group.value : 1;
   }
-  __device__ __forceinline__ int member(int chunk) const { return group() == 1 ? 0 : chunk % group(); }
+  // Every role asks in every step, often several times, and each waits for the answer.
+  __device__ __forceinline__ int member(int chunk) const {
+    return group() == 1 ? 0 : static_cast<int>(chunked().group.remainder(chunk));
+  }
   // Its number among the chunks of the item, in the order of the walk.
   __device__ __forceinline__ int item_chunk(int chunk) const {
-    return group() == 1 ? chunk : chunk / group();
+    if constexpr (Plan::kSparesDivisor) {
+      return group() == 1 ? chunk : chunk / group();
+    }
+    return group() == 1 ? chunk : static_cast<int>(chunked().group.quotient(chunk));
   }
   __device__ __forceinline__ int query_head() const { return Plan::kReverse ? work.kv_head : work.head; }
   __device__ __forceinline__ int key_head(int chunk) const {

@@ -113,6 +113,8 @@ struct HopperPlan {
   // Whether steps of the reverse differ: some add to the outputs of a chunk, or leave the state alone. Those of the
   // sums for it may be of several heads.
   static constexpr bool kUneven = false;
+  // Where no registers are left for what a number of chunks is multiplied by in the place of a division by the group.
+  static constexpr bool kSparesDivisor = kReverse && kMerged && kScaled && kScalesRows;
 
   static constexpr int kChunk = 64;
   static constexpr int kBoxColumns = 64;

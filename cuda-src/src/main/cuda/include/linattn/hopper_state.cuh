@@ -637,14 +637,21 @@ struct State {
           add_part(part_frag, part);
         }
       }
+      float weights_frag[36];
       if (Plan::kUneven) {
-        start_weights(outputs_frag, value, weights_at, uses_state);
+        clear_outputs(weights_frag);
+        start_weights(weights_frag, value, weights_at, false);
       }
       if (lane == 0) {
         barrier_arrive(block.key_empty(at.index()));
       }
       products_wait<0>();
-      pin(outputs_frag);
+      if (Plan::kUneven) {
+        pin(weights_frag);
+        add_outputs(outputs_frag, weights_frag);
+      } else {
+        pin(outputs_frag);
+      }
       if (lane == 0) {
         barrier_arrive(block.value_empty(at.index()));
       }
@@ -757,6 +764,21 @@ struct State {
     }
   }
 
+  // Of a query head of a group, rounded to nearest: an accumulator that took in all of them would truncate each time.
+  __device__ __forceinline__ static void add_outputs(float (&outputs_frag)[36], const float (&weights_frag)[36]) {
+#pragma unroll
+    for (int i = 0; i < 36; ++i) {
+      outputs_frag[i] += weights_frag[i];
+    }
+  }
+
+  __device__ __forceinline__ static void clear_outputs(float (&outputs_frag)[36]) {
+#pragma unroll
+    for (int i = 0; i < 36; ++i) {
+      outputs_frag[i] = 0.0f;
+    }
+  }
+
   // Without a branch, around which products under way would be moved.
   __device__ __forceinline__ static void multiply_outputs(float (&outputs_frag)[36], float ratio) {
 #pragma unroll
@@ -818,12 +840,25 @@ struct State {
   __device__ __forceinline__ void add_part(float (&outputs_frag)[36], Values value,
                                            const RingPosition<Plan::kStages>& at, int weights_idx, int part,
                                            int member) {
-    pin(outputs_frag);
-    products_fence();
-    add_weights(outputs_frag, value, further(operand(block.weights(weights_idx)), part * kValueSteps * 32));
-    products_commit();
-    products_wait<0>();
-    pin(outputs_frag);
+    const uint64_t weights = further(operand(block.weights(weights_idx)), part * kValueSteps * 32);
+    if constexpr (Plan::kSplit) {
+      float weights_frag[36];
+      clear_outputs(weights_frag);
+      pin(weights_frag);
+      products_fence();
+      add_weight_halves(weights_frag, value, weights, false);
+      products_commit();
+      products_wait<0>();
+      pin(weights_frag);
+      add_outputs(outputs_frag, weights_frag);
+    } else {
+      pin(outputs_frag);
+      products_fence();
+      Outputs<Plan>::template add_value_weights<kValueSteps>(outputs_frag, value, weights, true);
+      products_commit();
+      products_wait<0>();
+      pin(outputs_frag);
+    }
     if (block.slope_of(member) != 0.0f) {
       add_values(value, rows_further(operand(block.key(at.index(), 0), Plan::kKeyBox), part * kValueSteps));
     }
@@ -856,15 +891,6 @@ struct State {
         pin(half_frag);
         pin(outputs_frag);
       }
-    }
-  }
-
-  // O^T += V^T W^T.
-  __device__ __forceinline__ static void add_weights(float (&outputs_frag)[36], Values value, uint64_t weights) {
-    if constexpr (Plan::kSplit) {
-      add_weight_halves(outputs_frag, value, weights, true);
-    } else {
-      Outputs<Plan>::template add_value_weights<kValueSteps>(outputs_frag, value, weights, true);
     }
   }
 

@@ -147,13 +147,16 @@ struct StreamState : State<Plan> {
       }
       uint32_t value_frag[kValueWords];
       load_upper_values(at, value_frag);
-      start_weights(outputs_frag, value_frag, lower_value, weights_at, true);
+      float weights_frag[36];
+      Base::clear_outputs(weights_frag);
+      start_weights(weights_frag, value_frag, lower_value, weights_at, false);
       if (member == block.group() - 1) {
         outputs.reuse_buffer();
       }
       products_wait<0>();
       pin(value_frag);
-      pin(outputs_frag);
+      pin(weights_frag);
+      Base::add_outputs(outputs_frag, weights_frag);
       finish_chunk(outputs_frag, at, weights_at, chunk, 1.0f);
       at.advance();
       weights_at.advance();

@@ -452,7 +452,7 @@ public record HopperPlan(
       return new Roles(56, 160, 240, 0);
     }
     if (isGradient(operation) && precision.products() == 3) {
-      return splitGradientRoles(headDim, reverse, precision);
+      return splitGradientRoles(operation, headDim, precision);
     }
     if (isCompact(operation, headDim, element)) {
       return new Roles(88, 88, 168, 0);
@@ -516,9 +516,10 @@ public record HopperPlan(
     return besideOfReverse(headDim) > 1 ? new Roles(56, 88, 184, 0) : new Roles(104, 152, 240, 0);
   }
 
-  private static Roles splitGradientRoles(int headDim, boolean reverse, Precision precision) {
+  private static Roles splitGradientRoles(Operation operation, int headDim, Precision precision) {
+    boolean reverse = isReverse(operation);
     if (reverse && besideOfReverse(headDim) > 1) {
-      return new Roles(96, 80, 168, 0);
+      return scalesRows(operation) ? new Roles(80, 80, 176, 0) : new Roles(96, 80, 168, 0);
     }
     if (reverse) {
       return new Roles(64, 136, 216, 96);

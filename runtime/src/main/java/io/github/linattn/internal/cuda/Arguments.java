@@ -110,7 +110,7 @@ record Arguments(StructLayout layout, MemorySegment memory) {
   /** Sets items that have a state each, among so many of a head. */
   Arguments setSegments(Cut cut, int slots, long[] counts, DeviceLists lists) {
     return setItems(cut, slots)
-        .set("items", cut.isRegular() ? 0 : lists.itemsOfSegments(cut, counts));
+        .set("items", cut.isRegular() ? 0 : lists.itemsOfSegments(cut, counts, 0));
   }
 
   /** Sets items that read the sums over all tokens of their sequence. */

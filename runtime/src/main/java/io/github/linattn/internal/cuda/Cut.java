@@ -64,6 +64,11 @@ final class Cut {
     return segment == 0 ? tokens : segment;
   }
 
+  /** Whether items are segments, and no whole sequences. */
+  boolean hasSegments() {
+    return segment > 0;
+  }
+
   /** Whether kernels can compute the items instead of reading a list. */
   boolean isRegular() {
     return packing == null;

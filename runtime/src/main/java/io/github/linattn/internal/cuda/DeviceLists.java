@@ -17,24 +17,12 @@ final class DeviceLists {
    * @param counts tokens in the initial state of each sequence
    */
   long itemsOfSequences(Cut cut, long[] counts) {
-    return items(cut, counts, false);
+    return items(cut, counts, false, 0);
   }
 
-  /** Every item, each with a state of its own. */
-  long itemsOfSegments(Cut cut, long[] counts) {
-    return items(cut, counts, true);
-  }
-
-  /** The items behind the first so many, for sums of gradients, which ask for no counts. */
-  long itemsBehind(int first, Cut cut) {
-    ByteBuffer list = buffer((cut.items() - first) * ChunkedStructs.ITEM.byteSize());
-    cut.forEach(
-        (index, sequence, start, length) -> {
-          if (index >= first) {
-            putItem(list, start, length, index, 0);
-          }
-        });
-    return constants.of(list.array());
+  /** Every item from the first that is asked for on, each with a state of its own. */
+  long itemsOfSegments(Cut cut, long[] counts, int first) {
+    return items(cut, counts, true, first);
   }
 
   /**
@@ -51,16 +39,15 @@ final class DeviceLists {
     return constants.of(list.array());
   }
 
-  private long items(Cut cut, long[] counts, boolean bySegment) {
-    ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
+  private long items(Cut cut, long[] counts, boolean bySegment, int first) {
+    ByteBuffer list = buffer((cut.items() - first) * ChunkedStructs.ITEM.byteSize());
     cut.forEach(
-        (index, sequence, start, length) ->
-            putItem(
-                list,
-                start,
-                length,
-                bySegment ? index : sequence,
-                counts[sequence] + start - cut.start(sequence)));
+        (index, sequence, start, length) -> {
+          if (index >= first) {
+            long count = counts[sequence] + start - cut.start(sequence);
+            putItem(list, start, length, bySegment ? index : sequence, count);
+          }
+        });
     return constants.of(list.array());
   }
 

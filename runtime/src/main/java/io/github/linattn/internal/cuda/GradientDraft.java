@@ -191,14 +191,14 @@ final class GradientDraft {
   }
 
   /** The states before items: sums of the first so many, and a scan. */
-  void addStates(int count) {
+  void addStates(Cut items, int count) {
     summed = count;
     double bytes = question.keyValueBytes() + StateArrays.bytes(shape, count);
     add(
         Role.STATE_SUMS,
         model.sums(question, count),
-        step -> micros(step, shape.keyDim(), cut, count, 1, bytes));
-    addScan(Role.STATE_SCAN);
+        step -> micros(step, shape.keyDim(), items, count, 1, bytes));
+    addScan(Role.STATE_SCAN, items);
   }
 
   /**
@@ -225,7 +225,7 @@ final class GradientDraft {
                 reckoned,
                 heads,
                 bytes));
-    addScan(Role.GRADIENT_SCAN);
+    addScan(Role.GRADIENT_SCAN, cut);
   }
 
   private Optional<Step> gradientSums(int count, Technique technique) {
@@ -240,9 +240,12 @@ final class GradientDraft {
     addGradients(count, count, Technique.WGMMA);
   }
 
-  private void addScan(Role role) {
-    double bytes = 2.0 * StateArrays.bytes(shape, cut.items());
-    add(role, model.scan(question, cut), step -> bytes / model.bytesPerMicro() + Rates.SCAN_MICROS);
+  private void addScan(Role role, Cut items) {
+    double bytes = 2.0 * StateArrays.bytes(shape, items.items());
+    add(
+        role,
+        model.scan(question, items),
+        step -> bytes / model.bytesPerMicro() + Rates.SCAN_MICROS);
   }
 
   /** dq of items, of which so many blocks write chunks in turn. */
@@ -375,21 +378,22 @@ final class GradientDraft {
 
   /** dq where its sweep marked it, mostly nowhere, before a scan replaces the states of that. */
   void addQueryRepair() {
-    addRecurrence(Role.QUERY_REPAIR, question.heads(), 0);
+    addRecurrence(Role.QUERY_REPAIR, outputs, question.heads(), 0);
   }
 
   /** da and db, and the gradients that the sweeps before marked: mostly there are none. */
   void addCoefficients() {
-    addRecurrence(Role.COEFFICIENTS, GRADIENTS_OF_A_PAIR * question.heads(), Rates.SCAN_MICROS);
+    long tiles = GRADIENTS_OF_A_PAIR * question.heads();
+    addRecurrence(Role.COEFFICIENTS, cut, tiles, Rates.SCAN_MICROS);
   }
 
-  private void addRecurrence(Role role, long tilesOfItem, double taken) {
+  private void addRecurrence(Role role, Cut items, long tilesOfItem, double taken) {
     int widest = Math.max(shape.keyDim(), shape.valueDim());
     add(
         role,
         model
             .simt(question, Operation.GRADIENT_RECURRENCE)
-            .flatMap(kernel -> model.step(kernel, tilesOfItem * cut.items(), widest, widest, 1)),
+            .flatMap(kernel -> model.step(kernel, tilesOfItem * items.items(), widest, widest, 1)),
         step -> taken);
   }
 

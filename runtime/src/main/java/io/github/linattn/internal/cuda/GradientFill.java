@@ -104,11 +104,9 @@ final class GradientFill {
     GradientPlan.Memory memory = plan.memory();
     this.summed = summed();
     this.items = StateArrays.at(workspace, shape, plan.cut().items());
-    this.before =
-        plan.kind() == Kind.SWEPT_SEGMENTS
-            ? StateArrays.at(
-                workspace + StateArrays.bytes(shape, plan.cut().items()), shape, plan.cut().items())
-            : items;
+    long behind =
+        plan.kind() == Kind.SWEPT_SEGMENTS ? StateArrays.bytes(shape, plan.cut().items()) : 0;
+    this.before = StateArrays.at(workspace + behind, shape, plan.stateItems().items());
     this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
     this.delta = workspace + memory.deltaAt();
     long kept = call.checkpoints() == null ? 0 : call.checkpoints().lengthsAddress(shape);
@@ -207,14 +205,14 @@ final class GradientFill {
         .clear()
         .setRows(input.q(), input.k(), input.v(), call.output(), call.normalizer())
         .setProblem(operator, shape, counts[0], queue.lists())
-        .setSegments(plan.cut(), plan.cut().items(), counts, queue.lists())
+        .setSegments(plan.stateItems(), plan.stateItems().items(), counts, queue.lists())
         .setKeyValueHeads(shape)
         .setDivisor("num_items", plan.summed())
         .setState("_out", before);
   }
 
   private void fillStateScan() {
-    Arguments scan = scan(Role.STATE_SCAN, before);
+    Arguments scan = scan(Role.STATE_SCAN, before, plan.stateItems());
     if (ends.first != null) {
       scan.setState("_in", ends.first);
     }
@@ -224,7 +222,7 @@ final class GradientFill {
   }
 
   private void fillGradientScan() {
-    Arguments scan = scan(Role.GRADIENT_SCAN, items).set("backwards", 1);
+    Arguments scan = scan(Role.GRADIENT_SCAN, items, plan.cut()).set("backwards", 1);
     if (ends.lastGradient != null) {
       scan.setState("_in", ends.lastGradient);
     }
@@ -235,14 +233,13 @@ final class GradientFill {
     }
   }
 
-  private Arguments scan(Role role, StateArrays states) {
-    Cut cut = plan.cut();
+  private Arguments scan(Role role, StateArrays states, Cut cut) {
     return structs.of(role).clear().setScan(states, cut, cut.items(), shape, queue.lists());
   }
 
   private void fillQuery() {
     Arguments chunked = fillTask(Role.QUERY, QUERY_TASK);
-    setSweepItems(chunked);
+    setSweepItems(chunked, plan.stateItems());
     setMarks(chunked, Role.QUERY, plan.memory().queryMarksAt());
     if (plan.keptStep() > 0) {
       chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
@@ -264,10 +261,17 @@ final class GradientFill {
     return switch (plan.kind()) {
       case SWEEPS, RELAY, ONE_SWEEP ->
           plan.handsOn(Role.QUERY) ? relay(Role.QUERY).before(0) : ends.first;
-      case SEGMENTED, SWEPT_SEGMENTS -> plan.keptStep() > 0 ? kept() : before;
+      case SEGMENTED, SWEPT_SEGMENTS -> ofSegments();
       case NON_CAUSAL -> totals;
       case CHAIN -> throw ofParts();
     };
+  }
+
+  private @Nullable StateArrays ofSegments() {
+    if (plan.keptStep() > 0) {
+      return kept();
+    }
+    return plan.has(Role.STATE_SCAN) ? before : ends.first;
   }
 
   private int keptSegments() {
@@ -303,7 +307,7 @@ final class GradientFill {
 
   private void fillKey() {
     Arguments chunked = fillTask(Role.KEY, KEY_TASK);
-    setSweepItems(chunked);
+    setSweepItems(chunked, plan.cut());
     setMarks(chunked, Role.KEY, plan.memory().keyMarksAt());
     StateArrays after = after(Role.KEY);
     if (after != null) {
@@ -317,7 +321,7 @@ final class GradientFill {
 
   private void fillValue() {
     Arguments chunked = fillTask(Role.VALUE, VALUE_TASK);
-    setSweepItems(chunked);
+    setSweepItems(chunked, plan.cut());
     setMarks(chunked, Role.VALUE, plan.memory().valueMarksAt());
     StateArrays after = after(Role.VALUE);
     if (after != null) {
@@ -353,7 +357,7 @@ final class GradientFill {
     } else {
       chunked.setState("_out", items);
       if (first > 0) {
-        chunked.set("items", queue.lists().itemsBehind(first, cut));
+        chunked.set("items", queue.lists().itemsOfSegments(cut, counts, first));
       }
     }
     chunked.setDivisor("num_items", plan.gradientSummed());
@@ -405,11 +409,16 @@ final class GradientFill {
   }
 
   /** Items of a sweep, or of outputs without causality. */
-  private void setSweepItems(Arguments chunked) {
+  private void setSweepItems(Arguments chunked, Cut cut) {
     switch (plan.kind()) {
-      case SWEEPS, RELAY, ONE_SWEEP -> chunked.setSequences(plan.cut(), counts, queue.lists());
-      case SEGMENTED, SWEPT_SEGMENTS ->
-          chunked.setSegments(plan.cut(), plan.cut().items(), counts, queue.lists());
+      case SWEEPS, RELAY, ONE_SWEEP -> chunked.setSequences(cut, counts, queue.lists());
+      case SEGMENTED, SWEPT_SEGMENTS -> {
+        if (cut.hasSegments()) {
+          chunked.setSegments(cut, cut.items(), counts, queue.lists());
+        } else {
+          chunked.setSequences(cut, counts, queue.lists());
+        }
+      }
       case NON_CAUSAL -> chunked.setOutputs(plan.outputs(), queue.lists());
       case CHAIN -> throw ofParts();
     }

@@ -9,10 +9,11 @@ import java.util.List;
  * @param kind the order of the launches
  * @param launches in order
  * @param cut items of sweeps and of sums
- * @param outputs items of {@link Kind#NON_CAUSAL} outputs, and where blocks hand states on those
- *     that {@code cut} is cut into for dq; else {@code cut}
- * @param keyOutputs the same for dk and dv
- * @param summed items of {@code cut} whose S, z and u are wanted; 0 where there are none
+ * @param outputs items of dq: of {@link Kind#NON_CAUSAL} outputs, segments of its own or whole
+ *     sequences of {@link Kind#SEGMENTED}, and where blocks hand states on what {@code cut} is cut
+ *     into; else {@code cut}
+ * @param keyOutputs the same for dk and dv, but for segments, which are those of {@code cut}
+ * @param summed items whose S, z and u are wanted, of {@link #stateItems}; 0 where there are none
  * @param gradientSummed items of {@code cut}, the last ones, whose dS, dz and du are wanted; 0
  *     where there are none
  * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
@@ -95,7 +96,10 @@ record GradientPlan(
      * from sums of the gradients after them.
      */
     SWEPT_SEGMENTS,
-    /** Sums of segments and a scan before each of the sweeps, which start from the segments. */
+    /**
+     * Sums of segments and a scan before each of the sweeps, which start from the segments; before
+     * the second alone where dq is of whole sequences.
+     */
     SEGMENTED,
     /** Sums over all tokens, and every row against them. */
     NON_CAUSAL
@@ -236,6 +240,11 @@ record GradientPlan(
         parts,
         micros,
         why);
+  }
+
+  /** Items that S, z and u are summed of. */
+  Cut stateItems() {
+    return kind == Kind.SEGMENTED ? outputs : cut;
   }
 
   /** Items of dq, or else of dk and dv. */

@@ -71,13 +71,14 @@ final class GradientPlanner {
         parts++) {
       int segment = Cut.segment(longest, parts, Planner.CHUNK);
       Cut cut = new Cut(shape.tokens(), question.packing(), segment);
-      Optional<GradientPlan> plan = twoSweeps.segmented(question, kernels, cut, 0);
+      Optional<GradientPlan> plan = twoSweeps.segmented(question, kernels, cut);
       plan.ifPresent(candidates::add);
       oneSweeps.segments(question, segment).ifPresent(candidates::add);
       if (plan.isEmpty() || model.isAmple(blocks * parts)) {
         break; // more parts only add states
       }
     }
+    twoSweeps.segmentedApart(question, kernels).ifPresent(candidates::add);
     Checkpoints.Form form = question.kept();
     if (form != null && form.chained()) {
       oneSweeps.chain(question, form).ifPresent(candidates::add);
@@ -102,10 +103,10 @@ final class GradientPlanner {
     }
     List<GradientPlan> plans = new ArrayList<>();
     int longest = question.shape().tokens();
-    int most = kernels.mostTokens(question.shape().headsPerKeyValueHead());
-    for (int step = 1; step <= mostSteps && kept * step <= Math.min(most, longest); step *= 2) {
+    int most = Math.min(kernels.mostQueryTokens(), longest);
+    for (int step = 1; step <= mostSteps && kept * step <= most; step *= 2) {
       Cut cut = new Cut(longest, null, kept * step);
-      twoSweeps.segmented(question, kernels, cut, step).ifPresent(plans::add);
+      plans.addAll(twoSweeps.fromKept(question, kernels, cut, step));
     }
     oneSweeps.segments(question, kept).ifPresent(plans::add);
     return plans;
@@ -188,7 +189,7 @@ final class GradientPlanner {
     draft.reserve(StateArrays.bytes(question.shape(), cut.items()));
     draft.reserveTotals();
     draft.addRows(kernel);
-    draft.addStates(cut.items());
+    draft.addStates(cut, cut.items());
     draft.addQuery(kernel, outputs, 1);
     draft.addGradients(cut.items(), Technique.WGMMA);
     draft.addKeyAndValueOfRows(kernel, outputs);
@@ -233,7 +234,7 @@ final class GradientPlanner {
     }
     return switch (plan.kind()) {
       case SWEPT_SEGMENTS -> " with two scans before one sweep of all at once";
-      case SEGMENTED -> " with a scan before each sweep";
+      case SEGMENTED -> scansOfSegments(plan);
       case RELAY ->
           " by blocks that hand states on: dq of %d items, dk and dv of %d"
               .formatted(plan.outputs().items(), plan.keyOutputs().items());
@@ -241,6 +242,16 @@ final class GradientPlanner {
           plan.handsOn() ? " by blocks of %s that hand states on".formatted(plan.outputs()) : "";
       default -> "";
     };
+  }
+
+  private static String scansOfSegments(GradientPlan plan) {
+    if (!plan.has(Role.STATE_SCAN)) {
+      return " of dk and dv with a scan before them, dq of whole sequences";
+    }
+    return plan.outputs().items() == plan.cut().items()
+        ? " with a scan before each sweep"
+        : " of dk and dv, %d of dq, with a scan before each sweep"
+            .formatted(plan.outputs().items());
   }
 
   private static String name(Kind kind) {

@@ -126,7 +126,7 @@ record OneSweeps(LaunchModel model) {
     if (isKept) {
       draft.startFromKept(1);
     } else {
-      draft.addStates(behindFirst);
+      draft.addStates(cut, behindFirst);
     }
     draft.addDeltaAndGradients(question.finalState() ? cut.items() : behindFirst);
     draft.addOneSweep(kernel, cut, Rates.segmentMicros(shape.keyDim()));

@@ -210,6 +210,7 @@ final class Plans {
     boolean isTuned =
         question.causal()
             && question.packing() == null
+            && shape.headsPerKeyValueHead() == 1 // as those that are timed
             && tokens > 1
             && shape.keyDim() == shape.valueDim();
     if (!isTuned) {

@@ -5,6 +5,7 @@ import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Technique;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.BiConsumer;
@@ -22,13 +23,24 @@ record TwoSweeps(LaunchModel model) {
           || value.technique() == technique;
     }
 
-    /** The most tokens of an item; the sums for a key take in all query heads of its group. */
+    /** The most tokens of an item of every sweep. */
     int mostTokens(int group) {
-      int most =
-          Math.min(
-              Rates.mostItemTokens(query),
-              Math.min(Rates.mostItemTokens(key), Rates.mostItemTokens(value)) / group);
-      return Math.max(1, most / Planner.CHUNK) * Planner.CHUNK;
+      return Math.min(mostQueryTokens(), mostKeyTokens(group));
+    }
+
+    /** The most tokens of an item of dq. */
+    int mostQueryTokens() {
+      return wholeChunks(Rates.mostItemTokens(query));
+    }
+
+    /** The same of dk and dv, whose sums take in all query heads of a group. */
+    int mostKeyTokens(int group) {
+      int most = Math.min(Rates.mostItemTokens(key), Rates.mostItemTokens(value));
+      return wholeChunks(most / group);
+    }
+
+    private static int wholeChunks(int tokens) {
+      return Math.max(1, tokens / Planner.CHUNK) * Planner.CHUNK;
     }
 
     private boolean mayRelayQuery() {
@@ -64,19 +76,23 @@ record TwoSweeps(LaunchModel model) {
   Optional<GradientPlan> plan(Question question, GradientChoice choice) {
     AttentionShape shape = question.shape();
     Cut cut = new Cut(shape.tokens(), question.packing(), choice.segment());
-    int walked = choice.kind() == Kind.RELAY ? shape.tokens() : cut.longest();
+    Cut ofQuery = new Cut(shape.tokens(), question.packing(), choice.querySegment());
+    Cut whole = new Cut(shape.tokens(), question.packing(), 0);
+    boolean relays = choice.kind() == Kind.RELAY;
+    int group = shape.headsPerKeyValueHead();
     return kernels(question, choice.technique())
         .filter(kernels -> kernels.has(choice.technique()))
-        .filter(kernels -> walked <= kernels.mostTokens(shape.headsPerKeyValueHead()))
+        .filter(kernels -> (relays ? whole : ofQuery).longest() <= kernels.mostQueryTokens())
+        .filter(kernels -> (relays ? whole : cut).longest() <= kernels.mostKeyTokens(group))
         .flatMap(
             kernels ->
                 switch (choice.kind()) {
                   case SWEEPS -> whole(question, kernels, cut);
                   case RELAY ->
                       kernels.mayRelayQuery() && kernels.mayRelayKeyAndValue() && cut.isRegular()
-                          ? relay(question, kernels, new Cut(shape.tokens(), null, 0), cut, cut)
+                          ? relay(question, kernels, whole, cut, cut)
                           : Optional.empty();
-                  default -> segmented(question, kernels, cut, 0);
+                  default -> segmented(question, kernels, ofQuery, cut, 0);
                 });
   }
 
@@ -167,31 +183,145 @@ record TwoSweeps(LaunchModel model) {
     return turns;
   }
 
+  /** Sums of segments and a scan before each sweep. */
+  Optional<GradientPlan> segmented(Question question, Kernels kernels, Cut cut) {
+    return segmented(question, kernels, cut, cut, 0);
+  }
+
   /**
-   * Sums of segments and a scan before each sweep; but for dq, where a forward kept the states.
-   *
-   * @param keptStep segments of these for each item; 0 where they are summed
+   * The same of as many segments as suit each of the sweeps: dq of whole sequences where that is
+   * best; empty where it is best for dk and dv.
    */
-  Optional<GradientPlan> segmented(Question question, Kernels kernels, Cut cut, int keptStep) {
-    boolean packed = question.packing() != null;
-    int allButOne = Math.max(1, cut.items() - 1);
+  Optional<GradientPlan> segmentedApart(Question question, Kernels kernels) {
+    Cut ofKey = keySegments(question, kernels);
+    return ofKey.hasSegments()
+        ? segmented(question, kernels, querySegments(question, kernels), ofKey, 0)
+        : Optional.empty();
+  }
+
+  /**
+   * The same but for dq, which starts from states that a forward kept: segments of those for dk and
+   * dv, too, or what suits these.
+   *
+   * @param keptStep segments that were kept for each of the cut
+   */
+  List<GradientPlan> fromKept(Question question, Kernels kernels, Cut cut, int keptStep) {
+    List<GradientPlan> plans = new ArrayList<>();
+    if (cut.longest() <= kernels.mostKeyTokens(question.shape().headsPerKeyValueHead())) {
+      segmented(question, kernels, cut, cut, keptStep).ifPresent(plans::add);
+    }
+    Cut ofKey = keySegments(question, kernels);
+    if (ofKey.hasSegments()) {
+      segmented(question, kernels, cut, ofKey, keptStep).ifPresent(plans::add);
+    }
+    return plans;
+  }
+
+  private Cut querySegments(Question question, Kernels kernels) {
+    long blocks = question.heads() * Math.ceilDiv(question.shape().keyDim(), LaunchModel.COLUMNS);
+    return segments(
+        question,
+        kernels.mostQueryTokens(),
+        LaunchModel.LEAST_SEGMENT,
+        blocks,
+        (draft, cut) -> addSegmentsOfQuery(draft, question, kernels, cut));
+  }
+
+  private Cut keySegments(Question question, Kernels kernels) {
+    AttentionShape shape = question.shape();
+    int group = shape.headsPerKeyValueHead(); // of rows for each token
+    long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), LaunchModel.COLUMNS);
+    return segments(
+        question,
+        kernels.mostKeyTokens(group),
+        LaunchModel.LEAST_SEGMENT / group,
+        blocks,
+        (draft, cut) -> addSegmentsOfKeyAndValue(draft, question, kernels, cut));
+  }
+
+  /**
+   * The segments with which a sweep and the sums before it take least; whole sequences where
+   * accumulators bear them and these do.
+   *
+   * @param blocks for each segment
+   */
+  private Cut segments(
+      Question question,
+      int mostTokens,
+      int leastTokens,
+      long blocks,
+      BiConsumer<GradientDraft, Cut> sweep) {
+    int tokens = question.shape().tokens();
+    int longest = new Cut(tokens, question.packing(), 0).longest();
+    int fewest = Math.max(1, Math.ceilDiv(longest, mostTokens));
+    Cut found = cut(question, longest, fewest);
+    double least = micros(question, found, sweep);
+    for (int parts = fewest + 1;
+        Math.ceilDiv(longest, parts) >= Math.max(leastTokens, Planner.CHUNK)
+            && !model.isAmple(blocks * (parts - 1));
+        parts++) {
+      Cut cut = cut(question, longest, parts);
+      double micros = micros(question, cut, sweep);
+      if (micros < least) {
+        least = micros;
+        found = cut;
+      }
+    }
+    return found;
+  }
+
+  private static Cut cut(Question question, int longest, int parts) {
+    int segment = parts == 1 ? 0 : Cut.segment(longest, parts, Planner.CHUNK);
+    return new Cut(question.shape().tokens(), question.packing(), segment);
+  }
+
+  private double micros(Question question, Cut cut, BiConsumer<GradientDraft, Cut> sweep) {
     var draft = new GradientDraft(model, question, cut);
-    draft.reserve(StateArrays.bytes(question.shape(), cut.items()));
+    sweep.accept(draft, cut);
+    return draft.micros();
+  }
+
+  private Optional<GradientPlan> segmented(
+      Question question, Kernels kernels, Cut ofQuery, Cut cut, int keptStep) {
+    var draft = new GradientDraft(model, question, cut);
+    int states = keptStep == 0 && ofQuery.hasSegments() ? ofQuery.items() : 0;
+    draft.reserve(StateArrays.bytes(question.shape(), Math.max(states, cut.items())));
     draft.addRows(kernels.query());
     if (keptStep > 0) {
       draft.startFromKept(keptStep);
+      addSweepOfQuery(draft, question, kernels, ofQuery);
     } else {
-      // nobody reads the state after the last item of the only sequence
-      draft.addStates(packed ? cut.items() : allButOne);
+      addSegmentsOfQuery(draft, question, kernels, ofQuery);
     }
-    draft.addQuery(kernels.query(), cut, turns(question, kernels.query(), cut));
-    draft.addQueryRepair();
-    // nobody reads the gradient before the first item, unless that of the initial state is wanted
-    draft.addGradients(
-        packed || question.finalState() ? cut.items() : allButOne, kernels.value().technique());
-    draft.addKeyAndValue(kernels.key(), kernels.value(), cut);
+    addSegmentsOfKeyAndValue(draft, question, kernels, cut);
     draft.addCoefficients();
     draft.addNormalized();
     return draft.plan(Kind.SEGMENTED);
+  }
+
+  private void addSegmentsOfQuery(
+      GradientDraft draft, Question question, Kernels kernels, Cut items) {
+    if (items.hasSegments()) {
+      // nobody reads the state after the last item of the only sequence
+      boolean all = question.packing() != null;
+      draft.addStates(items, all ? items.items() : Math.max(1, items.items() - 1));
+    }
+    addSweepOfQuery(draft, question, kernels, items);
+  }
+
+  private void addSweepOfQuery(GradientDraft draft, Question question, Kernels kernels, Cut items) {
+    draft.addQuery(kernels.query(), items, turns(question, kernels.query(), items));
+    draft.addQueryRepair();
+  }
+
+  private static void addSegmentsOfKeyAndValue(
+      GradientDraft draft, Question question, Kernels kernels, Cut items) {
+    if (items.hasSegments()) {
+      // nobody reads the gradient before the first item, unless that of the initial state is wanted
+      boolean all = question.packing() != null || question.finalState();
+      draft.addGradients(
+          all ? items.items() : Math.max(1, items.items() - 1), kernels.value().technique());
+    }
+    draft.addKeyAndValue(kernels.key(), kernels.value(), items);
   }
 }

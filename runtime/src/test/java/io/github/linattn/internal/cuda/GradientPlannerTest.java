@@ -440,7 +440,7 @@ class GradientPlannerTest {
 
   @Test
   void withoutHopperEachGradientHasALaunch() {
-    AttentionShape shape = new AttentionShape(4, 16, 8, 1000, 128, 64);
+    AttentionShape shape = new AttentionShape(4, 16, 16, 1000, 128, 64);
     GradientPlan plan = planner(false).plan(causal(shape, true)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SWEEPS);
     assertThat(roles(plan))
@@ -453,23 +453,22 @@ class GradientPlannerTest {
             Role.NORMALIZED_QUERY,
             Role.NORMALIZED_KEY);
     assertThat(plan.step(Role.QUERY).blocks()).as("tiles of dq").isEqualTo(64 * 2);
-    assertThat(plan.step(Role.KEY).blocks()).as("tiles of dk").isEqualTo(32 * 2);
-    assertThat(plan.step(Role.VALUE).blocks()).as("tiles of dv").isEqualTo(32);
+    assertThat(plan.step(Role.KEY).blocks()).as("tiles of dk").isEqualTo(64 * 2);
+    assertThat(plan.step(Role.VALUE).blocks()).as("tiles of dv").isEqualTo(64);
     assertThat(plan.launches()).noneMatch(launch -> launch.step().startsEarly());
     GradientPlan.Memory memory = plan.memory();
     assertThat(memory.states()).isZero();
     assertThat(memory.delta()).isEqualTo(aligned(64_000 * 4));
     assertThat(memory.queryScale()).isEqualTo(memory.delta());
-    assertThat(memory.keyScale()).isEqualTo(aligned(32_000 * 4));
+    assertThat(memory.keyScale()).isEqualTo(memory.delta());
     assertThat(memory.partials()).isEqualTo(aligned(64 * 2 * 16));
     assertThat(plan.workspaceBytes())
         .isEqualTo(
             2 * memory.delta()
                 + memory.keyScale()
                 + memory.partials()
-                + aligned(64L * 2 * 4)
-                + aligned(32L * 2 * 4)
-                + aligned(32L * 4));
+                + 2 * aligned(64L * 2 * 4)
+                + aligned(64L * 4));
   }
 
   @Test
@@ -515,22 +514,71 @@ class GradientPlannerTest {
             Role.VALUE,
             Role.COEFFICIENTS);
     int items = plan.cut().items();
+    int queryItems = plan.outputs().items();
     assertThat(items).isBetween(8, 128);
     assertThat(plan.cut().itemTokens() % 64).isZero();
-    assertThat(plan.summed()).isEqualTo(items - 1);
-    assertThat(plan.step(Role.STATE_SUMS).blocks()).isEqualTo(2 * (items - 1) * 2);
+    assertThat(queryItems).isBetween(8, items);
+    assertThat(plan.outputs().itemTokens() % 64).isZero();
+    assertThat(plan.summed()).isEqualTo(queryItems - 1);
+    assertThat(plan.step(Role.STATE_SUMS).blocks()).isEqualTo(2 * (queryItems - 1) * 2);
     assertThat(plan.gradientSummed()).as("behind the first").isEqualTo(items - 1);
     assertThat(plan.step(Role.GRADIENT_SUMS).blocks()).isEqualTo(2 * (items - 1) * 2);
-    assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(4 * items * 2);
+    assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(4 * queryItems * 2);
     assertThat(plan.step(Role.KEY).blocks()).isEqualTo(2 * items * 2);
     assertThat(plan.memory().states())
         .as("of both scans in turn")
         .isEqualTo(aligned(2 * items * stateBytes(128, 64)));
     assertThat(plan.memory().totals()).isZero();
-    assertThat(plan.memory().partials()).isEqualTo(aligned(4L * items * 2 * 16));
+    assertThat(plan.memory().partials()).isEqualTo(aligned(4L * queryItems * 2 * 16));
     assertThat(plan.reason()).contains("segments", "next best two sweeps");
     GradientPlan ofInitial = planner(false).plan(causal(shape, false).keeping(true)).orElseThrow();
     assertThat(ofInitial.gradientSummed()).as("for dS0").isEqualTo(ofInitial.cut().items());
+  }
+
+  /** A key/value head has as many rows of q and dO for each token as it has query heads. */
+  @Test
+  void theHeadsOfAGroupAreCutForDkAndDvAlone() {
+    AttentionShape shape = new AttentionShape(1, 64, 4, 2048, 128, 128);
+    GradientPlan plan = planner(true).plan(causal(shape, false)).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(roles(plan))
+        .containsExactly(
+            Role.QUERY,
+            Role.QUERY_REPAIR,
+            Role.GRADIENT_SUMS,
+            Role.GRADIENT_SCAN,
+            Role.KEY_AND_VALUE,
+            Role.COEFFICIENTS);
+    assertThat(plan.outputs().items()).isEqualTo(1);
+    assertThat(plan.summed()).isZero();
+    assertThat(plan.cut().itemTokens()).as("measured to be best").isEqualTo(128);
+    assertThat(plan.memory().states()).isEqualTo(aligned(4L * 16 * stateBytes(128, 128)));
+    assertThat(plan.memory().partials()).isEqualTo(aligned(64L * 2 * 16));
+    assertThat(plan.reason()).contains("16 items of up to 128 tokens of dk and dv", "dq of whole");
+    GradientPlan fewer =
+        planner(true)
+            .plan(causal(new AttentionShape(1, 32, 8, 10_000, 128, 128), false))
+            .orElseThrow();
+    assertThat(fewer.outputs().items()).isBetween(2, fewer.cut().items() - 1);
+    assertThat(fewer.summed()).isEqualTo(fewer.outputs().items() - 1);
+    assertThat(fewer.reason())
+        .contains("of dk and dv, %d of dq, with a scan".formatted(fewer.outputs().items()));
+  }
+
+  /** dq from S, dk and dv from sums that grow with the errors of d, too. */
+  @Test
+  void accumulatorsBearMoreTokensOfDq() {
+    AttentionShape shape = AttentionShape.of(4, 16, 100_000, 128);
+    Question accurate = Question.of(shape, DType.F32, Mode.ACCURATE, true, false);
+    GradientPlan plan = planner(true).plan(accurate).orElseThrow();
+    assertThat(plan.outputs().items()).isEqualTo(1);
+    assertThat(plan.cut().longest()).isLessThanOrEqualTo(65_536);
+    assertThat(plan.has(Role.STATE_SUMS)).isFalse();
+    Question longer =
+        Question.of(AttentionShape.of(4, 16, 300_000, 128), DType.F32, Mode.ACCURATE, true, false);
+    GradientPlan two = planner(true).plan(longer).orElseThrow();
+    assertThat(two.outputs().longest()).isBetween(65_537, 163_840);
+    assertThat(two.cut().longest()).isLessThanOrEqualTo(65_536);
   }
 
   @Test
@@ -547,7 +595,7 @@ class GradientPlannerTest {
             Role.KEY_AND_VALUE,
             Role.COEFFICIENTS);
     assertThat(plan.keptStep()).isPositive();
-    assertThat(plan.cut().itemTokens()).isEqualTo(2048 * plan.keptStep());
+    assertThat(plan.outputs().itemTokens()).isEqualTo(2048 * plan.keptStep());
     assertThat(plan.summed()).isZero();
     assertThat(plan.startsFromKept()).isTrue();
     assertThat(plan.reason()).contains("from the states that the forward kept");
@@ -762,6 +810,12 @@ class GradientPlannerTest {
     assertThat(GradientChoice.parse("wgmma:128"))
         .isEqualTo(new GradientChoice(Kind.SEGMENTED, Technique.WGMMA, 128))
         .hasToString("linattn.gradient.plan=wgmma:128");
+    assertThat(GradientChoice.parse("wgmma:128:0"))
+        .isEqualTo(new GradientChoice(Kind.SEGMENTED, Technique.WGMMA, 128, 0))
+        .hasToString("linattn.gradient.plan=wgmma:128:0");
+    assertThat(GradientChoice.parse("mma:128:256"))
+        .isEqualTo(new GradientChoice(Kind.SEGMENTED, Technique.MMA, 128, 256))
+        .hasToString("linattn.gradient.plan=mma:128:256");
     assertThat(GradientChoice.parse("one_sweep"))
         .isEqualTo(new GradientChoice(Kind.ONE_SWEEP, Technique.WGMMA, 0))
         .hasToString("linattn.gradient.plan=one_sweep");
@@ -770,7 +824,19 @@ class GradientPlannerTest {
         .hasToString("linattn.gradient.plan=one_sweep:128");
     for (String wrong :
         List.of(
-            "", "one_sweep:100", "one_sweep:", "mma:", "mma:100", "mma*2", "mma:64*", "tensor")) {
+            "",
+            "one_sweep:100",
+            "one_sweep:",
+            "one_sweep:128:64",
+            "mma:",
+            "mma:100",
+            "mma:64:100",
+            "mma:64:",
+            "mma:64+:64",
+            "mma:0:64",
+            "mma*2",
+            "mma:64*",
+            "tensor")) {
       assertThatIllegalArgumentException().isThrownBy(() -> GradientChoice.parse(wrong));
     }
   }

@@ -159,6 +159,7 @@ class PlansTest {
             question(AttentionShape.of(8, 16, 10_000, 128), true, null),
             question(AttentionShape.of(4, 16, 10_000, 64), true, null),
             question(new AttentionShape(4, 16, 16, 10_000, 128, 64), true, null),
+            question(new AttentionShape(4, 16, 4, 10_000, 128, 128), true, null),
             question(SHAPE, false, null),
             question(AttentionShape.of(1, 64, 10_000, 128), true, Sequences.ofLengths(4000, 6000)));
     for (Question other : others) {

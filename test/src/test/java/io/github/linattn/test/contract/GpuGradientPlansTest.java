@@ -22,8 +22,9 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * Breaks when a plan of a backward that the planner does not choose for a small problem is wrong:
- * every technique, with whole sequences, with segments of one, two and three chunks, by blocks that
- * hand states on; and one sweep of whole sequences, by blocks that hand states on, and in chains.
+ * every technique, with whole sequences, with segments of one, two and three chunks and such of dq
+ * alone, or of dk and dv, by blocks that hand states on; and one sweep of whole sequences, by
+ * blocks that hand states on, and in chains.
  */
 @GpuTest
 final class GpuGradientPlansTest {
@@ -63,7 +64,7 @@ final class GpuGradientPlansTest {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (String technique : List.of("wgmma", "mma")) {
-        for (String cut : List.of("", ":64", ":128", ":192", ":64+", ":128+")) {
+        for (String cut : List.of("", ":64", ":128", ":192", ":64:0", ":192:64", ":64+", ":128+")) {
           String plan = technique + cut;
           for (Case.Builder builder : cases()) {
             Case problem = builder.build();
@@ -109,6 +110,9 @@ final class GpuGradientPlansTest {
                 .throughStates());
         cases.add(
             SweepContract.of(name, 2, 4, 2, 320, 128, 96).dtype(dtype).mode(mode).normalized());
+        for (int dim : new int[] {64, 128, 256}) { // sixteen query heads add to each dk and dv
+          cases.add(SweepContract.of(name, 1, 16, 1, 140, dim, dim).dtype(dtype).mode(mode));
+        }
         for (int dim : new int[] {32, 64, 192, 256}) {
           cases.add(SweepContract.of(name, 1, 2, 200, dim).dtype(dtype).mode(mode).normalized());
         }

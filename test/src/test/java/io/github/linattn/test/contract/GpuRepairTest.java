@@ -37,7 +37,8 @@ final class GpuRepairTest {
   static List<Arguments> plansAndCases() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      for (String plan : List.of("wgmma", "mma", "wgmma:64", "mma:128", "wgmma:64+")) {
+      for (String plan :
+          List.of("wgmma", "mma", "wgmma:64", "mma:128", "wgmma:64:0", "wgmma:64+")) {
         for (Case.Builder builder : cases()) {
           rows.add(Arguments.of(plan, builder.build(), subject));
         }

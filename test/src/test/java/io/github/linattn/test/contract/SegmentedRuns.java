@@ -17,10 +17,11 @@ import java.util.List;
 import java.util.Random;
 
 /**
- * A program for the sanitizers: forwards and backwards in segments and by blocks that hand states
- * on, from a state and with the gradients of states, and one sweep by such blocks and in chains, of
- * few tokens, which no planner would cut; one sweep from what forwards in stages kept, and
- * backwards from lengths that a forward kept. Others look at results; here they must be finite.
+ * A program for the sanitizers: forwards and backwards in segments, of which dq may have none, and
+ * by blocks that hand states on, from a state and with the gradients of states, and one sweep by
+ * such blocks and in chains, of few tokens, which no planner would cut; one sweep from what
+ * forwards in stages kept, and backwards from lengths that a forward kept. Others look at results;
+ * here they must be finite.
  */
 public final class SegmentedRuns {
   private static final int TOKENS = 300;
@@ -87,10 +88,12 @@ public final class SegmentedRuns {
 
   private void segments(Backend gpu) {
     System.setProperty(PLAN, "wgmma:128");
-    System.setProperty(GRADIENT_PLAN, "wgmma:128");
     for (Problem problem : PROBLEMS) {
+      System.setProperty(GRADIENT_PLAN, "wgmma:128");
       count(isRight(gpu, problem), problem.toString());
       count(isRight(gpu, problem, false), problem + ", whose first state has no gradient");
+      System.setProperty(GRADIENT_PLAN, "wgmma:128:0");
+      count(isRight(gpu, problem), problem + ", dq of whole sequences");
     }
   }
 

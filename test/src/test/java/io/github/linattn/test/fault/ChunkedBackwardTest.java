@@ -339,6 +339,59 @@ final class ChunkedBackwardTest extends BackwardLaunches {
     }
   }
 
+  /** No state is summed, and dq starts from the initial one. */
+  @Test
+  void segmentsOfDkAndDvLeaveDqWhole() {
+    System.setProperty(PLAN, "mma:256:0");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 1000, D), DType.BF16)) {
+      AttentionState before = f.state(1);
+      StateGradient first = f.stateGradient(1);
+      f.backward(linear(), f.input.from(before), null, f.with(first));
+      assertThat(kernels(1, 7))
+          .containsExactly(
+              "query_gradient_mma_d128",
+              "gradient_recurrence_simt",
+              "gradient_sums_mma",
+              "state_scan_simt",
+              "key_value_gradient_mma_d128",
+              "key_value_gradient_mma_d128",
+              "gradient_recurrence_simt");
+      MemorySegment query = arguments(1, GRADIENT);
+      assertThat(number(query, CHUNKED, "state_in")).isEqualTo(address(before.s()));
+      assertThat(count(query, CHUNKED, "num_items")).isEqualTo(1);
+      assertThat(count(query, CHUNKED, "item_tokens")).isEqualTo(1000);
+      MemorySegment scan = arguments(4, SCAN);
+      assertThat(number(scan, SCAN, "state_out")).isEqualTo(address(first.ds()));
+      MemorySegment value = arguments(6, GRADIENT);
+      assertThat(number(value, CHUNKED, "value_sum_in")).isEqualTo(number(scan, SCAN, "value_sum"));
+      assertThat(count(value, CHUNKED, "num_items")).isEqualTo(4);
+      assertThat(count(value, CHUNKED, "item_tokens")).isEqualTo(256);
+      assertThat(count(coefficients(7), COEFFICIENTS, "count")).isEqualTo(2);
+    }
+  }
+
+  /** Each scan is of its own segments, in one place in turn. */
+  @Test
+  void dqMayHaveSegmentsOfItsOwn() {
+    System.setProperty(PLAN, "mma:256:512");
+    try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 1000, D), DType.BF16)) {
+      f.backward(linear(), f.input, null, f.with(f.stateGradient(1)));
+      MemorySegment states = arguments(1, ChunkedStructs.HOPPER).asSlice(4 * 128);
+      assertThat(count(states, CHUNKED, "item_tokens")).isEqualTo(512);
+      assertThat(count(states, CHUNKED, "num_items")).isEqualTo(1);
+      assertThat(count(states, CHUNKED, "slots")).isEqualTo(2);
+      MemorySegment query = arguments(3, GRADIENT);
+      assertThat(count(query, CHUNKED, "item_tokens")).isEqualTo(512);
+      assertThat(number(query, CHUNKED, "state_in"))
+          .isEqualTo(number(arguments(2, SCAN), SCAN, "state"));
+      MemorySegment value = arguments(8, GRADIENT);
+      assertThat(count(value, CHUNKED, "item_tokens")).isEqualTo(256);
+      assertThat(number(value, CHUNKED, "state_in"))
+          .isEqualTo(number(arguments(6, SCAN), SCAN, "state"));
+      assertThat(count(coefficients(9), COEFFICIENTS, "count")).isEqualTo(2 * 2);
+    }
+  }
+
   @Test
   void onHopperSumsForTheSecondSweepHaveMapsToo() {
     System.setProperty(PLAN, "wgmma:256");
