@@ -357,7 +357,8 @@ final class GradientFill {
     } else {
       chunked.setState("_out", items);
       if (first > 0) {
-        chunked.set("items", queue.lists().itemsOfSegments(cut, counts, first));
+        long[] none = new long[counts.length]; // nobody asks, and states move on under the list
+        chunked.set("items", queue.lists().itemsOfSegments(cut, none, first));
       }
     }
     chunked.setDivisor("num_items", plan.gradientSummed());
