@@ -267,7 +267,7 @@ final class Rates {
       case DEFAULT -> 524_288;
       case ACCURATE ->
           switch (kernel.operation()) {
-            case FORWARD, NORMALIZED_FORWARD, QUERY_GRADIENT, NORMALIZED_QUERY_GRADIENT -> 163_840;
+            case FORWARD, NORMALIZED_FORWARD -> 163_840;
             default -> 65_536;
           };
     };

@@ -417,7 +417,8 @@ final class ChunkedBackwardTest extends BackwardLaunches {
       MemorySegment items =
           MemorySegment.ofAddress(number(sums, CHUNKED, "items")).reinterpret(3 * 24);
       assertThat(items.toArray(JAVA_INT))
-          .as("start, tokens, slot, a reserved word and tokens before, but of a state, of all others")
+          .as(
+              "start, tokens, slot, a reserved word and tokens before, but of a state, of all others")
           .containsExactly(256, 256, 1, 0, 256, 0, 512, 256, 2, 0, 512, 0, 768, 232, 3, 0, 768, 0);
       assertThat(number(sums, GRADIENT, "delta"))
           .isEqualTo(number(hopperTask(2, 0), GRADIENT, "delta"));
