@@ -63,7 +63,8 @@ public final class Tuning {
   }
 
   /**
-   * Problems that differ in their extents alone; causal, without packing, Dv = D.
+   * Problems that differ in their extents alone; causal, without packing, Dv = D, of a backward
+   * with a key/value head for each query head.
    *
    * @param gpu its name, as its driver gives it
    * @param pass which of its passes is planned

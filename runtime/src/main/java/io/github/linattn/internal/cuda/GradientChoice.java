@@ -13,7 +13,7 @@ import java.util.regex.Pattern;
  * @param kind of the causal plan
  * @param technique of the kernels of the sweeps
  * @param segment tokens of a segment; 0 for whole sequences
- * @param querySegment the same of dq, where it has segments of its own
+ * @param querySegment the same of dq, where the sweeps have segments
  */
 record GradientChoice(Kind kind, Technique technique, int segment, int querySegment) {
   /**
@@ -60,7 +60,7 @@ record GradientChoice(Kind kind, Technique technique, int segment, int querySegm
     }
     boolean handsOn = "+".equals(parts.group(3));
     boolean atOnce = "*".equals(parts.group(3));
-    if (ofQuery != segment && (segment == 0 || parts.group(1).equals(ONE_SWEEP))) {
+    if (parts.group(4) != null && (segment == 0 || parts.group(1).equals(ONE_SWEEP))) {
       throw new IllegalArgumentException(
           "%s=%s: dq has segments of its own beside segments of dk and dv, of two sweeps"
               .formatted(PROPERTY, text));

@@ -8,7 +8,7 @@ import java.util.List;
  *
  * @param kind the order of the launches
  * @param launches in order
- * @param cut items of sweeps and of sums
+ * @param cut items of sweeps and of sums, but for what {@code outputs} says of dq
  * @param outputs items of dq: of {@link Kind#NON_CAUSAL} outputs, segments of its own or whole
  *     sequences of {@link Kind#SEGMENTED}, and where blocks hand states on what {@code cut} is cut
  *     into; else {@code cut}
@@ -16,8 +16,8 @@ import java.util.List;
  * @param summed items whose S, z and u are wanted, of {@link #stateItems}; 0 where there are none
  * @param gradientSummed items of {@code cut}, the last ones, whose dS, dz and du are wanted; 0
  *     where there are none
- * @param keptStep segments of the states that a forward kept for each item of dq, or of one sweep;
- *     0 where these do not start from such
+ * @param keptStep segments of the states that a forward kept for each item of {@code cut}; 0 where
+ *     the sweeps do not start from these
  * @param tiles of 64 columns of dq
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
  *     partial sums of da and db

@@ -103,10 +103,10 @@ final class GradientPlanner {
     }
     List<GradientPlan> plans = new ArrayList<>();
     int longest = question.shape().tokens();
-    int most = Math.min(kernels.mostQueryTokens(), longest);
-    for (int step = 1; step <= mostSteps && kept * step <= most; step *= 2) {
+    int most = kernels.mostTokens(question.shape().headsPerKeyValueHead());
+    for (int step = 1; step <= mostSteps && kept * step <= Math.min(most, longest); step *= 2) {
       Cut cut = new Cut(longest, null, kept * step);
-      plans.addAll(twoSweeps.fromKept(question, kernels, cut, step));
+      twoSweeps.fromKept(question, kernels, cut, step).ifPresent(plans::add);
     }
     oneSweeps.segments(question, kept).ifPresent(plans::add);
     return plans;

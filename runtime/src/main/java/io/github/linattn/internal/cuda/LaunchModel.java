@@ -19,7 +19,10 @@ record LaunchModel(GpuTraits gpu, Built built) {
   /** Of a tile that a block writes, hence of a mark. */
   static final int COLUMNS = 64;
 
-  /** Tokens; with less, a segment costs more to start than it saves. */
+  /**
+   * Tokens, or rows of the heads of a group; with less, a segment costs more to start than it
+   * saves.
+   */
   static final int LEAST_SEGMENT = 512;
 
   /** The same of rows that are computed against sums over all tokens. */

@@ -199,6 +199,7 @@ final class Plans {
 
   private Optional<GradientPlan> tunedGradient(Question question) {
     return tuned(question, Tuning.Pass.BACKWARD)
+        .filter(name -> question.shape().headsPerKeyValueHead() == 1) // as those that are timed
         .flatMap(name -> gradientPlanner.plan(question, GradientChoice.parse(name)))
         .map(plan -> plan.because(plan.reason() + AS_TUNED))
         .or(() -> gradientPlanner.plan(question));
@@ -210,7 +211,6 @@ final class Plans {
     boolean isTuned =
         question.causal()
             && question.packing() == null
-            && shape.headsPerKeyValueHead() == 1 // as those that are timed
             && tokens > 1
             && shape.keyDim() == shape.valueDim();
     if (!isTuned) {

@@ -5,7 +5,6 @@ import io.github.linattn.internal.cuda.GradientPlan.Kind;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Technique;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.BiConsumer;
@@ -189,32 +188,22 @@ record TwoSweeps(LaunchModel model) {
   }
 
   /**
-   * The same of as many segments as suit each of the sweeps: dq of whole sequences where that is
-   * best; empty where it is best for dk and dv.
+   * The same of as many segments as suit each of the sweeps of grouped heads: dq of whole sequences
+   * where that is best; empty where it is best for dk and dv.
    */
   Optional<GradientPlan> segmentedApart(Question question, Kernels kernels) {
+    if (question.shape().headsPerKeyValueHead() == 1) {
+      return Optional.empty();
+    }
     Cut ofKey = keySegments(question, kernels);
     return ofKey.hasSegments()
         ? segmented(question, kernels, querySegments(question, kernels), ofKey, 0)
         : Optional.empty();
   }
 
-  /**
-   * The same but for dq, which starts from states that a forward kept: segments of those for dk and
-   * dv, too, or what suits these.
-   *
-   * @param keptStep segments that were kept for each of the cut
-   */
-  List<GradientPlan> fromKept(Question question, Kernels kernels, Cut cut, int keptStep) {
-    List<GradientPlan> plans = new ArrayList<>();
-    if (cut.longest() <= kernels.mostKeyTokens(question.shape().headsPerKeyValueHead())) {
-      segmented(question, kernels, cut, cut, keptStep).ifPresent(plans::add);
-    }
-    Cut ofKey = keySegments(question, kernels);
-    if (ofKey.hasSegments()) {
-      segmented(question, kernels, cut, ofKey, keptStep).ifPresent(plans::add);
-    }
-    return plans;
+  /** The same but for dq, which starts from so many of the segments that a forward kept. */
+  Optional<GradientPlan> fromKept(Question question, Kernels kernels, Cut cut, int keptStep) {
+    return segmented(question, kernels, cut, cut, keptStep);
   }
 
   private Cut querySegments(Question question, Kernels kernels) {
@@ -229,12 +218,12 @@ record TwoSweeps(LaunchModel model) {
 
   private Cut keySegments(Question question, Kernels kernels) {
     AttentionShape shape = question.shape();
-    int group = shape.headsPerKeyValueHead(); // of rows for each token
+    int group = shape.headsPerKeyValueHead();
     long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), LaunchModel.COLUMNS);
     return segments(
         question,
         kernels.mostKeyTokens(group),
-        LaunchModel.LEAST_SEGMENT / group,
+        LaunchModel.LEAST_SEGMENT / group, // as many rows of q and dO
         blocks,
         (draft, cut) -> addSegmentsOfKeyAndValue(draft, question, kernels, cut));
   }

@@ -823,6 +823,7 @@ class GradientPlannerTest {
             "one_sweep:100",
             "one_sweep:",
             "one_sweep:128:64",
+            "one_sweep:128:128",
             "mma:",
             "mma:100",
             "mma:64:100",

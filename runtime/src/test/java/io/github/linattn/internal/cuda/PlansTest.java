@@ -159,13 +159,21 @@ class PlansTest {
             question(AttentionShape.of(8, 16, 10_000, 128), true, null),
             question(AttentionShape.of(4, 16, 10_000, 64), true, null),
             question(new AttentionShape(4, 16, 16, 10_000, 128, 64), true, null),
-            question(new AttentionShape(4, 16, 4, 10_000, 128, 128), true, null),
             question(SHAPE, false, null),
             question(AttentionShape.of(1, 64, 10_000, 128), true, Sequences.ofLengths(4000, 6000)));
     for (Question other : others) {
       assertThat(plans.forward(other, null).orElseThrow().reason()).doesNotContain("tuned");
       assertThat(plans.backward(other).orElseThrow().reason()).doesNotContain("tuned");
     }
+  }
+
+  /** Blocks of a forward count query heads, those of dk and dv key/value heads. */
+  @Test
+  void backwardsOfGroupedHeadsArePlannedByTheModel() {
+    Plans plans = plans(new Choice("mma", 4, 1));
+    Question grouped = question(new AttentionShape(4, 16, 4, 10_000, 128, 128), true, null);
+    assertThat(plans.forward(grouped, null).orElseThrow().reason()).endsWith(", as tuned");
+    assertThat(plans.backward(grouped).orElseThrow().reason()).doesNotContain("tuned");
   }
 
   @Test
