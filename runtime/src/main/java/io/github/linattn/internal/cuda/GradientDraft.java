@@ -245,7 +245,7 @@ final class GradientDraft {
     add(
         role,
         model.scan(question, items),
-        step -> bytes / model.bytesPerMicro() + Rates.SCAN_MICROS);
+        step -> bytes / model.bytesPerMicro() + Rates.GRADIENT_SCAN_MICROS);
   }
 
   /** dq of items, of which so many blocks write chunks in turn. */

@@ -28,6 +28,12 @@ final class Rates {
   /** A scan of small states. */
   static final double SCAN_MICROS = 1;
 
+  /**
+   * What a scan adds to a backward. Segments were chosen with less where whole sequences measured
+   * up to a quarter less.
+   */
+  static final double GRADIENT_SCAN_MICROS = 3;
+
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
   /** Micros with each of {@link #DIMS}: one product of 16 bits, one of TF32, three of 16 bits. */
@@ -250,9 +256,10 @@ final class Rates {
    * grows with the chunks added, at worst by 1.1e-8 a token; that is to stay below what the
    * operands lose. The sums of chunks of split operands are added in fp32, rounded to nearest.
    * Measured of ACCURATE: 1.1e-6 in o after 150,000 tokens, 1.9e-6 in dk after 100,000 and 2.6e-6
-   * after 150,000; of DEFAULT nothing to be seen after 300,000. A sum that chunks are taken out of
-   * keeps the errors of all that was added, while less and less is left: dq of fp16 has 4.6e-4
-   * after 10,000 tokens and 8.0e-4 after 15,000.
+   * after 150,000, 1.2e-6 in dq after 100,000 and 1.9e-6 where rows are normalised; of DEFAULT
+   * nothing to be seen after 300,000. A sum that chunks are taken out of keeps the errors of all
+   * that was added, while less and less is left: dq of fp16 has 4.6e-4 after 10,000 tokens and
+   * 8.0e-4 after 15,000.
    */
   static int mostItemTokens(KernelEntry kernel) {
     if (kernel.operation() == Operation.ONE_SWEEP) {
@@ -268,6 +275,7 @@ final class Rates {
       case ACCURATE ->
           switch (kernel.operation()) {
             case FORWARD, NORMALIZED_FORWARD -> 163_840;
+            case QUERY_GRADIENT -> kernel.technique() == Technique.WGMMA ? 102_400 : 65_536;
             default -> 65_536;
           };
     };

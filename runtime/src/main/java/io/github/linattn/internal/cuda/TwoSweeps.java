@@ -188,11 +188,13 @@ record TwoSweeps(LaunchModel model) {
   }
 
   /**
-   * The same of as many segments as suit each of the sweeps of grouped heads: dq of whole sequences
-   * where that is best; empty where it is best for dk and dv.
+   * The same of as many segments as suit each of the sweeps, of grouped heads or of sequences too
+   * long for dk and dv: dq of whole ones where that is best; empty where it is best for dk and dv.
    */
   Optional<GradientPlan> segmentedApart(Question question, Kernels kernels) {
-    if (question.shape().headsPerKeyValueHead() == 1) {
+    int group = question.shape().headsPerKeyValueHead();
+    int longest = new Cut(question.shape().tokens(), question.packing(), 0).longest();
+    if (group == 1 && longest <= kernels.mostKeyTokens(group)) {
       return Optional.empty();
     }
     Cut ofKey = keySegments(question, kernels);

@@ -576,6 +576,30 @@ class GradientPlannerTest {
     assertThat(plan.has(Role.STATE_SUMS)).isFalse();
   }
 
+  /** Of ACCURATE the sums for dk and dv end at 65,536 tokens; S bears more of plain rows. */
+  @Test
+  void accumulatorsBearMoreTokensOfDqThanOfDkAndDv() {
+    AttentionShape shape = AttentionShape.of(4, 16, 100_000, 128);
+    GradientPlan plan = accurate(shape, false);
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(plan.outputs().items()).isEqualTo(1);
+    assertThat(plan.cut().items()).isEqualTo(2);
+    assertThat(plan.has(Role.STATE_SUMS)).isFalse();
+    assertThat(accurate(AttentionShape.of(4, 16, 102_465, 128), false).outputs().items())
+        .isEqualTo(2);
+    assertThat(accurate(shape, true).outputs().longest())
+        .as("of rows that are normalised")
+        .isLessThanOrEqualTo(65_536);
+    assertThat(accurate(AttentionShape.of(4, 16, 65_536, 128), false).kind())
+        .as("whole sequences suit all three")
+        .isNotEqualTo(Kind.SEGMENTED);
+  }
+
+  private static GradientPlan accurate(AttentionShape shape, boolean normalize) {
+    Question question = Question.of(shape, DType.F32, Mode.ACCURATE, true, normalize);
+    return planner(true).plan(question).orElseThrow();
+  }
+
   @Test
   void segmentsStartFromTheStatesThatAForwardKept() {
     Question summed = causal(AttentionShape.of(1, 8, 131_072, 128), false);
