@@ -105,7 +105,22 @@ final class DemoCommand implements Callable<Integer> {
     if (bytes.length == 0) {
       throw CommandFailure.misuse("%s is empty", source);
     }
+    if (repeatsOneByte(bytes)) {
+      throw CommandFailure.misuse(
+          "%s is one letter over and over: of equal rows all gradients but dv vanish, and there is"
+              + " nothing to compare them with; name a text of two letters or more",
+          source);
+    }
     return bytes;
+  }
+
+  private static boolean repeatsOneByte(byte[] bytes) {
+    for (byte letter : bytes) {
+      if (letter != bytes[0]) {
+        return false;
+      }
+    }
+    return true;
   }
 
   private void check(List<Backend> backends, TextRows text) {

@@ -176,6 +176,10 @@ class MainTest {
             cli -> assertThat(cli.err()).contains(folder + " is a folder; name a text file"));
     Path empty = Files.createFile(folder.resolve("empty"));
     assertThat(Cli.run("demo", empty)).returns(2, Cli::exitCode);
+    Path letter = Files.writeString(folder.resolve("letter"), "aaaa");
+    assertThat(Cli.run("demo", letter))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("letter is one letter over and over"));
     assertThat(Cli.run("demo", folder.resolve("none")).err()).contains("no such file");
   }
 
