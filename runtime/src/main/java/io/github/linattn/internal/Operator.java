@@ -9,8 +9,11 @@ import io.github.linattn.Mode;
  * @param b as long as {@code a}
  */
 public record Operator(float[] a, float[] b, boolean causal, boolean normalize, Mode mode) {
-  /** db from da has the error of da times |a / b|: beyond this it is summed. */
-  private static final float MOST_RATIO = 16;
+  /**
+   * The terms of da leave of each other the less, the smaller |b / a| is, and db from da has that
+   * error times |a / b|: beyond this db is summed, and da follows from it.
+   */
+  private static final float MOST_RATIO = 8;
 
   /** a of a query head. */
   public float a(int head) {
