@@ -306,7 +306,7 @@ __device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments&
   const double a = coefficient(args.a_per_head, args.a, head_idx);
   const double b = coefficient(args.b_per_head, args.b, head_idx);
   if (threadIdx.x % kWarp == 0) {
-    // Of a da + b db = 0 the sum with the larger coefficient is taken: the other is what its terms leave of each other.
+    // a da + b db = 0: where |b| is small the terms of da nearly cancel, and its digits are those of db.
     const bool is_flat = args.slope_is_summed != 0 && b * b < a * a;
     if (args.a_gradient != nullptr) {
       const double gradient = is_flat ? -b * b_sum / a : a_sum;

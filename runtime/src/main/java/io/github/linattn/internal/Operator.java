@@ -10,8 +10,8 @@ import io.github.linattn.Mode;
  */
 public record Operator(float[] a, float[] b, boolean causal, boolean normalize, Mode mode) {
   /**
-   * The terms of da leave of each other the less, the smaller |b / a| is, and db from da has that
-   * error times |a / b|: beyond this db is summed, and da follows from it.
+   * The smaller |b / a| is, the more the terms of da cancel, and db from da has that error times |a
+   * / b|: beyond this ratio db is summed, and da follows from it.
    */
   private static final float MOST_RATIO = 8;
 
