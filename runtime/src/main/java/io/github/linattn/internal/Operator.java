@@ -9,11 +9,13 @@ import io.github.linattn.Mode;
  * @param b as long as {@code a}
  */
 public record Operator(float[] a, float[] b, boolean causal, boolean normalize, Mode mode) {
+  /** db from da has the error of da times |a / b|: beyond this it is summed. */
+  private static final float MOST_RATIO = 16;
+
   /**
-   * The smaller |b / a| is, the more the terms of da cancel, and db from da has that error times |a
-   * / b|: beyond this ratio db is summed, and da follows from it.
+   * The same of rows that are normalised, where the terms of da cancel too, and it follows from db.
    */
-  private static final float MOST_RATIO = 8;
+  private static final float MOST_RATIO_NORMALIZED = 8;
 
   /** a of a query head. */
   public float a(int head) {
@@ -27,8 +29,9 @@ public record Operator(float[] a, float[] b, boolean causal, boolean normalize, 
 
   /** Whether db is better summed than taken from a da + b db = 0, for one head at least. */
   public boolean sumsSlope() {
+    float most = normalize ? MOST_RATIO_NORMALIZED : MOST_RATIO;
     for (int head = 0; head < a.length; head++) {
-      if (Math.abs(b[head]) < Math.abs(a[head]) / MOST_RATIO) {
+      if (Math.abs(b[head]) < Math.abs(a[head]) / most) {
         return true;
       }
     }

@@ -463,7 +463,7 @@ final class GradientFill {
         .set("count", plan.partials())
         .set("heads", shape.heads())
         .set("batches", shape.batch())
-        .set("slope_is_summed", operator.sumsSlope() ? 1 : 0);
+        .set("slope_is_summed", !operator.sumsSlope() ? 0 : operator.normalize() ? 2 : 1);
   }
 
   /** The struct of a role with tensor maps before it. */

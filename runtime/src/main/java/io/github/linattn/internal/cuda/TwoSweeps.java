@@ -189,12 +189,15 @@ record TwoSweeps(LaunchModel model) {
 
   /**
    * The same of as many segments as suit each of the sweeps, of grouped heads or of sequences too
-   * long for dk and dv: dq of whole ones where that is best; empty where it is best for dk and dv.
+   * long for dk and dv and not for dq: dq of whole ones where that is best; empty where it is best
+   * for dk and dv.
    */
   Optional<GradientPlan> segmentedApart(Question question, Kernels kernels) {
     int group = question.shape().headsPerKeyValueHead();
     int longest = new Cut(question.shape().tokens(), question.packing(), 0).longest();
-    if (group == 1 && longest <= kernels.mostKeyTokens(group)) {
+    boolean isTooLongForKeys =
+        longest > kernels.mostKeyTokens(group) && longest <= kernels.mostQueryTokens();
+    if (group == 1 && !isTooLongForKeys) {
       return Optional.empty();
     }
     Cut ofKey = keySegments(question, kernels);

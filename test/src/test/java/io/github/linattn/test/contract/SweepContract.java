@@ -2,6 +2,7 @@ package io.github.linattn.test.contract;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
+import io.github.linattn.Mode;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.Layout;
 import io.github.linattn.test.harness.Results;
@@ -135,6 +136,10 @@ abstract class SweepContract {
     cases.add(of("a=0 b=1", 1, 2, 130, 32).coefficients(0, 1));
     cases.add(of("a=-2 b=.7", 1, 2, 130, 32).coefficients(-2, 0.7f));
     cases.add(of("a=1 b=-.9", 1, 2, 130, 64).coefficients(1, -0.9f).normalized());
+    // the terms of da nearly cancel
+    cases.add(of("f16", 1, 4, 332, 128).coefficients(3, 0.05f).normalized().dtype(DType.F16));
+    cases.add(of("tf32", 1, 25, 12, 192).coefficients(2, 0.19f).normalized().mode(Mode.TF32));
+    cases.add(of("tf32", 1, 16, 22, 256).coefficients(3, -0.14f).normalized().mode(Mode.TF32));
     float[] a = {1, 0, -1, 2.5f};
     float[] b = {1, 0.5f, -0.5f, 0};
     cases.add(of("per head", 2, 4, 70, 32).coefficients(a, b));
