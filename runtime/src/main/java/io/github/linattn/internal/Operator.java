@@ -15,7 +15,7 @@ public record Operator(float[] a, float[] b, boolean causal, boolean normalize, 
   /**
    * The same of rows that are normalised, where the terms of da cancel too, and it follows from db.
    */
-  private static final float MOST_RATIO_NORMALIZED = 8;
+  private static final float MOST_RATIO_NORMALIZED = 4;
 
   /** a of a query head. */
   public float a(int head) {
