@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.Sequences;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -37,6 +38,15 @@ final class Cut {
     return Math.ceilDiv(Math.ceilDiv(longest, parts), step) * step;
   }
 
+  /** What {@link #segment} may be of so many parts or more, from the longest down to one step. */
+  static IntStream segments(int longest, int fewestParts, int step) {
+    return IntStream.iterate(
+        segment(longest, fewestParts, step),
+        segment -> segment > 0,
+        segment ->
+            segment == step ? 0 : segment(longest, Math.ceilDiv(longest, segment - step), step));
+  }
+
   int sequences() {
     return packing == null ? 1 : packing.count();
   }
@@ -57,6 +67,15 @@ final class Cut {
   /** Items of all sequences. */
   int items() {
     return items;
+  }
+
+  /** Items of the sequence that has most. */
+  int mostItems() {
+    int most = 0;
+    for (int i = 0; i < sequences(); i++) {
+      most = Math.max(most, items(i));
+    }
+    return most;
   }
 
   /** Tokens of a segment; N for whole sequences. */

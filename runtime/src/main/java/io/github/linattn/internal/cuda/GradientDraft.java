@@ -242,10 +242,8 @@ final class GradientDraft {
 
   private void addScan(Role role, Cut items) {
     double bytes = 2.0 * StateArrays.bytes(shape, items.items());
-    add(
-        role,
-        model.scan(question, items),
-        step -> bytes / model.bytesPerMicro() + Rates.GRADIENT_SCAN_MICROS);
+    double chain = Rates.GRADIENT_SCAN_MICROS + Rates.SCAN_ITEM_MICROS * items.mostItems();
+    add(role, model.scan(question, items), step -> bytes / model.bytesPerMicro() + chain);
   }
 
   /** dq of items, of which so many blocks write chunks in turn. */
@@ -254,7 +252,7 @@ final class GradientDraft {
     turns = blocksInTurn;
     int width = shape.valueDim();
     double chunk = Rates.chunkMicros(query, width, turns);
-    double start = Rates.startMicros(query.technique()) + Rates.stateMicros(width);
+    double start = Rates.gradientStartMicros(query) + Rates.stateMicros(width);
     double ofOutputs = query.formsDelta() ? question.queryBytes() / 2 : 0; // o
     double bytes = question.keyValueBytes() + question.queryBytes() + ofOutputs;
     long shares = (long) items.items() * turns;
@@ -372,7 +370,7 @@ final class GradientDraft {
   /** Of blocks that walk their item once for each of so many heads. */
   private double micros(Step step, int width, Cut of, int items, int heads, double bytes) {
     KernelEntry kernel = step.kernel();
-    double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(width);
+    double start = Rates.gradientStartMicros(kernel) + Rates.stateMicros(width);
     return model.micros(step, of, items, start, heads * Rates.chunkMicros(kernel, width), bytes);
   }
 

@@ -66,15 +66,15 @@ final class GradientPlanner {
       twoSweeps.relay(question, kernels, whole).ifPresent(candidates::add);
     }
     long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), LaunchModel.COLUMNS);
-    for (int parts = Math.max(2, Math.ceilDiv(longest, limit));
-        candidates.isEmpty() || Math.ceilDiv(longest, parts) >= LaunchModel.LEAST_SEGMENT;
-        parts++) {
-      int segment = Cut.segment(longest, parts, Planner.CHUNK);
+    int fewest = Math.max(2, Math.ceilDiv(longest, limit));
+    for (int segment : model.gradientSegments(question, longest, fewest, 1).toArray()) {
       Cut cut = new Cut(shape.tokens(), question.packing(), segment);
       Optional<GradientPlan> plan = twoSweeps.segmented(question, kernels, cut);
       plan.ifPresent(candidates::add);
-      oneSweeps.segments(question, segment).ifPresent(candidates::add);
-      if (plan.isEmpty() || model.isAmple(blocks * parts)) {
+      if (segment >= LaunchModel.LEAST_SEGMENT) {
+        oneSweeps.segments(question, segment).ifPresent(candidates::add);
+      }
+      if (plan.isEmpty() || model.isAmple(blocks * Math.ceilDiv(longest, segment))) {
         break; // more parts only add states
       }
     }

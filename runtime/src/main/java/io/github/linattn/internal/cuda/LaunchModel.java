@@ -9,6 +9,7 @@ import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.Optional;
+import java.util.stream.IntStream;
 
 /**
  * What a launch on one device is, and what it takes: shared by the planners. Pure and immutable.
@@ -19,10 +20,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
   /** Of a tile that a block writes, hence of a mark. */
   static final int COLUMNS = 64;
 
-  /**
-   * Tokens, or rows of the heads of a group; with less, a segment costs more to start than it
-   * saves.
-   */
+  /** Tokens; with less, a segment costs more to start than it saves. */
   static final int LEAST_SEGMENT = 512;
 
   /** The same of rows that are computed against sums over all tokens. */
@@ -149,6 +147,18 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return turns <= mostTurns(kernel)
         && blocks * turns <= multiprocessors()
         && cut.longest() > (turns - 1) * Planner.CHUNK;
+  }
+
+  /**
+   * The segments of a backward that are worth a try, the longest first: down to a chunk, as far as
+   * {@link #micros} knows what it takes to start them, which it does not of packed sequences.
+   *
+   * @param rows of each token that an item takes in
+   */
+  IntStream gradientSegments(Question question, int longest, int fewestParts, int rows) {
+    int first = Cut.segment(longest, fewestParts, Planner.CHUNK);
+    int least = question.packing() == null ? Planner.CHUNK : Math.min(first, LEAST_SEGMENT / rows);
+    return Cut.segments(longest, fewestParts, Planner.CHUNK).takeWhile(segment -> segment >= least);
   }
 
   /** Whether more blocks would only add states. */

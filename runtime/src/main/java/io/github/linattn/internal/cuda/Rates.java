@@ -34,6 +34,9 @@ final class Rates {
    */
   static final double GRADIENT_SCAN_MICROS = 3;
 
+  /** What it takes for each item of a sequence, one after the other. */
+  static final double SCAN_ITEM_MICROS = 0.06;
+
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
   /** Micros with each of {@link #DIMS}: one product of 16 bits, one of TF32, three of 16 bits. */
@@ -143,6 +146,9 @@ final class Rates {
   /** What each block of one sweep of segments takes longer to start, likewise. */
   private static final double[] ONE_SWEEP_SEGMENT = {6, 6, 13, 13};
 
+  /** What a block takes longer to start that measures its first chunk and its states. */
+  private static final double SCALING_MICROS = 3;
+
   /** With lengths of rows of q and k to find first; gradients are given them. */
   private static final double NORMALIZED_SHARE = 1.6;
 
@@ -227,6 +233,16 @@ final class Rates {
   /** From the start of a block to its first chunk, and from its last chunk to its end. */
   static double startMicros(Technique technique) {
     return technique == Technique.WGMMA ? 3.2 : 1;
+  }
+
+  /** The same of a launch of a backward: the operands of fp16 are brought into its range first. */
+  static double gradientStartMicros(KernelEntry kernel) {
+    boolean isScaled =
+        kernel.technique() == Technique.WGMMA
+            && (kernel.elementType() == ElementType.F16
+                || kernel.precision() == Precision.TF32
+                || kernel.precision() == Precision.ACCURATE);
+    return startMicros(kernel.technique()) + (isScaled ? SCALING_MICROS : 0);
   }
 
   /** What a block of a gradient takes longer that hands on what it has. */

@@ -216,7 +216,7 @@ record TwoSweeps(LaunchModel model) {
     return segments(
         question,
         kernels.mostQueryTokens(),
-        LaunchModel.LEAST_SEGMENT,
+        1,
         blocks,
         (draft, cut) -> addSegmentsOfQuery(draft, question, kernels, cut));
   }
@@ -228,7 +228,7 @@ record TwoSweeps(LaunchModel model) {
     return segments(
         question,
         kernels.mostKeyTokens(group),
-        LaunchModel.LEAST_SEGMENT / group, // as many rows of q and dO
+        group,
         blocks,
         (draft, cut) -> addSegmentsOfKeyAndValue(draft, question, kernels, cut));
   }
@@ -237,36 +237,33 @@ record TwoSweeps(LaunchModel model) {
    * The segments with which a sweep and the sums before it take least; whole sequences where
    * accumulators bear them and these do.
    *
+   * @param rows of each token that an item takes in
    * @param blocks for each segment
    */
   private Cut segments(
       Question question,
       int mostTokens,
-      int leastTokens,
+      int rows,
       long blocks,
       BiConsumer<GradientDraft, Cut> sweep) {
     int tokens = question.shape().tokens();
     int longest = new Cut(tokens, question.packing(), 0).longest();
     int fewest = Math.max(1, Math.ceilDiv(longest, mostTokens));
-    Cut found = cut(question, longest, fewest);
+    int first = fewest == 1 ? 0 : Cut.segment(longest, fewest, Planner.CHUNK);
+    Cut found = new Cut(tokens, question.packing(), first);
     double least = micros(question, found, sweep);
-    for (int parts = fewest + 1;
-        Math.ceilDiv(longest, parts) >= Math.max(leastTokens, Planner.CHUNK)
-            && !model.isAmple(blocks * (parts - 1));
-        parts++) {
-      Cut cut = cut(question, longest, parts);
+    for (int segment : model.gradientSegments(question, longest, fewest + 1, rows).toArray()) {
+      Cut cut = new Cut(tokens, question.packing(), segment);
       double micros = micros(question, cut, sweep);
       if (micros < least) {
         least = micros;
         found = cut;
       }
+      if (model.isAmple(blocks * Math.ceilDiv(longest, segment))) {
+        break; // more parts only add states
+      }
     }
     return found;
-  }
-
-  private static Cut cut(Question question, int longest, int parts) {
-    int segment = parts == 1 ? 0 : Cut.segment(longest, parts, Planner.CHUNK);
-    return new Cut(question.shape().tokens(), question.packing(), segment);
   }
 
   private double micros(Question question, Cut cut, BiConsumer<GradientDraft, Cut> sweep) {

@@ -419,8 +419,17 @@ class GradientPlannerTest {
   }
 
   @Test
+  void fewHeadsHaveSegmentsDownToAChunk() {
+    Question question =
+        Question.of(AttentionShape.of(1, 2, 950, 128), DType.F32, Mode.DEFAULT, true, false);
+    GradientPlan plan = planner(true).plan(question).orElseThrow();
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(plan.cut().itemTokens()).isEqualTo(Planner.CHUNK);
+  }
+
+  @Test
   void rowsAreDividedInsideTheSweeps() {
-    AttentionShape shape = AttentionShape.of(1, 4, 1000, 128);
+    AttentionShape shape = AttentionShape.of(1, 4, 128, 128);
     GradientPlan plan = planner(true).plan(causal(shape, true)).orElseThrow();
     assertThat(roles(plan))
         .as("the first finds the lengths")
@@ -435,7 +444,7 @@ class GradientPlannerTest {
         .isEqualTo("la_chunked_normalized_query_gradient_wgmma_d128_bf16");
     assertThat(plan.step(Role.KEY_AND_VALUE).kernel().symbol())
         .isEqualTo("la_chunked_normalized_key_value_gradient_wgmma_d128_bf16");
-    assertThat(plan.turns()).as("blocks of dq take turns, divided or not").isEqualTo(8);
+    assertThat(plan.turns()).as("blocks of dq take turns, divided or not").isEqualTo(2);
   }
 
   @Test
