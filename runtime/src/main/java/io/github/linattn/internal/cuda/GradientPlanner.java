@@ -67,7 +67,11 @@ final class GradientPlanner {
     }
     long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), LaunchModel.COLUMNS);
     int fewest = Math.max(2, Math.ceilDiv(longest, limit));
-    for (int segment : model.gradientSegments(question, longest, fewest, 1).toArray()) {
+    int least = LaunchModel.leastGradientSegment(question, 1);
+    for (int segment : Cut.segments(longest, fewest, Planner.CHUNK).toArray()) {
+      if (segment < least && !candidates.isEmpty()) {
+        break;
+      }
       Cut cut = new Cut(shape.tokens(), question.packing(), segment);
       Optional<GradientPlan> plan = twoSweeps.segmented(question, kernels, cut);
       plan.ifPresent(candidates::add);

@@ -9,7 +9,6 @@ import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.Optional;
-import java.util.stream.IntStream;
 
 /**
  * What a launch on one device is, and what it takes: shared by the planners. Pure and immutable.
@@ -150,15 +149,13 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * The segments of a backward that are worth a try, the longest first: down to a chunk, as far as
-   * {@link #micros} knows what it takes to start them, which it does not of packed sequences.
+   * The least tokens of a segment of a backward: a chunk, as far as {@link #micros} knows what it
+   * takes to start them, which it does not of packed sequences.
    *
    * @param rows of each token that an item takes in
    */
-  IntStream gradientSegments(Question question, int longest, int fewestParts, int rows) {
-    int first = Cut.segment(longest, fewestParts, Planner.CHUNK);
-    int least = question.packing() == null ? Planner.CHUNK : Math.min(first, LEAST_SEGMENT / rows);
-    return Cut.segments(longest, fewestParts, Planner.CHUNK).takeWhile(segment -> segment >= least);
+  static int leastGradientSegment(Question question, int rows) {
+    return question.packing() == null ? Planner.CHUNK : LEAST_SEGMENT / rows;
   }
 
   /** Whether more blocks would only add states. */

@@ -252,7 +252,11 @@ record TwoSweeps(LaunchModel model) {
     int first = fewest == 1 ? 0 : Cut.segment(longest, fewest, Planner.CHUNK);
     Cut found = new Cut(tokens, question.packing(), first);
     double least = micros(question, found, sweep);
-    for (int segment : model.gradientSegments(question, longest, fewest + 1, rows).toArray()) {
+    int shortest = LaunchModel.leastGradientSegment(question, rows);
+    for (int segment : Cut.segments(longest, fewest + 1, Planner.CHUNK).toArray()) {
+      if (segment < shortest) {
+        break;
+      }
       Cut cut = new Cut(tokens, question.packing(), segment);
       double micros = micros(question, cut, sweep);
       if (micros < least) {

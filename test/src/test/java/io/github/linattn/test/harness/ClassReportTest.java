@@ -20,7 +20,10 @@ class ClassReportTest {
         .satisfiesExactly(
             line ->
                 assertThat(line).isEqualTo("failed: fails(): java.lang.IllegalStateException: so"),
-            line -> assertThat(line).matches("ClassReportTest\\$Sample: 1 passed, 1 failed, 2 left out, [0-9.]+ s"));
+            line ->
+                assertThat(line)
+                    .matches(
+                        "ClassReportTest\\$Sample: 1 passed, 1 failed, 2 left out, [0-9.]+ s"));
   }
 
   @Test
