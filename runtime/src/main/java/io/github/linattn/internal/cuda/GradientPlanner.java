@@ -67,19 +67,11 @@ final class GradientPlanner {
     }
     long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), LaunchModel.COLUMNS);
     int fewest = Math.max(2, Math.ceilDiv(longest, limit));
-    int least = LaunchModel.leastGradientSegment(question, 1);
-    for (int segment : Cut.segments(longest, fewest, Planner.CHUNK).toArray()) {
-      if (segment < least && !candidates.isEmpty()) {
-        break;
-      }
+    for (int segment : model.segments(longest, fewest, blocks).toArray()) {
       Cut cut = new Cut(shape.tokens(), question.packing(), segment);
-      Optional<GradientPlan> plan = twoSweeps.segmented(question, kernels, cut);
-      plan.ifPresent(candidates::add);
+      twoSweeps.segmented(question, kernels, cut).ifPresent(candidates::add);
       if (segment >= LaunchModel.LEAST_SEGMENT) {
         oneSweeps.segments(question, segment).ifPresent(candidates::add);
-      }
-      if (plan.isEmpty() || model.isAmple(blocks * Math.ceilDiv(longest, segment))) {
-        break; // more parts only add states
       }
     }
     twoSweeps.segmentedApart(question, kernels).ifPresent(candidates::add);

@@ -9,6 +9,7 @@ import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.Optional;
+import java.util.stream.IntStream;
 
 /**
  * What a launch on one device is, and what it takes: shared by the planners. Pure and immutable.
@@ -19,7 +20,10 @@ record LaunchModel(GpuTraits gpu, Built built) {
   /** Of a tile that a block writes, hence of a mark. */
   static final int COLUMNS = 64;
 
-  /** Tokens; with less, a segment costs more to start than it saves. */
+  /**
+   * Tokens of a segment of one sweep, of a stage, of a part that is summed alone, and of sums over
+   * all tokens; what less would save of these is not measured.
+   */
   static final int LEAST_SEGMENT = 512;
 
   /** The same of rows that are computed against sums over all tokens. */
@@ -148,19 +152,24 @@ record LaunchModel(GpuTraits gpu, Built built) {
         && cut.longest() > (turns - 1) * Planner.CHUNK;
   }
 
-  /**
-   * The least tokens of a segment of a backward: a chunk, as far as {@link #micros} knows what it
-   * takes to start them, which it does not of packed sequences.
-   *
-   * @param rows of each token that an item takes in
-   */
-  static int leastGradientSegment(Question question, int rows) {
-    return question.packing() == null ? Planner.CHUNK : LEAST_SEGMENT / rows;
-  }
-
   /** Whether more blocks would only add states. */
   boolean isAmple(long blocks) {
     return blocks > AMPLE * multiprocessors();
+  }
+
+  /**
+   * Tokens of a segment where there are so many or more, from the longest down to a chunk or until
+   * more blocks would only add states.
+   *
+   * @param blocks for each segment
+   */
+  IntStream segments(int longest, int fewest, long blocks) {
+    return Cut.segments(longest, fewest, Planner.CHUNK)
+        .takeWhile(
+            segment -> {
+              int parts = Math.ceilDiv(longest, segment);
+              return parts <= fewest || !isAmple(blocks * (parts - 1));
+            });
   }
 
   /** Segments of which there are enough for two blocks on every multiprocessor. */
@@ -178,7 +187,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
   /**
    * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
    * as a block works, or as its bytes are on their way, the longer the more multiprocessors are
-   * idle where there is but one.
+   * idle where there is but one. Blocks of packed sequences take as long as the longest works, or
+   * else as all work, shared evenly, and half of the longest, for which some are idle at the end.
    *
    * @param shares items, times the blocks that take turns with the chunks of one
    * @param start micros of a block beside its chunks
@@ -188,12 +198,14 @@ record LaunchModel(GpuTraits gpu, Built built) {
   double micros(Step step, Cut cut, long shares, double start, double chunk, double bytes) {
     long longest = Math.ceilDiv(cut.longest(), Planner.CHUNK);
     double perBlock = bytes / gpu.bytesPerMicro() / step.blocks();
+    double block = start + chunk * longest;
     if (!cut.isRegular()) {
       double blocksPerItem = (double) step.blocks() / Math.max(1, shares);
-      double even = cut.chunks(Planner.CHUNK) * blocksPerItem / multiprocessors();
-      return Math.max(start + chunk * Math.max(longest, even), perBlock * step.blocks());
+      double work = start * step.blocks() + chunk * cut.chunks(Planner.CHUNK) * blocksPerItem;
+      double atTheEnd = step.blocks() > multiprocessors() ? block / 2 : 0;
+      double busy = Math.max(block, work / multiprocessors() + atTheEnd);
+      return Math.max(busy, perBlock * step.blocks());
     }
-    double block = start + chunk * longest;
     int rounds = step.blocks() / multiprocessors();
     int rest = step.blocks() % multiprocessors();
     double idle = rounds == 0 ? 1 - (double) rest / multiprocessors() : 0;

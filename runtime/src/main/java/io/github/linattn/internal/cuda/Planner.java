@@ -15,6 +15,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.ToDoubleFunction;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 
 /**
@@ -222,20 +223,23 @@ final class Planner {
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
-    for (int parts = 2; Math.ceilDiv(longest, parts) >= LaunchModel.LEAST_SEGMENT; parts++) {
-      int least = Math.ceilDiv(longest, parts);
-      int step = least < LONG_SEGMENT ? CHUNK : 2 * CHUNK; // that sums of halves are possible
-      int segment = Cut.segment(longest, parts, step);
+    for (int segment : segments(longest, blocks(question, whole)).toArray()) {
       Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
       for (int turns = 1;
           segment <= limit && isWorthIt(question, forward, cut, turns);
           turns *= 2) {
         segmented(question, forward, segment, turns).ifPresent(candidates::add);
       }
-      if (model.isAmple(blocks(question, whole) * parts)) {
-        break; // more parts only add states
-      }
     }
+  }
+
+  /** Of two parts or more, long ones such that sums of halves are possible. */
+  private IntStream segments(int longest, long blocks) {
+    int pair = 2 * CHUNK;
+    return model
+        .segments(longest, 2, blocks)
+        .map(tokens -> tokens < LONG_SEGMENT ? tokens : Math.ceilDiv(tokens, pair) * pair)
+        .distinct();
   }
 
   private void addOnePass(
@@ -424,7 +428,10 @@ final class Planner {
         question.stateBytes() * question.keyValueHeads() * Math.min(summed + 1, cut.items());
     double bytes = (double) (question.keyValueBytes() + stateBytes) * summed / cut.items();
     double first = pass(question, sums.get(), cut, summed, 1, bytes, true);
-    double second = 2.0 * stateBytes / model.bytesPerMicro() + Rates.SCAN_MICROS;
+    double second =
+        2.0 * stateBytes / model.bytesPerMicro()
+            + Rates.SCAN_MICROS
+            + Rates.SCAN_ITEM_MICROS * cut.mostItems();
     return Optional.of(
         new Sums(
             parts, cut, summed, sums.get().lasting(first), scan.get(), stateBytes, first + second));

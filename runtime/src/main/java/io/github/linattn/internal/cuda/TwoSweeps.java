@@ -216,7 +216,6 @@ record TwoSweeps(LaunchModel model) {
     return segments(
         question,
         kernels.mostQueryTokens(),
-        1,
         blocks,
         (draft, cut) -> addSegmentsOfQuery(draft, question, kernels, cut));
   }
@@ -228,7 +227,6 @@ record TwoSweeps(LaunchModel model) {
     return segments(
         question,
         kernels.mostKeyTokens(group),
-        group,
         blocks,
         (draft, cut) -> addSegmentsOfKeyAndValue(draft, question, kernels, cut));
   }
@@ -237,34 +235,22 @@ record TwoSweeps(LaunchModel model) {
    * The segments with which a sweep and the sums before it take least; whole sequences where
    * accumulators bear them and these do.
    *
-   * @param rows of each token that an item takes in
    * @param blocks for each segment
    */
   private Cut segments(
-      Question question,
-      int mostTokens,
-      int rows,
-      long blocks,
-      BiConsumer<GradientDraft, Cut> sweep) {
+      Question question, int mostTokens, long blocks, BiConsumer<GradientDraft, Cut> sweep) {
     int tokens = question.shape().tokens();
     int longest = new Cut(tokens, question.packing(), 0).longest();
     int fewest = Math.max(1, Math.ceilDiv(longest, mostTokens));
     int first = fewest == 1 ? 0 : Cut.segment(longest, fewest, Planner.CHUNK);
     Cut found = new Cut(tokens, question.packing(), first);
     double least = micros(question, found, sweep);
-    int shortest = LaunchModel.leastGradientSegment(question, rows);
-    for (int segment : Cut.segments(longest, fewest + 1, Planner.CHUNK).toArray()) {
-      if (segment < shortest) {
-        break;
-      }
+    for (int segment : model.segments(longest, fewest + 1, blocks).toArray()) {
       Cut cut = new Cut(tokens, question.packing(), segment);
       double micros = micros(question, cut, sweep);
       if (micros < least) {
         least = micros;
         found = cut;
-      }
-      if (model.isAmple(blocks * Math.ceilDiv(longest, segment))) {
-        break; // more parts only add states
       }
     }
     return found;

@@ -425,6 +425,10 @@ class GradientPlannerTest {
     GradientPlan plan = planner(true).plan(question).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(plan.cut().itemTokens()).isEqualTo(Planner.CHUNK);
+    GradientPlan packed =
+        planner(true).plan(question.packed(Sequences.ofLengths(0, 20, 930))).orElseThrow();
+    assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(packed.cut().itemTokens()).isEqualTo(Planner.CHUNK);
   }
 
   @Test

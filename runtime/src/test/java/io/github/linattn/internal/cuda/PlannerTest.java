@@ -15,6 +15,7 @@ import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
@@ -118,6 +119,40 @@ class PlannerTest {
     ForwardPlan.Step recurrence = plan.steps().getLast();
     assertThat(recurrence.blocks()).isEqualTo(Math.min(16 * plan.cut().items(), 264));
     assertThat(plan.reason()).contains("segments");
+  }
+
+  @Test
+  void fewHeadsHaveSegmentsDownToAChunk() {
+    Question short128 = causal(AttentionShape.of(1, 2, 1344, KEY_DIM), DType.F32, Mode.DEFAULT);
+    ForwardPlan plan = plan(short128);
+    assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(plan.cut().itemTokens()).isEqualTo(64);
+    assertThat(plan.micros()).isLessThan(0.6 * estimate(short128, "wgmma:512"));
+  }
+
+  @Test
+  void packedSequencesOfOneLengthTakeAsLongAsBatchRowsOfIt() {
+    int[] lengths = new int[32];
+    Arrays.fill(lengths, 1024);
+    ForwardPlan packed = plan(packed(8, lengths));
+    ForwardPlan rows =
+        plan(causal(AttentionShape.of(32, 8, 1024, KEY_DIM), DType.BF16, Mode.DEFAULT));
+    assertThat(packed.kind()).isEqualTo(rows.kind());
+    assertThat(packed.micros()).isBetween(0.9 * rows.micros(), 1.3 * rows.micros());
+  }
+
+  @Test
+  void everyItemOfPackedSequencesHasToStart() {
+    int[] lengths = new int[1024];
+    Arrays.fill(lengths, 64);
+    double ofMany = plan(packed(8, lengths)).micros();
+    Arrays.fill(lengths, 0, 512, 128);
+    double ofFewer = plan(packed(8, Arrays.copyOf(lengths, 512))).micros();
+    assertThat(ofMany).isGreaterThan(1.3 * ofFewer);
+  }
+
+  private static double estimate(Question question, String plan) {
+    return planner(true).plan(question, PlanChoice.parse(plan)).orElseThrow().micros();
   }
 
   @Test
