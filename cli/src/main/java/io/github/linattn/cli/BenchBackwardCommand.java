@@ -46,14 +46,11 @@ final class BenchBackwardCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
-    return new BenchTable(console, options, BenchPass.BACKWARD, false).run(cases());
+    return new BenchTable(console, options, BenchPass.BACKWARD).run(cases());
   }
 
   /** What the options ask for, in the order of the table. */
   List<BenchCase> cases() {
-    if (options.preset == BenchPreset.GRID) {
-      throw CommandFailure.misuse("the preset grid is for bench forward: it compares its plans");
-    }
     List<BenchCase> cases = options.cases(BenchPass.BACKWARD);
     if (keepState) {
       if (!cases.stream().allMatch(BenchCase::causal)) {

@@ -5,7 +5,6 @@ import java.util.List;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
-import picocli.CommandLine.Option;
 
 /** {@code linattn bench forward}: the forward beside a copy of as many bytes. */
 @Command(
@@ -23,26 +22,13 @@ final class BenchForwardCommand implements Callable<Integer> {
 
   @Mixin private BenchOptions options = new BenchOptions();
 
-  @Option(
-      names = "--all-plans",
-      description = "time every plan that the planner could have chosen, too")
-  private boolean allPlans;
-
   BenchForwardCommand(Console console) {
     this.console = console;
   }
 
   @Override
   public Integer call() throws IOException {
-    List<BenchCase> cases = cases();
-    if (options.family.equals(KernelFamily.PAPER) && isAllPlans()) {
-      throw CommandFailure.misuse("the family paper has one plan only; leave out the other plans");
-    }
-    return new BenchTable(console, options, BenchPass.FORWARD, isAllPlans()).run(cases);
-  }
-
-  private boolean isAllPlans() {
-    return allPlans || options.preset == BenchPreset.GRID;
+    return new BenchTable(console, options, BenchPass.FORWARD).run(cases());
   }
 
   /** What the options ask for, in the order of the table. */

@@ -6,6 +6,7 @@ import io.github.linattn.Mode;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
@@ -22,9 +23,23 @@ final class BenchOptions {
       paramLabel = "NAME",
       converter = Spelling.OfPreset.class,
       description =
-          "shapes that are often wanted: targets, head-dims, tokens, heads, grid (forward"
-              + " only, with every plan), or accuracy (up to 2^20 tokens, both kinds of data)")
+          "shapes that are often wanted: targets, head-dims, tokens, heads, grid (with"
+              + " --all-plans), or accuracy (up to 2^20 tokens, both kinds of data)")
   @Nullable BenchPreset preset;
+
+  @Option(
+      names = "--drawn",
+      paramLabel = "COUNT",
+      description =
+          "so many problems that are drawn, of few heads and few tokens, every width and type; with"
+              + " --all-plans they show what the planner loses")
+  private @Nullable Integer drawn;
+
+  @Option(
+      names = "--seed",
+      paramLabel = "SEED",
+      description = "which problems --drawn draws; 1 if left out")
+  private @Nullable Long seed;
 
   @Option(
       names = "--dtype",
@@ -102,6 +117,13 @@ final class BenchOptions {
   boolean besidePaper;
 
   @Option(
+      names = "--all-plans",
+      description =
+          "time other plans that the planner could have chosen, too: other kernels, segments down"
+              + " to a chunk, blocks that take turns, relays")
+  private boolean allPlans;
+
+  @Option(
       names = "--sustained",
       paramLabel = "SECONDS",
       description =
@@ -120,20 +142,26 @@ final class BenchOptions {
     return sustainedSeconds;
   }
 
+  /** Whether to time what the planner did not choose, too. */
+  boolean allPlans() {
+    return allPlans || preset == BenchPreset.GRID;
+  }
+
   /** What the options ask for, in the order of the table. */
   List<BenchCase> cases(BenchPass pass) {
     requireFamily();
+    requireOneSource();
     if (!(sustainedSeconds >= 0 && sustainedSeconds <= MOST_SUSTAINED_SECONDS)) {
       throw CommandFailure.misuse(
           "--sustained is 0 to %.0f seconds, not %s", MOST_SUSTAINED_SECONDS, sustainedSeconds);
     }
     List<Precision> precisions = precisions();
     List<BenchCase> cases;
-    if (preset == null) {
+    if (preset == null && drawn == null) {
       cases = product(precisions.isEmpty() ? precisions(List.of(DType.BF16)) : precisions);
     } else {
       requireNoExtents();
-      cases = preset.cases(precisions, pass);
+      cases = preset == null ? drawn(precisions) : preset.cases(precisions, pass);
     }
     if (cases.isEmpty()) {
       throw CommandFailure.misuse("the preset has no case of this type and mode");
@@ -153,15 +181,32 @@ final class BenchOptions {
     if (besidePaper && family.equals(KernelFamily.PAPER)) {
       throw CommandFailure.misuse("--beside-paper is for another family than paper");
     }
+    if (allPlans() && family.equals(KernelFamily.PAPER)) {
+      throw CommandFailure.misuse("the family paper has one plan only; leave out the other plans");
+    }
   }
 
   private void requireNoExtents() {
     boolean lists = heads.isEmpty() && tokens.isEmpty() && headDims.isEmpty();
     if (!lists || batch != null || keyValueHeads != null || valueDim != null) {
       throw CommandFailure.misuse(
-          "a preset has shapes of its own; leave out --preset or --batch, --heads, --kv-heads,"
-              + " --tokens, --head-dim and --value-dim");
+          "a preset has shapes of its own, as --drawn has; leave them out or --batch, --heads,"
+              + " --kv-heads, --tokens, --head-dim and --value-dim");
     }
+  }
+
+  private void requireOneSource() {
+    if (preset != null && drawn != null) {
+      throw CommandFailure.misuse("--drawn draws problems in place of a preset");
+    }
+    if (seed != null && drawn == null) {
+      throw CommandFailure.misuse("--seed is for --drawn");
+    }
+  }
+
+  private List<BenchCase> drawn(List<Precision> precisions) {
+    var draw = new BenchDraw(Objects.requireNonNull(drawn), seed == null ? 1 : seed);
+    return draw.cases(precisions.isEmpty() ? BenchPreset.ALL : precisions);
   }
 
   /** Types and modes that were asked for; empty if none were. */

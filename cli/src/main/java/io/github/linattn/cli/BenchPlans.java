@@ -3,7 +3,9 @@ package io.github.linattn.cli;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.Plan;
 import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -17,8 +19,6 @@ final class BenchPlans {
 
   private static final List<String> TECHNIQUES = List.of("wgmma", "mma");
   private static final int CHUNK = 64;
-  private static final int LEAST_SEGMENT = 512;
-  private static final int MOST_SEGMENTS = 6;
 
   /** More blocks than this leave no multiprocessor idle, and further segments only add states. */
   private static final long MOST_BLOCKS = 2048;
@@ -30,6 +30,7 @@ final class BenchPlans {
 
   private static final int MOST_TURNS = 8;
   private static final int MOST_RELAYED = 8;
+  private static final int LEAST_RELAYED_TOKENS = 512;
   private static final Pattern SEGMENTS =
       Pattern.compile(
           "^(?:(?:swept )?segments:|relay: .*?|one sweep: .*? blocks of) \\d+ items of up to (\\d+) tokens");
@@ -40,15 +41,44 @@ final class BenchPlans {
 
   /** Names for {@link #asking}; none where there is no choice. */
   static List<String> names(BenchCase problem) {
+    if (!problem.causal() || problem.decode() || problem.pass() == BenchPass.BOTH) {
+      return List.of();
+    }
+    return problem.pass() == BenchPass.FORWARD
+        ? forwards(problem.shape())
+        : backwards(problem.shape());
+  }
+
+  private static List<String> forwards(AttentionShape shape) {
+    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
     List<String> names = new ArrayList<>();
-    if (problem.causal() && !problem.decode() && problem.pass() == BenchPass.FORWARD) {
-      for (String technique : TECHNIQUES) {
-        names.add(technique);
-        if (technique.equals("wgmma")) {
-          turns(problem.shape()).forEach(turns -> names.add(technique + "*" + turns));
-          relays(problem.shape()).forEach(items -> names.add(technique + ":" + items + "+"));
+    for (String technique : TECHNIQUES) {
+      names.add(technique);
+      if (technique.equals("wgmma")) {
+        turns(blocks).forEach(turns -> names.add(technique + "*" + turns));
+        relays(shape.tokens(), blocks).forEach(items -> names.add(technique + ":" + items + "+"));
+      }
+      segments(shape.tokens(), blocks).forEach(segment -> names.add(technique + ":" + segment));
+    }
+    return names;
+  }
+
+  /** Those that need nothing of the forward. */
+  private static List<String> backwards(AttentionShape shape) {
+    long blocks =
+        (long) shape.batch() * shape.keyValueHeads() * Math.ceilDiv(shape.keyDim(), COLUMNS);
+    List<String> names = new ArrayList<>();
+    for (String technique : TECHNIQUES) {
+      boolean hasQueryOfWhole = technique.equals("wgmma") && shape.headsPerKeyValueHead() > 1;
+      names.add(technique);
+      if (technique.equals("wgmma")) {
+        relays(shape.tokens(), blocks).forEach(items -> names.add(technique + ":" + items + "+"));
+      }
+      for (int segment : segments(shape.tokens(), blocks)) {
+        names.add(technique + ":" + segment);
+        if (hasQueryOfWhole) {
+          names.add(technique + ":" + segment + ":0");
         }
-        segments(problem.shape()).forEach(segment -> names.add(technique + ":" + segment));
       }
     }
     return names;
@@ -58,9 +88,8 @@ final class BenchPlans {
    * Blocks that take turns, as long as they all have room at once; the runtime refuses where none
    * can.
    */
-  private static List<Integer> turns(AttentionShape shape) {
+  private static List<Integer> turns(long blocks) {
     List<Integer> turns = new ArrayList<>();
-    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
     for (int i = 2; i <= MOST_TURNS && blocks * i <= MOST_TURN_BLOCKS; i *= 2) {
       turns.add(i);
     }
@@ -68,35 +97,28 @@ final class BenchPlans {
   }
 
   /** Lengths of the items of a relay, where blocks of whole sequences come in rounds. */
-  private static List<Integer> relays(AttentionShape shape) {
+  private static List<Integer> relays(int tokens, long blocks) {
     List<Integer> items = new ArrayList<>();
-    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
-    int most = Math.min(MOST_RELAYED, shape.tokens() / LEAST_SEGMENT);
+    int most = Math.min(MOST_RELAYED, tokens / LEAST_RELAYED_TOKENS);
     for (int parts = 2; blocks > MOST_TURN_BLOCKS && parts <= most; parts++) {
-      items.add(Math.ceilDiv(Math.ceilDiv(shape.tokens(), parts), CHUNK) * CHUNK);
+      items.add(wholeChunks(tokens, parts));
     }
     return items;
   }
 
-  /** Lengths of 2, 4, 8, ... equal segments; the first, the last and some between. */
-  static List<Integer> segments(AttentionShape shape) {
-    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
-    List<Integer> all = new ArrayList<>();
-    for (int parts = 2; parts == 2 || blocks * parts <= MOST_BLOCKS; parts *= 2) {
-      int segment = Math.ceilDiv(Math.ceilDiv(shape.tokens(), parts), CHUNK) * CHUNK;
-      if (segment < LEAST_SEGMENT) {
-        break;
-      }
-      all.add(segment);
+  /** Lengths of 2, 4, 8, ... equal segments, down to a chunk. */
+  static List<Integer> segments(int tokens, long blocks) {
+    Set<Integer> segments = new LinkedHashSet<>();
+    for (int parts = 2;
+        wholeChunks(tokens, parts / 2) > CHUNK && (parts == 2 || blocks * parts <= MOST_BLOCKS);
+        parts *= 2) {
+      segments.add(wholeChunks(tokens, parts));
     }
-    if (all.size() <= MOST_SEGMENTS) {
-      return all;
-    }
-    List<Integer> some = new ArrayList<>();
-    for (int i = 0; i < MOST_SEGMENTS; i++) {
-      some.add(all.get(i * (all.size() - 1) / (MOST_SEGMENTS - 1)));
-    }
-    return some;
+    return List.copyOf(segments);
+  }
+
+  private static int wholeChunks(int tokens, int parts) {
+    return Math.ceilDiv(Math.ceilDiv(tokens, parts), CHUNK) * CHUNK;
   }
 
   /** Does something while a plan of a forward or a backward is asked for. */

@@ -27,10 +27,10 @@ enum BenchPreset {
 
   private static final AttentionShape USUAL = AttentionShape.of(4, 16, 10_000, 128);
   private static final long DECODE_CONTEXT = 1000;
-  private static final int[] SHIPPED = {32, 64, 96, 128, 192, 256};
+  static final int[] SHIPPED = {32, 64, 96, 128, 192, 256};
 
   /** The order of the targets. */
-  private static final List<Precision> ALL =
+  static final List<Precision> ALL =
       List.of(
           BF16,
           Precision.F16,

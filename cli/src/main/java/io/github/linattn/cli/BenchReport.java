@@ -145,8 +145,15 @@ final class BenchReport {
     }
     long near = choices.stream().filter(BenchResult::isNearBest).count();
     double worst = choices.stream().mapToDouble(BenchResult::overBest).max().orElse(1);
+    double mean =
+        Math.exp(
+            choices.stream()
+                .mapToDouble(result -> Math.log(result.overBest()))
+                .average()
+                .orElse(0));
     return Text.format(
-        "planner: within 10 %% of the best plan in %d of %d cases (%.0f %%), at worst %.2f of it",
-        near, choices.size(), 100.0 * near / choices.size(), worst);
+        "planner: within 10 %% of the best plan in %d of %d cases (%.0f %%), in the mean (geometric)"
+            + " %.3f of it, at worst %.2f",
+        near, choices.size(), 100.0 * near / choices.size(), mean, worst);
   }
 }

@@ -18,19 +18,16 @@ final class BenchTable {
   private final Console console;
   private final BenchOptions options;
   private final BenchPass pass;
-  private final boolean allPlans;
 
   /**
    * For one command.
    *
    * @param pass whose figures the columns are
-   * @param allPlans whether to time what the planner did not choose, too
    */
-  BenchTable(Console console, BenchOptions options, BenchPass pass, boolean allPlans) {
+  BenchTable(Console console, BenchOptions options, BenchPass pass) {
     this.console = console;
     this.options = options;
     this.pass = pass;
-    this.allPlans = allPlans;
   }
 
   /** Gives the exit code. */
@@ -53,7 +50,7 @@ final class BenchTable {
         .forEach(line -> console.result("%s", line));
     try (var progress = new Progress(console.err(), "timing")) {
       progress.expect(cases.size());
-      var run = BenchRun.onGpu(gpu, allPlans, options.sustainedSeconds());
+      var run = BenchRun.onGpu(gpu, options.allPlans(), options.sustainedSeconds());
       var beside = paper == null ? null : BenchRun.onGpu(paper, false, options.sustainedSeconds());
       boolean isPaper = options.family.equals(KernelFamily.PAPER);
       Method method = isPaper ? Method.PAPER : Method.LINATTN;
@@ -68,7 +65,7 @@ final class BenchTable {
         put(file, here, List.of(BenchPoints.of(host)));
       }
     }
-    if (allPlans) {
+    if (options.allPlans()) {
       console.result("%s", BenchReport.planner(results));
     }
     boolean right = !results.isEmpty() && results.stream().allMatch(BenchResult::right);

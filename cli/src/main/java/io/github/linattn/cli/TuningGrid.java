@@ -30,7 +30,7 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
   private static final double GAIN = 0.97;
 
   private static final List<String> TECHNIQUES = List.of("wgmma", "mma");
-  private static final int LEAST_SEGMENT = 512;
+  private static final int LEAST_SEGMENT = 64;
 
   /** More blocks than this leave no multiprocessor idle, and further segments only add states. */
   private static final long MOST_BLOCKS = 2048;

@@ -112,9 +112,8 @@ class BenchBackwardCommandTest {
       delimiter = '|',
       value = {
         "--keep-state --non-causal | others have no state",
-        "--preset=grid | for bench forward",
         "--preset=targets --heads=5 | shapes of its own",
-        "--all-plans | --all-plans",
+        "--family=paper --all-plans | one plan",
         "--family=paper --beside-paper | another family than paper"
       })
   void wrongOptionsAreMisuse(String options, String reason) {

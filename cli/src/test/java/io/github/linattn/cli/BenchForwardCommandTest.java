@@ -124,6 +124,23 @@ class BenchForwardCommandTest {
         .allMatch(name -> name.endsWith(" positive f16 default"));
   }
 
+  @Test
+  void drawnProblemsFollowFromTheirSeed() {
+    List<String> drawn = cases("--drawn=300");
+    assertThat(drawn).hasSize(300).isEqualTo(cases("--drawn=300", "--seed=1"));
+    assertThat(cases("--drawn=20")).isEqualTo(drawn.subList(0, 20));
+    assertThat(cases("--drawn=300", "--seed=2")).isNotEqualTo(drawn);
+    assertThat(drawn)
+        .anyMatch(name -> name.contains(" K="))
+        .allMatch(name -> name.contains("B=1 "));
+    for (String each : List.of("bf16 default", "f16 default", "f32 tf32", "f32 accurate")) {
+      assertThat(drawn).anyMatch(name -> name.endsWith(each));
+    }
+    assertThat(cases("--drawn=30", "--dtype=f16")).allMatch(name -> name.endsWith("f16 default"));
+    assertThat(new BenchDraw(300, 1).cases(BenchPreset.ALL))
+        .allMatch(each -> each.shape().q().elements() < 1 << 22 && each.shape().tokens() >= 256);
+  }
+
   @ParameterizedTest
   @CsvSource(
       delimiter = '|',
@@ -136,6 +153,10 @@ class BenchForwardCommandTest {
         "--sustained=-1 | 0 to 600 seconds, not -1.0",
         "--sustained=NaN | not NaN",
         "--preset=all | head-dims",
+        "--drawn=0 | a number of problems",
+        "--drawn=3 --tokens=5 | shapes of its own",
+        "--drawn=3 --preset=targets | in place of a preset",
+        "--seed=3 | is for --drawn",
         "--data=negative | normal, positive",
         "--family=other | chunked or paper",
         "--family=paper --all-plans | one plan"
@@ -210,7 +231,7 @@ class BenchForwardCommandTest {
     assertThat(wrong.right()).isFalse();
     assertThat(BenchReport.rows(wrong).get(1)).contains("mma WRONG (5.0e-01)");
     assertThat(BenchReport.planner(List.of(well, badly, result(1e-3))))
-        .contains("in 1 of 2 cases (50 %), at worst 2.00");
+        .contains("in 1 of 2 cases (50 %), in the mean (geometric) 1.439 of it, at worst 2.00");
   }
 
   @Test
@@ -291,9 +312,9 @@ class BenchForwardCommandTest {
   @Test
   void plansToTimeCoverTheChoice() {
     BenchCase few = BenchCase.of(AttentionShape.of(1, 1, 1_048_576, 128), BF16);
-    assertThat(BenchPlans.segments(few.shape())).hasSize(6).startsWith(524_288).endsWith(1024);
     assertThat(BenchPlans.names(few))
-        .hasSize(17)
+        .hasSize(2 * (1 + 10) + 3)
+        .endsWith("mma:2048", "mma:1024")
         .startsWith("wgmma", "wgmma*2", "wgmma*4", "wgmma*8", "wgmma:524288");
     BenchCase many = BenchCase.of(AttentionShape.of(1, 256, 1000, 256), BF16);
     assertThat(BenchPlans.names(many)).containsExactly("wgmma", "wgmma:512", "mma", "mma:512");
@@ -301,7 +322,23 @@ class BenchForwardCommandTest {
     assertThat(BenchPlans.names(inRounds))
         .startsWith("wgmma", "wgmma:1024+", "wgmma:704+", "wgmma:1024");
     assertThat(BenchPlans.names(many.with(false, false))).isEmpty();
-    assertThat(BenchPlans.segments(AttentionShape.of(1, 1, 100, 64))).isEmpty();
+    assertThat(BenchPlans.segments(1100, 2)).containsExactly(576, 320, 192, 128, 64);
+    assertThat(BenchPlans.segments(65, 2)).containsExactly(64);
+    assertThat(BenchPlans.segments(64, 2)).isEmpty();
+    AttentionShape grouped = new AttentionShape(1, 8, 2, 200, 128, 64);
+    assertThat(BenchPlans.names(BenchCase.of(grouped, BF16).with(BenchPass.BACKWARD)))
+        .containsExactly(
+            "wgmma",
+            "wgmma:128",
+            "wgmma:128:0",
+            "wgmma:64",
+            "wgmma:64:0",
+            "mma",
+            "mma:128",
+            "mma:64");
+    assertThat(BenchPlans.names(inRounds.with(BenchPass.BACKWARD)))
+        .startsWith("wgmma", "wgmma:1024+", "wgmma:704+", "wgmma:1024", "wgmma:512");
+    assertThat(BenchPlans.names(inRounds.with(BenchPass.BOTH))).isEmpty();
     var pass = new Plan.Pass(List.of(), 0, 0, 1, "one pass: x, by wgmma on 132 multiprocessors");
     assertThat(BenchPlans.word(many, pass)).isEqualTo("one pass, wgmma");
     var inTurn =

@@ -133,12 +133,12 @@ class TuningGridTest {
             new Choice("wgmma", 1, 8),
             new Choice("wgmma", 8, 4),
             new Choice("mma", 1, 1),
-            new Choice("mma", 8, 1))
+            new Choice("mma", 64, 1))
         .doesNotContain(
-            new Choice("wgmma", 8, 8), new Choice("wgmma", 16, 1), new Choice("mma", 1, 2))
+            new Choice("wgmma", 8, 8), new Choice("wgmma", 128, 1), new Choice("mma", 1, 2))
         .doesNotHaveDuplicates();
     assertThat(TuningGrid.choices(kind(BenchPass.BACKWARD).with(shape)))
-        .hasSize(8)
+        .hasSize(2 * 7)
         .allMatch(choice -> choice.turns() == 1);
   }
 
