@@ -42,7 +42,22 @@ final class BenchCheck {
   private final List<Part> parts = new ArrayList<>();
 
   /** da and db of the heads, where the pass has them. */
-  private final Map<Quantity, double[]> coefficients = new EnumMap<>(Quantity.class);
+  private final Map<Quantity, Coefficient> coefficients = new EnumMap<>(Quantity.class);
+
+  /**
+   * A gradient of each head that is a sum over tokens, and may vanish by chance.
+   *
+   * @param spread of each head, the root of the sum of the squares of the terms
+   */
+  private record Coefficient(double[] exact, double[] spread) {
+    Coefficient(int heads) {
+      this(new double[heads], new double[heads]);
+    }
+
+    double error(float[] got) {
+      return Reference.error(exact, got, Reference.norm(spread));
+    }
+  }
 
   /** Results of some tokens of the heads. */
   private record Part(int firstToken, int tokens, Map<Quantity, double[]> exact) {}
@@ -75,8 +90,8 @@ final class BenchCheck {
     boolean cheap = tokens <= MOST_TOKENS && cost <= CHEAP;
     if (cheap || tokens < BenchData.PERIOD + LAST) {
       Reference.Result whole = part(0, tokens, null, null);
-      coefficients.put(Quantity.DA, whole.da());
-      coefficients.put(Quantity.DB, whole.db());
+      coefficients.put(Quantity.DA, new Coefficient(whole.da(), whole.daSpread()));
+      coefficients.put(Quantity.DB, new Coefficient(whole.db(), whole.dbSpread()));
       return;
     }
     Reference.State period = solve(0, BenchData.PERIOD, null, null).state();
@@ -125,8 +140,8 @@ final class BenchCheck {
             new double[count * shape.keyDim() * shape.valueDim()],
             new double[count * shape.keyDim()],
             new double[count * shape.valueDim()]);
-    double[] da = new double[heads.length];
-    double[] db = new double[heads.length];
+    var da = new Coefficient(heads.length);
+    var db = new Coefficient(heads.length);
     for (int i = 0; i < heads.length; i++) {
       var queries =
           new BenchQueries(
@@ -141,8 +156,10 @@ final class BenchCheck {
         queries.seeAll(all, i / group);
       }
       queries.sum(from, to, gradient, i / group);
-      da[i] = queries.da();
-      db[i] = queries.db();
+      da.exact[i] = queries.da();
+      da.spread[i] = queries.daSpread();
+      db.exact[i] = queries.db();
+      db.spread[i] = queries.dbSpread();
     }
     coefficients.put(Quantity.DA, da);
     coefficients.put(Quantity.DB, db);
@@ -246,9 +263,9 @@ final class BenchCheck {
         .outputs()
         .forEach(
             (quantity, tensor) -> {
-              double[] exact = coefficients.get(quantity);
-              if (exact != null) {
-                errors.put(quantity, Reference.error(exact, read(tensor)));
+              Coefficient coefficient = coefficients.get(quantity);
+              if (coefficient != null) {
+                errors.put(quantity, coefficient.error(read(tensor)));
               }
             });
     findLeftOut(sets.getLast(), errors);
@@ -325,11 +342,7 @@ final class BenchCheck {
     if (!small || problem.precision().dtype() != DType.F16) {
       return error;
     }
-    double squares = 0;
-    for (double value : exact) {
-      squares += value * value;
-    }
-    return Math.max(0, error - F16_QUANTUM * Math.sqrt(exact.length / squares));
+    return Math.max(0, error - F16_QUANTUM * Math.sqrt(exact.length) / Reference.norm(exact));
   }
 
   private static void read(Tensor tensor, long start, int count, float[] target, int index) {

@@ -35,6 +35,8 @@ final class BenchQueries {
 
   private double da;
   private double db;
+  private double daSquares;
+  private double dbSquares;
 
   /**
    * One head.
@@ -95,8 +97,12 @@ final class BenchQueries {
       double values = m * valuesOfPeriod[r] + valuesBefore[r];
       double g = count + keys;
       double delta = (values + matrix) / (g * g);
-      da += values / g - delta * count;
-      db += matrix / g - delta * keys;
+      double termOfA = values / g - delta * count;
+      double termOfB = matrix / g - delta * keys;
+      da += termOfA;
+      db += termOfB;
+      daSquares += termOfA * termOfA;
+      dbSquares += termOfB * termOfB;
       if (i >= from && i < to) {
         weights[r] += 1 / g;
         deltas[r] += delta;
@@ -123,6 +129,15 @@ final class BenchQueries {
 
   double db() {
     return db;
+  }
+
+  /** As that of a {@link Reference.Result}. */
+  double daSpread() {
+    return Math.sqrt(daSquares);
+  }
+
+  double dbSpread() {
+    return Math.sqrt(dbSquares);
   }
 
   /** S, z and u. */

@@ -33,7 +33,10 @@ final class BenchReport {
                 ? Text.format(" that has gone on for %.1f s", sustainedSeconds)
                 : "",
             pass.quantities().stream().map(Quantity::title).collect(Collectors.joining(", ")),
-            pass.hasBackward() ? "; da and db may have 50 times the bound" : ""),
+            pass.hasBackward()
+                ? "; da and db may have 50 times the bound, and are measured by their terms where these"
+                    + " cancel"
+                : ""),
         Text.format(
             ROW,
             "shape",

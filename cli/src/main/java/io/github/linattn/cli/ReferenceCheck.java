@@ -209,11 +209,11 @@ final class ReferenceCheck {
   }
 
   private void compare(Gradients d, Errors errors) {
-    errors.put(Quantity.DQ, gradientError(expected.dq(), d.dq(), 0));
-    errors.put(Quantity.DK, gradientError(expected.dk(), d.dk(), 0));
+    errors.put(Quantity.DQ, gradientError(expected.dq(), d.dq(), new double[0]));
+    errors.put(Quantity.DK, gradientError(expected.dk(), d.dk(), new double[0]));
     errors.put(Quantity.DV, Reference.error(expected.dv(), d.dv().toFloats()));
-    errors.put(Quantity.DA, gradientError(expected.da(), d.da(), squares(expected.daSpread())));
-    errors.put(Quantity.DB, gradientError(expected.db(), d.db(), squares(expected.dbSpread())));
+    errors.put(Quantity.DA, gradientError(expected.da(), d.da(), expected.daSpread()));
+    errors.put(Quantity.DB, gradientError(expected.db(), d.db(), expected.dbSpread()));
     Reference.StateGradient exact = expected.initialState();
     d.initialState()
         .ifPresent(
@@ -229,29 +229,15 @@ final class ReferenceCheck {
    * sequence adds nothing to dq, dk, da and db, because o is v there, and its terms are of the size
    * of dO. With few tokens little else is left.
    *
-   * @param spread sum of the squares of the terms of a sum over tokens, which may cancel by chance
+   * @param spread of the terms of sums over tokens, which may cancel by chance
    */
-  private double gradientError(double[] exact, Tensor tensor, double spread) {
-    float[] got = tensor.toFloats();
-    double difference = 0;
-    for (int i = 0; i < exact.length; i++) {
-      difference += (got[i] - exact[i]) * (got[i] - exact[i]);
-    }
-    double norm = Math.max(squares(exact), spread);
-    double termNorm = 0;
+  private double gradientError(double[] exact, Tensor tensor, double[] spread) {
+    double squares = 0;
     for (float value : data.dO()) {
-      termNorm += (double) value * value;
+      squares += (double) value * value;
     }
-    double tokens = problem.shape().tokens();
-    return Math.sqrt(difference / Math.max(norm, termNorm / (tokens * tokens)));
-  }
-
-  private static double squares(double[] values) {
-    double sum = 0;
-    for (double value : values) {
-      sum += value * value;
-    }
-    return sum;
+    double ofFirst = Math.sqrt(squares) / problem.shape().tokens();
+    return Reference.error(exact, tensor.toFloats(), Math.max(Reference.norm(spread), ofFirst));
   }
 
   private double stateError(AttentionState state) {

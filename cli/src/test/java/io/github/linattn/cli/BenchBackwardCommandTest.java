@@ -11,6 +11,7 @@ import io.github.linattn.Diagnostics;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Mode;
 import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Run;
 import java.io.ByteArrayOutputStream;
@@ -208,7 +209,7 @@ class BenchBackwardCommandTest {
       for (Quantity quantity : List.of(Quantity.DQ, Quantity.DK, Quantity.DV)) {
         for (int token : new int[] {0, 1000, 20_999}) {
           set.run(attention);
-          var tensor = Objects.requireNonNull(set.outputs().get(quantity));
+          Tensor tensor = Objects.requireNonNull(set.outputs().get(quantity));
           tensor.sliced(2, token, 1).copyFrom(new float[16]);
           assertThat(check.errors(List.of(set)).of(quantity))
               .as("%s of token %d", quantity, token)
@@ -218,6 +219,29 @@ class BenchBackwardCommandTest {
       set.run(attention);
       Objects.requireNonNull(set.outputs().get(Quantity.DA)).copyFrom(new float[] {0});
       assertThat(check.errors(List.of(set)).of(Quantity.DA)).isEqualTo(1);
+    }
+  }
+
+  @Test
+  void whatVanishesByChanceIsMeasuredByItsTerms() {
+    BenchCase problem =
+        BenchCase.of(new AttentionShape(1, 2, 1, 1017, 32, 32), EXACT).with(BenchPass.BACKWARD);
+    try (Backend cpu = Backend.cpu(1);
+        Stream stream = cpu.newStream();
+        var set = new BenchTensors(cpu, problem)) {
+      var data = new BenchData(problem, 20251);
+      var check = new BenchCheck(problem, data);
+      LinearAttention attention = LinearAttention.builder().on(cpu);
+      set.fill(stream, data);
+      set.prepare(attention);
+      set.run(attention);
+      assertThat(check.errors(List.of(set)).within(EXACT)).isTrue();
+      Tensor da = Objects.requireNonNull(set.outputs().get(Quantity.DA));
+      for (float each : da.toFloats()) {
+        assertThat(Math.abs(each)).as("its terms have a norm of 3.8").isLessThan(0.05f);
+      }
+      da.copyFrom(new float[2]);
+      assertThat(check.errors(List.of(set)).of(Quantity.DA)).isBetween(0.005, 0.02);
     }
   }
 

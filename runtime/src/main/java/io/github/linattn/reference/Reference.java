@@ -438,19 +438,38 @@ public final class Reference {
    * comparison with a bound fails.
    */
   public static double error(double[] expected, float[] got) {
+    return error(expected, got, 0);
+  }
+
+  /**
+   * The same of sums that may vanish by chance: |got − expected| / max(|expected|, |terms|).
+   *
+   * @param terms norm of what is summed
+   */
+  public static double error(double[] expected, float[] got, double terms) {
     if (expected.length != got.length) {
       throw new IllegalArgumentException(
           "expected %d elements, got %d".formatted(expected.length, got.length));
     }
     double difference = 0;
-    double norm = 0;
+    double squares = 0;
     for (int i = 0; i < expected.length; i++) {
       difference += (got[i] - expected[i]) * (got[i] - expected[i]);
-      norm += expected[i] * expected[i];
+      squares += expected[i] * expected[i];
     }
+    double norm = Math.max(squares, terms * terms);
     if (norm == 0) {
       return Math.sqrt(difference);
     }
     return Math.sqrt(difference / norm);
+  }
+
+  /** Frobenius norm. */
+  public static double norm(double[] values) {
+    double squares = 0;
+    for (double value : values) {
+      squares += value * value;
+    }
+    return Math.sqrt(squares);
   }
 }

@@ -126,7 +126,7 @@ public final class Tolerance {
       double scale,
       double spread) {
     assertThat(got).as(what + Seeds.replay()).hasSameSizeAs(expected);
-    double size = norm(expected);
+    double size = Reference.norm(expected);
     double error = Reference.error(expected, got) * (size == 0 ? 1 : size);
     double allowed =
         bound * Math.max(Math.max(size, spread), isZero(size, scale) ? scale : 0)
@@ -141,21 +141,5 @@ public final class Tolerance {
   /** Whether nothing but the rounding of double is left of terms of this scale. */
   private static boolean isZero(double size, double scale) {
     return size <= 1e-12 * scale;
-  }
-
-  static double norm(double[] values) {
-    double squares = 0;
-    for (double value : values) {
-      squares += value * value;
-    }
-    return Math.sqrt(squares);
-  }
-
-  static double norm(float[] values) {
-    double squares = 0;
-    for (float value : values) {
-      squares += (double) value * value;
-    }
-    return Math.sqrt(squares);
   }
 }
