@@ -22,7 +22,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * Tokens of a segment of one sweep, of a stage, of a part that is summed alone, and of sums over
-   * all tokens; what less would save of these is not measured.
+   * all tokens. Less saves nothing of the last; of the others it is not measured.
    */
   static final int LEAST_SEGMENT = 512;
 
