@@ -8,10 +8,11 @@
 
 namespace linattn {
 
-// A block has 64 columns of out of an item of a head of x, which is a query head for kQueryGradient and else a
+// A block has kColumns columns of out of an item of a head of x, which is a query head for kQueryGradient and else a
 // key/value head: block = (head * num_items + item) * tiles + tile, heads counted over all batch rows. Of a
 // key/value head, y and z are those of its query heads, the `members` of the group, in turn.
-struct GradientTile {
+template <int kColumns>
+struct GradientTileOf {
   BlockIndex block;
   Item item;
   int batch_idx;
@@ -19,20 +20,20 @@ struct GradientTile {
   int kv_head_idx;
   int members;
   int first_column;
-  int num_columns;  // 1 <= num_columns <= kValueColumns
+  int num_columns;  // 1 <= num_columns <= kColumns
   int64_t state;
 
-  __device__ __forceinline__ GradientTile(const ChunkedArguments& args, int64_t block_number, bool is_query)
-      : block(block_number, args.num_items, ceil_div(args.value_dim, kValueColumns)),
+  __device__ __forceinline__ GradientTileOf(const ChunkedArguments& args, int64_t block_number, bool is_query)
+      : block(block_number, args.num_items, ceil_div(args.value_dim, kColumns)),
         item(load_item(args, block.item_idx)),
         members(is_query ? 1 : args.group.value),
-        first_column(block.tile_idx * kValueColumns) {
+        first_column(block.tile_idx * kColumns) {
     const Head head(args, block.head, !is_query);
     batch_idx = head.batch_idx;
     head_idx = head.head_idx;
     kv_head_idx = head.kv_head_idx;
     const int columns_left = args.value_dim - first_column;
-    num_columns = columns_left < kValueColumns ? columns_left : kValueColumns;
+    num_columns = columns_left < kColumns ? columns_left : kColumns;
     state = state_index(args, head.kv_index, item.slot);
   }
 
@@ -60,6 +61,8 @@ struct GradientTile {
     return state * args.value_dim + first_column;
   }
 };
+
+using GradientTile = GradientTileOf<kValueColumns>;
 
 // Strides of a state [Dk, Dv] along the columns of y and of z: kValueGradient alone has Dk as the width of y.
 struct StateStrides {

@@ -1,5 +1,5 @@
-// The gradients that are read from a state alone, on the tensor cores of sm_80 and newer: gradient_arguments.h has
-// the vocabulary, docs/decisions/0008-backward.md the formulas.
+// The gradients that are read from a state alone: gradient_arguments.h has the vocabulary,
+// docs/decisions/0008-backward.md the formulas.
 #pragma once
 
 #include "linattn/gradient_items.cuh"
@@ -7,8 +7,8 @@
 
 namespace linattn {
 
-// A block has 64 columns of out of an item of a head of x, as in the sweeps. Where all tokens see one state it
-// stands for y and z of all of them, and item.count is their number.
+// A block has a tile of columns of out of an item of a head of x. Where all tokens see one state it stands for y and z
+// of all of them, and item.count is their number. This is the plan of products by warps.
 template <typename Element, bool kAccurate>
 struct GradientOutputsPlan : StateOutputsPlan<Element, kAccurate, /*kRowFloats=*/3> {};
 
@@ -16,14 +16,15 @@ struct GradientOutputsPlan : StateOutputsPlan<Element, kAccurate, /*kRowFloats=*
 template <class Plan>
 struct GradientOutputRows {
   using Element = typename Plan::Element;
+  using Tile = GradientTileOf<Plan::kTileColumns>;
   const GradientArguments& args;
-  const GradientTile& tile;
+  const Tile& tile;
   float b;                     // of kQueryGradient
   const Element* query_gmem;   // q at the first column of the tile, where db is asked
   double constant_sum;         // m / g
   double slope_sum;            // q . dq / b
 
-  __device__ __forceinline__ GradientOutputRows(const GradientArguments& all, const GradientTile& of)
+  __device__ __forceinline__ GradientOutputRows(const GradientArguments& all, const Tile& of)
       : args(all), tile(of), b(1.0f), query_gmem(nullptr), constant_sum(0.0), slope_sum(0.0) {
     if (is_query()) {
       b = coefficient(args.chunked.b_per_head, args.chunked.b, tile.head_idx);
@@ -44,48 +45,71 @@ struct GradientOutputRows {
     return scalars_gmem[head * chunked.tokens + tile.item.start + token];
   }
 
-  // The two factors, and of q for db.
-  __device__ __forceinline__ void measure(float* row_smem, int row, int row_lane, int token, bool is_valid,
-                                          float, float products) {
-    const float product = sum_lanes<Plan::kLanesPerRow>(products);  // x . sum of y
-    if (row_lane != 0) {
-      return;
+  // g and d of a row of q, and 1 / length of one that is divided.
+  struct Fetched {
+    float normalizer = 1.0f;
+    float delta = 0.0f;
+    float scale = 1.0f;
+  };
+
+  __device__ __forceinline__ Fetched fetch(int token, bool is_valid) const {
+    Fetched row;
+    if (is_valid && is_query()) {
+      row.normalizer = row_address<float>(args.chunked.normalizer, tile.batch_idx, tile.head_idx,
+                                          tile.item.start + token)[0];
+      row.delta = of_row(args.delta, token);
     }
+    if (is_valid && args.query_scale != nullptr && args.task != kKeyGradient) {
+      row.scale = of_row(is_query() ? args.query_scale : args.key_scale, token);
+    }
+    return row;
+  }
+
+  __device__ __forceinline__ bool wants_lengths() const { return false; }
+  template <int kLanes>
+  __device__ __forceinline__ float length(float, int, int, bool) const {
+    return 1.0f;
+  }
+
+  // The two factors, and of q for db. `product` is x . sum of y.
+  __device__ __forceinline__ void measure(float* row_smem, int row, int, bool is_valid, float, float product,
+                                          const Fetched& fetched) {
     float linear = 0.0f;
     float constant = 0.0f;
-    float scale = 1.0f;
-    if (is_valid) {
-      const bool is_scaled = args.query_scale != nullptr;
-      if (is_query()) {
-        const float normalizer = row_address<float>(args.chunked.normalizer, tile.batch_idx, tile.head_idx,
-                                                    tile.item.start + token + row)[0];
-        const float delta = of_row(args.delta, token + row);
-        linear = 1.0f / normalizer;
-        constant = -delta * linear;
-        scale = is_scaled ? of_row(args.query_scale, token + row) : 1.0f;
-        constant_sum += (static_cast<double>(product) -
-                         static_cast<double>(delta) * static_cast<double>(tile.item.count)) *
-                        static_cast<double>(linear);
-      } else {
-        linear = is_scaled && args.task == kValueGradient ? of_row(args.key_scale, token + row) : 1.0f;
-        constant = 1.0f;
-      }
+    if (is_valid && is_query()) {
+      linear = 1.0f / fetched.normalizer;
+      constant = -fetched.delta * linear;
+      constant_sum += (static_cast<double>(product) -
+                       static_cast<double>(fetched.delta) * static_cast<double>(tile.item.count)) *
+                      static_cast<double>(linear);
+    } else if (is_valid) {
+      linear = fetched.scale;
+      constant = 1.0f;
     }
     row_smem[row] = linear;
     row_smem[Plan::kTokens + row] = constant;
-    row_smem[2 * Plan::kTokens + row] = scale;
+    row_smem[2 * Plan::kTokens + row] = fetched.scale;
   }
 
   __device__ __forceinline__ OutputFactors factors(const float* row_smem, int row) const {
     return {row_smem[row], row_smem[Plan::kTokens + row], b};
   }
 
-  __device__ __forceinline__ void visit(const float* row_smem, int row, int token, int column, float x) {
-    if (query_gmem != nullptr && token + row < tile.item.tokens && column < tile.num_columns) {
-      const float query =
-          to_float(query_gmem[static_cast<int64_t>(token + row) * args.slope_query.token_stride + column]);
-      slope_sum += static_cast<double>(query * row_smem[2 * Plan::kTokens + row] * x);
+  __device__ __forceinline__ bool wants_outputs() const { return query_gmem != nullptr; }
+
+  __device__ __forceinline__ void visit(const float* row_smem, int row, int token, int column, float2 x) {
+    if (wants_outputs() && token + row < tile.item.tokens && column < tile.num_columns) {
+      const Element* const pair_gmem =
+          query_gmem + static_cast<int64_t>(token + row) * args.slope_query.token_stride + column;
+      float2 query;
+      if constexpr (sizeof(Element) == 2) {
+        query = unpack<Element>(*reinterpret_cast<const uint32_t*>(pair_gmem));
+      } else {
+        query = *reinterpret_cast<const float2*>(pair_gmem);
+      }
+      slope_sum += static_cast<double>(fmaf(query.x, x.x, query.y * x.y) * row_smem[2 * Plan::kTokens + row]);
     }
+    asm volatile("" ::: "memory");  // loads under way would cost registers
   }
 };
 
@@ -95,7 +119,7 @@ __device__ __forceinline__ void gradient_outputs(const GradientArguments& args) 
   let_later_kernels_start();
   const ChunkedArguments& chunked = args.chunked;
   const bool is_query = args.task == kQueryGradient;
-  const GradientTile tile(chunked, blockIdx.x, is_query);
+  const GradientTileOf<Plan::kTileColumns> tile(chunked, blockIdx.x, is_query);
   wait_for_earlier_kernels();
   const StateStrides stride(chunked, args.task);
   const auto at = [](const float* array_gmem, int64_t offset) {
@@ -107,15 +131,25 @@ __device__ __forceinline__ void gradient_outputs(const GradientArguments& args) 
                               at(chunked.value_sum_in, tile.value_sum_offset(chunked))};
   GradientOutputRows<Plan> rows(args, tile);
   if (tile.item.tokens > 0) {
-    outputs_of_state<Plan>(
+    Plan::Outputs::template write<Plan>(
         chunked, tile.item, tile.num_columns,
         row_address<Element>(chunked.query, tile.batch_idx, tile.head_idx, tile.item.start),
         tile.template out<Element>(chunked), state, rows);
   }
   if (is_query) {
     extern __shared__ __align__(16) unsigned char chunk_smem[];
-    store_partials<Plan::kThreads>(args, blockIdx.x, tile.block.tile_idx == 0 ? rows.constant_sum : 0.0,
-                                   rows.slope_sum, reinterpret_cast<double*>(chunk_smem), [] { __syncthreads(); });
+    const int num_boxes = ceil_div(chunked.value_dim, kValueColumns);
+    const int first_box = tile.first_column / kValueColumns;
+    const int64_t place =
+        (tile.block.head * chunked.num_items.value + tile.block.item_idx) * num_boxes + first_box;
+    store_partials<Plan::kThreads>(args, place, tile.block.tile_idx == 0 ? rows.constant_sum : 0.0, rows.slope_sum,
+                                   reinterpret_cast<double*>(chunk_smem), [] { __syncthreads(); });
+    // A wider tile stands for several of 64 columns: the first has its sums.
+    constexpr int kOthers = Plan::kTileColumns / kValueColumns - 1;
+    const int other = static_cast<int>(threadIdx.x) / 2 + 1;
+    if (other <= kOthers && first_box + other < num_boxes) {
+      args.partials[2 * (place + other) + threadIdx.x % 2] = 0.0;
+    }
   }
 }
 

@@ -54,6 +54,7 @@ final class Headers {
     "linattn/hopper_score.cuh",
     "linattn/hopper_score_exchange.cuh",
     "linattn/hopper_state.cuh",
+    "linattn/hopper_state_outputs.cuh",
     "linattn/hopper_stream.cuh",
     "linattn/hopper_sums.cuh",
     "linattn/hopper_sums_state.cuh",

@@ -6,6 +6,7 @@ import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.ColumnPlan;
 import io.github.linattn.kernelgen.HopperPlan;
 import io.github.linattn.kernelgen.OneSweepPlan;
+import io.github.linattn.kernelgen.OutputsPlan;
 import io.github.linattn.kernelgen.ResourcePlan;
 import io.github.linattn.kernelgen.RowPlan;
 import io.github.linattn.kernelgen.ScanPlan;
@@ -58,6 +59,7 @@ class EmulationTest {
         case RowPlan rows -> lanes = Math.max(lanes, rows.lanesPerRow());
         case HopperPlan hopper -> throw new AssertionError(hopper);
         case OneSweepPlan sweep -> throw new AssertionError(sweep);
+        case OutputsPlan outputs -> throw new AssertionError(outputs);
         case TilePlan tiles -> throw new AssertionError(tiles);
       }
     }

@@ -184,6 +184,9 @@ public final class Catalogue {
   /** The kernels of the family {@code chunked} that serve every head dimension. */
   public static List<KernelSpec> anyHeadDim(Set<Architecture> architectures) {
     List<KernelSpec> specs = new ArrayList<>();
+    if (architectures.contains(Architecture.SM_90A)) {
+      specs.addAll(hopperOutputs());
+    }
     Set<Architecture> portable = portable(architectures);
     if (portable.isEmpty()) {
       return specs;
@@ -209,6 +212,17 @@ public final class Catalogue {
     Numbers states = new Numbers(ElementType.F32, Precision.ACCURATE);
     specs.add(chunked(Operation.STATE_SCAN, Technique.SIMT, 0, states, portable));
     return specs.stream().sorted().toList();
+  }
+
+  private static List<KernelSpec> hopperOutputs() {
+    Set<Architecture> hopper = EnumSet.of(Architecture.SM_90A);
+    return Stream.of(Operation.STATE_OUTPUTS, Operation.GRADIENT_OUTPUTS)
+        .flatMap(
+            operation ->
+                NUMBERS.stream()
+                    .filter(numbers -> OutputsPlan.exists(operation, numbers.precision))
+                    .map(numbers -> chunked(operation, Technique.WGMMA, 0, numbers, hopper)))
+        .toList();
   }
 
   private static KernelSpec chunked(

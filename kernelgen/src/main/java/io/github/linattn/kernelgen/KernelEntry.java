@@ -92,6 +92,11 @@ public record KernelEntry(
         && architectures.stream().anyMatch(a -> a.isMachineCode() && a.runsOn(capability));
   }
 
+  /** Whether the copy engine brings its tensors, which it is told in maps beside its arguments. */
+  public boolean takesTensorMaps() {
+    return technique == Technique.WGMMA && !OutputsPlan.isOutputs(operation);
+  }
+
   /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */
   public boolean formsDelta() {
     return technique == Technique.WGMMA

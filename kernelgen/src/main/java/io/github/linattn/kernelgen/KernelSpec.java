@@ -78,7 +78,7 @@ public record KernelSpec(
         requireWgmma(technique, architectures);
         if (operation == Operation.ONE_SWEEP) {
           OneSweepPlan.of(headDim, elementType);
-        } else if (technique == Technique.WGMMA) {
+        } else if (technique == Technique.WGMMA && !OutputsPlan.isOutputs(operation)) {
           HopperPlan.of(operation, headDim, elementType, precision);
         } else if (operation.keepsState()) {
           TilePlan.sweep(operation, headDim, elementType, precision);
@@ -104,7 +104,8 @@ public record KernelSpec(
   /**
    * A kernel of the family {@code chunked}.
    *
-   * @param headDim D of a forward or of a causal gradient on tensor cores, else 0
+   * @param headDim D of a forward or of a causal gradient on tensor cores, and of sums by wgmma,
+   *     else 0
    */
   public static KernelSpec chunked(
       Operation operation,
@@ -185,7 +186,9 @@ public record KernelSpec(
               NORMALIZED_GRADIENT_SUMS,
               ONE_SWEEP ->
               technique == Technique.WGMMA; // others ask at run time
-          case STATE_OUTPUTS, GRADIENT_OUTPUTS -> technique == Technique.MMA;
+          case STATE_OUTPUTS, GRADIENT_OUTPUTS ->
+              technique == Technique.MMA
+                  || (technique == Technique.WGMMA && OutputsPlan.exists(operation, precision));
           case STATE_SCAN -> technique == Technique.SIMT && elementType == ElementType.F32;
           case DECODE, RECURRENCE, GRADIENT_ROWS, GRADIENT_RECURRENCE, NORMALIZE_ROWS_GRADIENT ->
               technique == Technique.SIMT;
@@ -205,7 +208,8 @@ public record KernelSpec(
   }
 
   private static void requireChunkedHeadDim(Operation operation, Technique technique, int headDim) {
-    if (operation.keepsState() || technique == Technique.WGMMA) {
+    boolean isForAny = technique != Technique.WGMMA || OutputsPlan.isOutputs(operation);
+    if (operation.keepsState() || !isForAny) {
       requireHeadDim(headDim);
       if (headDim > MAX_CHUNKED_HEAD_DIM) {
         throw new IllegalArgumentException(

@@ -19,6 +19,7 @@ public final class KernelText {
     return switch (ResourcePlan.of(spec)) {
       case HopperPlan hopper -> HopperText.emit(spec, hopper);
       case OneSweepPlan sweep -> OneSweepText.emit(spec, sweep);
+      case OutputsPlan outputs -> OutputsText.emit(spec, outputs);
       case TilePlan tiles -> TileText.emit(spec, tiles);
       case ScanPlan scan -> scan(spec, scan);
       case ColumnPlan columns -> columns(spec, columns);

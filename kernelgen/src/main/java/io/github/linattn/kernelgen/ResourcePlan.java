@@ -2,7 +2,7 @@ package io.github.linattn.kernelgen;
 
 /** What one block of a kernel uses, and how many blocks a launch takes. */
 public sealed interface ResourcePlan
-    permits ScanPlan, RowPlan, ColumnPlan, HopperPlan, OneSweepPlan, TilePlan {
+    permits ScanPlan, RowPlan, ColumnPlan, HopperPlan, OneSweepPlan, OutputsPlan, TilePlan {
 
   /** Threads per block that every supported GPU allows. */
   int MAX_THREADS = 1024;
@@ -71,6 +71,9 @@ public sealed interface ResourcePlan
     if (spec.operation() == Operation.ONE_SWEEP) {
       return OneSweepPlan.of(spec);
     }
-    return spec.technique() == Technique.WGMMA ? HopperPlan.of(spec) : TilePlan.of(spec);
+    if (spec.technique() != Technique.WGMMA) {
+      return TilePlan.of(spec);
+    }
+    return OutputsPlan.isOutputs(spec.operation()) ? OutputsPlan.of(spec) : HopperPlan.of(spec);
   }
 }

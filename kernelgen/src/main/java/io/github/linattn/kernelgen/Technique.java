@@ -2,7 +2,7 @@ package io.github.linattn.kernelgen;
 
 /** What a kernel multiplies with. */
 public enum Technique {
-  /** Warpgroup products on tiles that the copy engine brings: sm_90a alone. */
+  /** Products of warpgroups: sm_90a alone. */
   WGMMA("wgmma"),
   /** Tensor cores by the warp: every architecture. */
   MMA("mma"),

@@ -66,7 +66,8 @@ final class TileText {
     return operation == Operation.FORWARD ? "mma_forward" : operation.id();
   }
 
-  private static String arguments(Operation operation) {
+  /** The type of the argument of a kernel. */
+  static String arguments(Operation operation) {
     return switch (operation) {
       case STATE_SCAN -> "StateScanArguments";
       case GRADIENT_ROWS -> "GradientRowsArguments";

@@ -14,7 +14,6 @@ import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Operation;
-import io.github.linattn.kernelgen.Technique;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -162,7 +161,7 @@ final class ForwardLaunches {
           case RECURRENCE -> plan.kind() == Kind.RELAY ? repair : main;
           default -> main;
         };
-    if (step.kernel().technique() == Technique.WGMMA) {
+    if (step.kernel().takesTensorMaps()) {
       Arguments withMaps = arguments.equals(sums) ? hopperSums : hopper;
       fillHopper(withMaps, arguments, forward, step.kernel().elementType());
       arguments = withMaps;

@@ -15,7 +15,6 @@ import io.github.linattn.internal.cuda.GradientPlan.Launch;
 import io.github.linattn.internal.cuda.GradientPlan.Role;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
-import io.github.linattn.kernelgen.Technique;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.Objects;
@@ -168,9 +167,7 @@ final class GradientFill {
       }
     }
     KernelEntry kernel = launch.step().kernel();
-    return kernel.technique() == Technique.WGMMA
-        ? addMaps(role, kernel.elementType())
-        : structs.of(role);
+    return kernel.takesTensorMaps() ? addMaps(role, kernel.elementType()) : structs.of(role);
   }
 
   private void fillRows() {

@@ -162,25 +162,26 @@ final class GradientPlanner {
     int least = Math.min(LaunchModel.LEAST_SEGMENT, most);
     int segment = model.segmentFor(question.keyValueHeads() * tilesOfState, tokens, least, most);
     Cut cut = new Cut(tokens, question.packing(), segment);
-    long narrowest = Math.ceilDiv(Math.min(shape.keyDim(), shape.valueDim()), columns);
-    int rows =
-        model.segmentFor(
-            question.keyValueHeads() * narrowest,
-            tokens,
-            LaunchModel.LEAST_OUTPUT_SEGMENT,
-            Rates.SAFE_ITEM_TOKENS);
-    Cut outputs = new Cut(tokens, question.packing(), rows);
     return model
-        .mma(question, Operation.GRADIENT_OUTPUTS, 0)
-        .flatMap(kernel -> nonCausal(question, kernel, cut, outputs))
+        .outputs(question, Operation.GRADIENT_OUTPUTS)
+        .flatMap(kernel -> nonCausal(question, kernel, cut))
         .map(
             plan ->
                 plan.because(
                     "not causal: %s are summed, then every row reads the sums".formatted(cut)));
   }
 
-  private Optional<GradientPlan> nonCausal(
-      Question question, KernelEntry kernel, Cut cut, Cut outputs) {
+  private Optional<GradientPlan> nonCausal(Question question, KernelEntry kernel, Cut cut) {
+    AttentionShape shape = question.shape();
+    int narrowest = Math.min(shape.keyDim(), shape.valueDim());
+    Cut outputs =
+        model.outputs(
+            question,
+            kernel,
+            question.keyValueHeads(),
+            Math.max(shape.keyDim(), shape.valueDim()),
+            narrowest,
+            question.keyValueBytes());
     var draft = new GradientDraft(model, question, cut);
     draft.reserve(StateArrays.bytes(question.shape(), cut.items()));
     draft.reserveTotals();

@@ -100,6 +100,18 @@ record LaunchModel(GpuTraits gpu, Built built) {
         operation, Technique.MMA, width, question.element(), question.warpPrecision());
   }
 
+  /**
+   * The kernel that reads outputs, or gradients, from a state alone. By wgmma DEFAULT serves TF32
+   * too, and ACCURATE few tokens, as in {@link #gradient}.
+   */
+  Optional<KernelEntry> outputs(Question question, Operation operation) {
+    Precision asked = question.precision();
+    Precision served = asked == Precision.TF32 ? Precision.DEFAULT : asked;
+    return built
+        .find(operation, Technique.WGMMA, 0, question.element(), exactEnough(question, served))
+        .or(() -> mma(question, operation, 0));
+  }
+
   /** The kernel that multiplies in fp32. */
   Optional<KernelEntry> simt(Question question, Operation operation) {
     return built.find(operation, Technique.SIMT, 0, question.element(), question.exactPrecision());
@@ -112,15 +124,18 @@ record LaunchModel(GpuTraits gpu, Built built) {
    */
   Optional<KernelEntry> gradient(
       Question question, Operation operation, Technique technique, int width, int widthByMma) {
-    boolean isShort =
-        new Cut(question.shape().tokens(), question.packing(), 0).longest() <= Planner.CHUNK;
-    Precision asked = question.precision();
-    Precision precision = isShort && asked == Precision.DEFAULT ? Precision.ACCURATE : asked;
+    Precision precision = exactEnough(question, question.precision());
     Optional<KernelEntry> wgmma =
         technique == Technique.WGMMA
             ? wgmma(question, operation, width, precision)
             : Optional.empty();
     return wgmma.or(() -> mma(question, operation, widthByMma));
+  }
+
+  private static Precision exactEnough(Question question, Precision asked) {
+    boolean isShort =
+        new Cut(question.shape().tokens(), question.packing(), 0).longest() <= Planner.CHUNK;
+    return isShort && asked == Precision.DEFAULT ? Precision.ACCURATE : asked;
   }
 
   /** Sums of items of k and v. */
@@ -177,6 +192,45 @@ record LaunchModel(GpuTraits gpu, Built built) {
     long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors(), Math.max(1, blocksPerItem)));
     int segment = Cut.segment(tokens, (int) parts, Planner.CHUNK);
     return Math.min(Math.max(segment, least), most);
+  }
+
+  /**
+   * Items of rows that are computed against sums over all tokens. A block of wgmma copies the sums
+   * first, and a multiprocessor has one at a time: of these the items with which a launch takes
+   * least.
+   *
+   * @param heads whose rows these are
+   * @param keyDim columns of a row
+   * @param valueDim columns that come of it
+   * @param bytes read and written
+   */
+  Cut outputs(
+      Question question, KernelEntry kernel, long heads, int keyDim, int valueDim, double bytes) {
+    int tokens = question.shape().tokens();
+    Cut whole = new Cut(tokens, question.packing(), 0);
+    long blocks = heads * kernel.gridRule().blocks(1, keyDim, valueDim);
+    if (kernel.technique() != Technique.WGMMA) {
+      int segment = segmentFor(blocks, tokens, LEAST_OUTPUT_SEGMENT, Rates.SAFE_ITEM_TOKENS);
+      return new Cut(tokens, question.packing(), segment);
+    }
+    double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(keyDim);
+    double chunk = Rates.chunkMicros(kernel, keyDim);
+    Cut found = whole;
+    double least = Double.POSITIVE_INFINITY;
+    for (Cut cut :
+        IntStream.concat(IntStream.of(0), segments(whole.longest(), 2, blocks))
+            .mapToObj(segment -> new Cut(tokens, question.packing(), segment))
+            .toList()) {
+      double micros =
+          step(kernel, heads * cut.items(), keyDim, valueDim, 1)
+              .map(step -> micros(step, cut, cut.items(), start, chunk, bytes))
+              .orElse(Double.POSITIVE_INFINITY);
+      if (micros < least) {
+        least = micros;
+        found = cut;
+      }
+    }
+    return found;
   }
 
   /** In which the blocks of a launch come, one for each multiprocessor; the last may be fewer. */

@@ -473,20 +473,22 @@ final class Planner {
             tokens,
             question.packing(),
             model.segmentFor(perItem, tokens, LaunchModel.LEAST_SEGMENT, Rates.SAFE_ITEM_TOKENS));
-    long perOutput = blocks(question, new Cut(tokens, null, 0));
-    Cut outputs =
-        new Cut(
-            tokens,
-            question.packing(),
-            model.segmentFor(
-                perOutput, tokens, LaunchModel.LEAST_OUTPUT_SEGMENT, Rates.SAFE_ITEM_TOKENS));
     Optional<Step> sums = model.sums(question, cut.items());
     Optional<Step> scan = model.scan(question, cut);
-    Optional<Step> answers =
-        model
-            .mma(question, Operation.STATE_OUTPUTS, 0)
-            .flatMap(kernel -> model.step(kernel, question, question.heads() * outputs.items()));
-    if (sums.isEmpty() || scan.isEmpty() || answers.isEmpty()) {
+    Optional<KernelEntry> kernel = model.outputs(question, Operation.STATE_OUTPUTS);
+    if (sums.isEmpty() || scan.isEmpty() || kernel.isEmpty()) {
+      return Optional.empty();
+    }
+    Cut outputs =
+        model.outputs(
+            question,
+            kernel.get(),
+            question.heads(),
+            question.shape().keyDim(),
+            question.shape().valueDim(),
+            question.queryBytes());
+    Optional<Step> answers = model.step(kernel.get(), question, question.heads() * outputs.items());
+    if (answers.isEmpty()) {
       return Optional.empty();
     }
     long stateBytes =

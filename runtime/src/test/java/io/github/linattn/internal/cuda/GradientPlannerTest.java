@@ -700,7 +700,7 @@ class GradientPlannerTest {
     assertThat(plan.step(Role.QUERY).kernel().operation()).isEqualTo(Operation.GRADIENT_OUTPUTS);
     int outputs = plan.outputs().items();
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(8 * outputs);
-    assertThat(plan.step(Role.VALUE).blocks()).isEqualTo(4 * outputs * 2);
+    assertThat(plan.step(Role.VALUE).blocks()).as("tiles of 128 columns").isEqualTo(4 * outputs);
     assertThat(plan.memory().states())
         .isEqualTo(aligned(4L * plan.cut().items() * stateBytes(48, 80)));
     assertThat(plan.memory().totals()).isEqualTo(aligned(4L * stateBytes(48, 80)));

@@ -1,0 +1,516 @@
+// What is read from a state alone by products of warpgroups, on sm_90a.
+//
+// S^T stands in shared memory as a sum of kParts operands, and so does each row of x in registers: one part of 16-bit rows, two
+// bf16 of fp32, three where all digits count. Of the products of parts those are left out that are smaller than what the last
+// part leaves. bf16 has the range of fp32. fp16 has not: a block knows the largest element of its S, and scales by it.
+//
+// The warpgroups of a block take chunks of 64 rows in turn, of which each warp brings its own 16 and writes what comes of
+// them: once S^T is there no warp waits for another but in products.
+#pragma once
+
+#include <type_traits>
+
+#include "linattn/hopper.cuh"
+#include "linattn/state_outputs.cuh"
+
+namespace linattn {
+
+struct OutputsByWarpgroups;
+
+// kWarpgroups take chunks in turn, with kStages boxes of 64 columns of their rows on the way. Products has the instructions:
+// wide(d, a, b, add) of kTileColumns and 8 columns, narrow of 64 and 8.
+template <typename ElementOf, int kPartsOf, int kTileColumnsOf, int kWarpgroupsOf, int kStagesOf, class ProductsOf,
+          int kRowFloatsOf>
+struct HopperOutputsPlan {
+  using Element = ElementOf;
+  using Half = std::conditional_t<std::is_same_v<Element, F16>, F16, Bf16>;  // of the operands
+  using Outputs = OutputsByWarpgroups;
+  using Products = ProductsOf;
+  static constexpr int kParts = kPartsOf;
+  static constexpr bool kScaled = std::is_same_v<Half, F16>;
+  static_assert(kParts == 1 || !kScaled, "fp16 rows are operands as they are");
+  static constexpr int kTileColumns = kTileColumnsOf;
+  static constexpr int kWarpgroups = kWarpgroupsOf;
+  static constexpr int kThreads = kWarpgroups * hopper::kWarpgroup;
+  static constexpr int kTokens = 64;  // of a chunk
+  static constexpr int kWarpTokens = 16;
+  static constexpr int kBoxColumns = 64;  // of x, and of the contraction
+  static constexpr int kSteps = kBoxColumns / 16;
+  static constexpr int kExtraRows = 8;  // of S^T: the first three have parts of the sum that rows of x are multiplied by
+  static constexpr int kStages = kStagesOf;
+  static constexpr int kRowFloats = kRowFloatsOf;
+  static constexpr int kPartBytes = (kTileColumns + kExtraRows) * hopper::kRowBytes;
+  static constexpr int kRowBytes = kBoxColumns * static_cast<int>(sizeof(Element));
+  static constexpr int kStageBytes = kWarpTokens * kRowBytes;  // of a warp
+  static constexpr int kAlignment = 1024;
+  static constexpr int kFixedBytes = kAlignment + kThreads / kWarp * kStages * kStageBytes +
+                                     (kTileColumns + kWarpgroups * kRowFloats * kTokens) * 4;
+
+  __host__ __device__ static constexpr int shared_bytes(int key_dim) {
+    return kFixedBytes + ceil_div(key_dim, kBoxColumns) * kParts * kPartBytes;
+  }
+};
+
+namespace hopper {
+
+// Takes the next part off two values, and returns it.
+template <typename Half>
+__device__ __forceinline__ uint32_t next_part(float2& rest) {
+  const uint32_t pair = pack<Half>(rest.x, rest.y);
+  const float2 part = unpack<Half>(pair);
+  rest = make_float2(rest.x - part.x, rest.y - part.y);
+  return pair;
+}
+
+// S^T of a tile of kColumns columns, parts of boxes of 64 key columns. The order along these is free as long as rows of x
+// have the same: of 16 columns of fp32 a lane has four neighbours, so that it loads them at once.
+template <class Plan, int kColumns>
+struct StateOperand {
+  using Half = typename Plan::Half;
+  static constexpr int kPartBytes = (kColumns + Plan::kExtraRows) * hopper::kRowBytes;
+  static constexpr int kBoxBytes = Plan::kParts * kPartBytes;
+  static constexpr int kPairs = Plan::kBoxColumns / 2;
+  static constexpr int kSumParts = 3;
+
+  uint32_t base;
+  float scale = 1.0f;  // of S, a power of two
+  float sum_scale = 1.0f;
+
+  // Of an even key column of a box and the next.
+  __device__ __forceinline__ static uint32_t place(int row, int key) {
+    const int position =
+        sizeof(typename Plan::Element) == 2 ? key : key / 16 * 16 + key % 16 / 4 * 2 + key % 4 * 4;
+    return swizzled(row, position / 8) + position % 8 * 2;
+  }
+
+  // visit(column, key, values) for pairs along the key columns. Neighbours among the threads read neighbours in memory, and a
+  // thread eight pairs at once.
+  template <typename Visit>
+  __device__ __forceinline__ static void visit_pairs(const StateColumns& state, int key_dim, int num_values,
+                                                     Visit&& visit) {
+    constexpr int kBatch = 8;
+    const bool along_columns = state.column_stride == 1;
+    const int num_pairs = ceil_div(key_dim, Plan::kBoxColumns) * kPairs * kColumns;
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x); first < num_pairs; first += kBatch * Plan::kThreads) {
+      const auto key_of = [&](int i) {
+        const int idx = first + i * Plan::kThreads;
+        return (along_columns ? idx / kColumns : idx / (kPairs * kColumns) * kPairs + idx % kPairs) * 2;
+      };
+      const auto column_of = [&](int i) {
+        const int idx = first + i * Plan::kThreads;
+        return along_columns ? idx % kColumns : idx / kPairs % kColumns;
+      };
+      float2 values[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const bool valid = state.state_gmem != nullptr && key_of(i) < key_dim && column_of(i) < num_values;
+        const float* const pair_gmem =
+            state.state_gmem + key_of(i) * state.key_stride + column_of(i) * state.column_stride;
+        values[i] = valid ? make_float2(pair_gmem[0], pair_gmem[state.key_stride]) : make_float2(0.0f, 0.0f);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i * Plan::kThreads < num_pairs) {
+          visit(column_of(i), key_of(i), values[i]);
+        }
+      }
+    }
+  }
+
+  // All threads take part; scratch_smem has a word for each warp.
+  __device__ __forceinline__ static float scale_of(float largest, float* scratch_smem) {
+    constexpr float kTop = 0x1p14f;
+    largest = max_lanes<kWarp>(largest);
+    __syncthreads();
+    if (threadIdx.x % kWarp == 0) {
+      scratch_smem[threadIdx.x / kWarp] = largest;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < Plan::kThreads / kWarp; ++warp) {
+      largest = fmaxf(largest, scratch_smem[warp]);
+    }
+    return fminf(scale_for(largest), 0x1p112f) * kTop;
+  }
+
+  __device__ __forceinline__ void fill(const StateColumns& state, int key_dim, int num_values, float* scratch_smem) {
+    const float* const sums_gmem = state.key_sum_gmem;
+    if constexpr (Plan::kScaled) {
+      float largest = 0.0f;
+      visit_pairs(state, key_dim, num_values, [&](int, int, float2 values) {
+        largest = fmaxf(largest, fmaxf(fabsf(values.x), fabsf(values.y)));
+      });
+      scale = scale_of(largest, scratch_smem);
+      largest = 0.0f;
+      for (int key = static_cast<int>(threadIdx.x); sums_gmem != nullptr && key < key_dim; key += Plan::kThreads) {
+        largest = fmaxf(largest, fabsf(sums_gmem[key]));
+      }
+      sum_scale = scale_of(largest, scratch_smem);
+    }
+    visit_pairs(state, key_dim, num_values, [&](int column, int key, float2 values) {
+      const uint32_t word = base + key / Plan::kBoxColumns * kBoxBytes + place(column, key % Plan::kBoxColumns);
+      values = make_float2(values.x * scale, values.y * scale);
+#pragma unroll
+      for (int part = 0; part < Plan::kParts; ++part) {
+        store_word(word + part * kPartBytes, next_part<Half>(values));
+      }
+    });
+    const int num_keys = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns;
+    for (int key = 2 * static_cast<int>(threadIdx.x); key < num_keys; key += 2 * Plan::kThreads) {
+      fill_sums(sums_gmem, key_dim, key);
+    }
+  }
+
+  __device__ __forceinline__ void fill_sums(const float* sums_gmem, int key_dim, int key) const {
+    const bool valid = sums_gmem != nullptr && key < key_dim;
+    float2 values = valid ? make_float2(sums_gmem[key] * sum_scale, sums_gmem[key + 1] * sum_scale)
+                          : make_float2(0.0f, 0.0f);
+    const uint32_t box = base + key / Plan::kBoxColumns * kBoxBytes;
+#pragma unroll
+    for (int part = 0; part < Plan::kParts; ++part) {
+#pragma unroll
+      for (int row = 0; row < Plan::kExtraRows; ++row) {
+        const bool has_sums = part == 0 && row < kSumParts;
+        store_word(box + part * kPartBytes + place(kColumns + row, key % Plan::kBoxColumns),
+                   has_sums ? next_part<Half>(values) : 0u);
+      }
+    }
+  }
+
+  __device__ __forceinline__ uint64_t part(int box, int part_idx) const {
+    return operand(base + box * kBoxBytes + part_idx * kPartBytes);
+  }
+};
+
+// The rows of a warp on their way: those of the chunks of its warpgroup, box by box. Lanes copy units of 16 bytes, neighbours
+// of a row.
+template <class Plan>
+struct RowsOnTheirWay {
+  using Element = typename Plan::Element;
+  static constexpr int kUnitColumns = kUnitBytes / static_cast<int>(sizeof(Element));
+  static constexpr int kLanesOfRow = Plan::kBoxColumns / kUnitColumns;
+  static constexpr int kRows = kWarp / kLanesOfRow;  // that are copied at once
+
+  uint32_t stages;
+  int64_t token_stride;
+  int rows_left;  // from this lane's first one of the next box on
+  int key_dim;
+  int lane;
+  const Element* query_gmem;
+  const Element* next_gmem;  // of this lane: its first unit of the next box
+  int next_column;           // of that unit
+  int next_stage = 0;
+  int stage_idx = 0;
+
+  __device__ __forceinline__ RowsOnTheirWay(const ChunkedArguments& args, const Item& item, uint32_t stages_of_warp,
+                                            int first_row, const Element* rows_gmem)
+      : stages(stages_of_warp),
+        token_stride(args.query.token_stride),
+        key_dim(args.key_dim),
+        lane(lane_of_thread()),
+        query_gmem(rows_gmem) {
+    const int row = first_row + lane / kLanesOfRow;
+    rows_left = item.tokens - row;
+    next_column = lane % kLanesOfRow * kUnitColumns;
+    next_gmem = query_gmem + row * token_stride + next_column;
+  }
+
+  __device__ __forceinline__ uint32_t stage() const { return stages + stage_idx * Plan::kStageBytes; }
+
+  // Of a unit of a row: such that the eight, or two, rows that lanes read at once want different banks.
+  __device__ __forceinline__ static uint32_t place(int row, int unit) {
+    const int swizzle = sizeof(Element) == 2 ? row % 8 : row % 2 * 4;
+    return static_cast<uint32_t>(row * Plan::kRowBytes + (unit ^ swizzle) * kUnitBytes);
+  }
+
+  // Brings the next box to the next stage, which nobody reads any more; zeros past the last row and the last column.
+  __device__ __forceinline__ void start() {
+    const uint32_t target = stages + next_stage * Plan::kStageBytes;
+    const int num_rows = next_column < key_dim ? rows_left : 0;
+#pragma unroll
+    for (int i = 0; i < Plan::kWarpTokens / kRows; ++i) {
+      const bool valid = i * kRows < num_rows;
+      copy_async_part(target + place(lane / kLanesOfRow + i * kRows, lane % kLanesOfRow), valid ? next_gmem + i * kRows * token_stride : query_gmem,
+                      valid ? kUnitBytes : 0);
+    }
+    commit_copies();
+    next_stage = next_stage + 1 == Plan::kStages ? 0 : next_stage + 1;
+    next_gmem += Plan::kBoxColumns;
+    next_column += Plan::kBoxColumns;
+    const int past = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns;
+    if (next_column >= past) {
+      constexpr int kStep = Plan::kWarpgroups * Plan::kTokens;
+      next_column -= past;
+      next_gmem += kStep * token_stride - past;
+      rows_left -= kStep;
+    }
+  }
+
+  // Until the oldest box is there, for all lanes.
+  __device__ __forceinline__ void wait() const {
+    wait_for_groups<Plan::kStages - 1>();
+    __syncwarp();
+  }
+
+  // That box is wanted no more: the next one takes its place.
+  __device__ __forceinline__ void advance() {
+    __syncwarp();
+    stage_idx = stage_idx + 1 == Plan::kStages ? 0 : stage_idx + 1;
+    start();
+  }
+
+  // The operands of a box, of each step of 16 columns.
+  __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4]) const {
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+      if constexpr (sizeof(Element) == 2) {
+        uint32_t pairs_frag[4];
+        load_matrices(stage() + place(lane % 16, step * 2 + lane / 16), pairs_frag);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          rows_frag[0][step][i] = pairs_frag[i];
+        }
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4 unit = load_unit(stage() + place(lane / 4 + half * 8, step * 4 + lane % 4));
+          set(rows_frag, step, half, make_float2(__uint_as_float(unit.x), __uint_as_float(unit.y)));
+          set(rows_frag, step, half + 2, make_float2(__uint_as_float(unit.z), __uint_as_float(unit.w)));
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void set(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], int step, int i,
+                                             float2 pair) {
+#pragma unroll
+    for (int part = 0; part < Plan::kParts; ++part) {
+      rows_frag[part][step][i] = next_part<Bf16>(pair);
+    }
+  }
+};
+
+// Adds up the squares of a lane's shares of its two rows.
+template <class Plan>
+__device__ __forceinline__ void add_squares(const uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4],
+                                            float (&squares)[2]) {
+#pragma unroll
+  for (int step = 0; step < Plan::kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+      for (int part = Plan::kParts - 1; part >= 0; --part) {
+        const float2 pair = unpack<typename Plan::Half>(rows_frag[part][step][i]);
+        sum = make_float2(sum.x + pair.x, sum.y + pair.y);
+      }
+      squares[i % 2] = fmaf(sum.x, sum.x, fmaf(sum.y, sum.y, squares[i % 2]));
+    }
+  }
+}
+
+// The products of a box, the small terms first.
+template <class Plan, int kColumns, int kRegisters>
+__device__ __forceinline__ void multiply_box(float (&sums_frag)[kRegisters],
+                                             uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4],
+                                             const StateOperand<Plan, kColumns>& state, int box, bool adds) {
+  pin(sums_frag);
+  products_fence();
+#pragma unroll
+  for (int order = Plan::kParts - 1; order >= 0; --order) {
+#pragma unroll
+    for (int part = order; part >= 0; --part) {
+      const uint64_t state_part = state.part(box, order - part);
+#pragma unroll
+      for (int step = 0; step < Plan::kSteps; ++step) {
+        const bool is_first = order == Plan::kParts - 1 && part == order && step == 0;
+        if constexpr (kColumns == Plan::kTileColumns) {
+          Plan::Products::wide(sums_frag, rows_frag[part][step], further(state_part, step * 32), adds || !is_first);
+        } else {
+          Plan::Products::narrow(sums_frag, rows_frag[part][step], further(state_part, step * 32), adds || !is_first);
+        }
+      }
+    }
+  }
+  products_commit();
+  products_wait<0>();
+  pin(sums_frag);
+#pragma unroll
+  for (int part = 0; part < Plan::kParts; ++part) {
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+      pin(rows_frag[part][step]);
+    }
+  }
+}
+
+// Where a lane stores its share of 16 columns of a row, of which it has 2 t, 2 t + 1 and 8 more: 8 bytes at a time, four lanes
+// neighbours.
+template <typename Element>
+__device__ __forceinline__ int column_of_lane(int lane) {
+  const int t = lane % 4;
+  return sizeof(Element) == 2 ? t % 2 * 8 + t / 2 * 4 : 2 * t;
+}
+
+template <typename Element>
+__device__ __forceinline__ void store_share(Element* share_gmem, bool stores, bool is_odd, float2 left, float2 right) {
+  if constexpr (sizeof(Element) == 2) {
+    const uint32_t left_pair = pack<Element>(left.x, left.y);
+    const uint32_t right_pair = pack<Element>(right.x, right.y);
+    const uint32_t received = __shfl_xor_sync(kAllLanes, is_odd ? left_pair : right_pair, 1);
+    if (stores) {
+      *reinterpret_cast<uint2*>(share_gmem) =
+          is_odd ? make_uint2(received, right_pair) : make_uint2(left_pair, received);
+    }
+  } else if (stores) {
+    *reinterpret_cast<float2*>(share_gmem) = left;
+    *reinterpret_cast<float2*>(share_gmem + 8) = right;
+  }
+}
+
+// The outputs of a chunk, of whose rows a lane has two. kVisits: whether rows are told of them.
+template <class Plan, int kColumns, bool kVisits, class Rows, int kRegisters>
+__device__ __forceinline__ void store_outputs(const float (&sums_frag)[kRegisters], const float* value_sum_smem,
+                                              const float* row_smem, int first_row, int token, const Item& item,
+                                              int num_values, float inverse_scale, typename Plan::Element* out_gmem,
+                                              int64_t token_stride, Rows& rows) {
+  using Element = typename Plan::Element;
+  const int lane = lane_of_thread();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + half * 8;
+    const OutputFactors factors = rows.factors(row_smem, row);
+    const float linear = inverse_scale * (kVisits ? factors.linear : factors.linear * factors.factor);
+    const float constant = kVisits ? factors.constant : factors.constant * factors.factor;
+    const bool is_valid = token + row < item.tokens;
+    Element* const share_gmem =
+        out_gmem + static_cast<int64_t>(token + row) * token_stride + column_of_lane<Element>(lane);
+#pragma unroll
+    for (int column = 0; column < kColumns; column += 16) {
+      float2 x_frag[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int value = column + i * 8 + lane % 4 * 2;
+        const float* const pair_frag = sums_frag + column / 2 + i * 4 + half * 2;
+        x_frag[i] = make_float2(fmaf(linear, pair_frag[0], constant * value_sum_smem[value]),
+                                fmaf(linear, pair_frag[1], constant * value_sum_smem[value + 1]));
+        if constexpr (kVisits) {
+          rows.visit(row_smem, row, token, value, x_frag[i]);
+          x_frag[i] = make_float2(x_frag[i].x * factors.factor, x_frag[i].y * factors.factor);
+        }
+      }
+      store_share(share_gmem + column, is_valid && column < num_values, lane % 2 == 1, x_frag[0], x_frag[1]);
+    }
+  }
+}
+
+// kColumns: of the tile, or 64 where there are no more.
+template <class Plan, int kColumns, class Rows>
+__device__ __forceinline__ void write_outputs(const ChunkedArguments& args, const Item& item, int num_values,
+                                              const typename Plan::Element* query_gmem,
+                                              typename Plan::Element* out_gmem, const StateColumns& state,
+                                              Rows& rows) {
+  constexpr int kRegisters = (kColumns + Plan::kExtraRows) / 2;
+  constexpr int kSum = kColumns / 2;  // the first register of the extra columns
+  extern __shared__ __align__(16) unsigned char chunk_smem[];
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = warp_of_thread();
+  const int warpgroup = warp / 4;
+  const int num_boxes = ceil_div(args.key_dim, Plan::kBoxColumns);
+  const int num_chunks = ceil_div(item.tokens, Plan::kTokens);
+  const int first_row = warp % 4 * Plan::kWarpTokens;  // of the warp
+  const uint32_t start = shared_address(chunk_smem);
+  StateOperand<Plan, kColumns> operands{(start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1)};
+  const uint32_t stages = operands.base + num_boxes * StateOperand<Plan, kColumns>::kBoxBytes;
+  const uint32_t floats = stages + Plan::kThreads / kWarp * Plan::kStages * Plan::kStageBytes;
+  float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + (floats - start));
+  float* const row_smem = value_sum_smem + Plan::kTileColumns + warpgroup * Plan::kRowFloats * Plan::kTokens;
+
+  RowsOnTheirWay<Plan> way(args, item, stages + warp * Plan::kStages * Plan::kStageBytes,
+                           warpgroup * Plan::kTokens + first_row, query_gmem);
+  for (int i = 0; i < Plan::kStages; ++i) {
+    way.start();
+  }
+  operands.fill(state, args.key_dim, num_values, value_sum_smem + Plan::kTileColumns);
+  if (thread < kColumns) {
+    const bool valid = state.value_sum_gmem != nullptr && thread < num_values;
+    value_sum_smem[thread] = valid ? state.value_sum_gmem[thread] : 0.0f;
+  }
+  publish_to_async_proxy();
+  __syncthreads();
+  const float inverse_scale = 1.0f / operands.scale;
+  const float inverse_sum_scale = 1.0f / operands.sum_scale;
+
+  float sums_frag[kRegisters];
+  for (int chunk = warpgroup; chunk < num_chunks; chunk += Plan::kWarpgroups) {
+    const int token = chunk * Plan::kTokens;
+    const int lane_row = first_row + lane / 4;  // and eight further
+    const int measured_row = lane_row + lane % 2 * 8;
+    const auto fetched = rows.fetch(token + measured_row, token + measured_row < item.tokens);
+    float squares[2] = {0.0f, 0.0f};
+#pragma unroll 1
+    for (int box = 0; box < num_boxes; ++box) {
+      uint32_t rows_frag[Plan::kParts][Plan::kSteps][4];
+      way.wait();
+      way.load(rows_frag);
+      if (rows.wants_lengths()) {
+        add_squares<Plan>(rows_frag, squares);
+      }
+      if constexpr (Plan::kParts == 3) {  // sums of boxes are rounded to nearest, not truncated
+        float box_frag[kRegisters];
+        multiply_box<Plan, kColumns>(box_frag, rows_frag, operands, box, false);
+#pragma unroll
+        for (int i = 0; i < kRegisters; ++i) {
+          sums_frag[i] = box == 0 ? box_frag[i] : sums_frag[i] + box_frag[i];
+        }
+      } else {
+        multiply_box<Plan, kColumns>(sums_frag, rows_frag, operands, box, box > 0);
+      }
+      way.advance();
+    }
+
+    float products[2];
+    float lengths[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = token + lane_row + half * 8;
+      products[half] = inverse_sum_scale * sum_lanes<4>(sums_frag[kSum + 2 * half] + sums_frag[kSum + 2 * half + 1]);
+      lengths[half] = rows.template length<4>(squares[half], row, lane % 4, row < item.tokens);
+    }
+    if (lane % 4 < 2) {
+      rows.measure(row_smem, measured_row, token, token + measured_row < item.tokens, lane % 2 == 0 ? lengths[0] : lengths[1],
+                   lane % 2 == 0 ? products[0] : products[1], fetched);
+    }
+    __syncwarp();
+    if (rows.wants_outputs()) {
+      store_outputs<Plan, kColumns, true>(sums_frag, value_sum_smem, row_smem, lane_row, token, item, num_values, inverse_scale,
+                                          out_gmem, args.out.token_stride, rows);
+    } else {
+      store_outputs<Plan, kColumns, false>(sums_frag, value_sum_smem, row_smem, lane_row, token, item, num_values,
+                                           inverse_scale, out_gmem, args.out.token_stride, rows);
+    }
+    __syncwarp();  // the factors of this chunk have been read
+  }
+}
+
+}  // namespace hopper
+
+struct OutputsByWarpgroups {
+  template <class Plan, class Rows>
+  __device__ __forceinline__ static void write(const ChunkedArguments& args, const Item& item, int num_values,
+                                               const typename Plan::Element* query_gmem,
+                                               typename Plan::Element* out_gmem, const StateColumns& state,
+                                               Rows& rows) {
+    if (Plan::kTileColumns > kValueColumns && num_values <= kValueColumns) {
+      hopper::write_outputs<Plan, kValueColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
+    } else {
+      hopper::write_outputs<Plan, Plan::kTileColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
+    }
+  }
+};
+
+}  // namespace linattn

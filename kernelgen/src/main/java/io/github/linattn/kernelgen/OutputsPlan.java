@@ -1,0 +1,85 @@
+package io.github.linattn.kernelgen;
+
+/**
+ * Plan of what is read from a state alone by products of warpgroups: {@link
+ * Operation#STATE_OUTPUTS} and {@link Operation#GRADIENT_OUTPUTS} on sm_90a, one kernel for every
+ * head dimension. The header {@code linattn/hopper_state_outputs.cuh} derives the same numbers.
+ *
+ * @param parts 16-bit numbers that an element of a row, or of a state, is the sum of
+ * @param columns value columns of a block
+ * @param warpgroups that take chunks of 64 rows in turn
+ * @param stages boxes of 64 columns of their rows that are on their way
+ * @param shared dynamic shared memory of a block
+ */
+public record OutputsPlan(int parts, int columns, int warpgroups, int stages, SharedRule shared)
+    implements ResourcePlan {
+  private static final int WARPGROUP = 128;
+
+  /** Rows of a warpgroup. */
+  private static final int CHUNK = 64;
+
+  private static final int ALIGNMENT = 1024;
+
+  /** Rows of the operand beside those of the columns. */
+  static final int EXTRA = 8;
+
+  private static final int ROW_BYTES = 128;
+
+  /** Whether there is such a kernel: TF32 is served by the precision default. */
+  static boolean exists(Operation operation, Precision precision) {
+    return isOutputs(operation) && precision != Precision.TF32;
+  }
+
+  static boolean isOutputs(Operation operation) {
+    return operation == Operation.STATE_OUTPUTS || operation == Operation.GRADIENT_OUTPUTS;
+  }
+
+  static OutputsPlan of(KernelSpec spec) {
+    boolean accurate = spec.precision() == Precision.ACCURATE;
+    boolean wide = spec.elementType() == ElementType.F32;
+    int parts = accurate ? 3 : wide ? 2 : 1;
+    // three parts of more columns have no room for D = 256
+    int columns = accurate ? KernelSpec.BOX_COLUMNS : 2 * KernelSpec.BOX_COLUMNS;
+    int warpgroups = accurate ? 3 : 2;
+    int stages = wide ? 2 : 4;
+    int stage = warpgroups * CHUNK * KernelSpec.BOX_COLUMNS * spec.elementType().bytes();
+    int rowFloats = warpgroups * rowFloats(spec.operation()) * CHUNK;
+    int fixed = ALIGNMENT + stages * stage + (columns + rowFloats) * Float.BYTES;
+    return new OutputsPlan(
+        parts,
+        columns,
+        warpgroups,
+        stages,
+        new SharedRule.PerKeyBox(fixed, parts * (columns + EXTRA) * ROW_BYTES));
+  }
+
+  /** What a row of a chunk has beside its elements. */
+  static int rowFloats(Operation operation) {
+    return operation == Operation.GRADIENT_OUTPUTS ? 3 : 2;
+  }
+
+  @Override
+  public int threads() {
+    return warpgroups * WARPGROUP;
+  }
+
+  @Override
+  public int sharedBytes() {
+    return shared.bytes(KernelSpec.MAX_CHUNKED_HEAD_DIM, 1);
+  }
+
+  @Override
+  public SharedRule sharedRule() {
+    return shared;
+  }
+
+  @Override
+  public int stateRegisters() {
+    return 0;
+  }
+
+  @Override
+  public GridRule gridRule() {
+    return new GridRule(GridRule.Per.VALUE_TILE, columns);
+  }
+}
