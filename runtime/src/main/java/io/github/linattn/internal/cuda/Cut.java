@@ -78,6 +78,11 @@ final class Cut {
     return most;
   }
 
+  /** Whether each sequence is one item, with tokens: its sums are those of the sequence. */
+  boolean hasOneItemEach() {
+    return IntStream.range(0, sequences()).allMatch(i -> length(i) > 0 && items(i) == 1);
+  }
+
   /** Tokens of a segment; N for whole sequences. */
   int itemTokens() {
     return segment == 0 ? tokens : segment;

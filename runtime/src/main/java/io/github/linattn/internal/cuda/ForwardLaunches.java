@@ -240,15 +240,20 @@ final class ForwardLaunches {
     }
   }
 
-  /** Sums of segments, their total, and every query against the total of its sequence. */
+  /**
+   * Sums of segments, their total where a sequence has several, and every query against the total
+   * of its sequence.
+   */
   private void fillNonCausal(ForwardPlan plan, AttentionShape shape, long states) {
     Cut cut = plan.cut();
     StateArrays before = StateArrays.at(states, shape, cut.items());
     fillSums(cut, cut.items(), shape, before);
-    scan.clear().setScan(before, cut, cut.items(), shape, queue.lists());
-    StateArrays total =
-        StateArrays.at(states + StateArrays.bytes(shape, cut.items()), shape, cut.sequences());
-    scan.setState("_out", total);
+    StateArrays total = before;
+    if (!cut.hasOneItemEach()) {
+      total =
+          StateArrays.at(states + StateArrays.bytes(shape, cut.items()), shape, cut.sequences());
+      scan.clear().setScan(before, cut, cut.items(), shape, queue.lists()).setState("_out", total);
+    }
     Cut outputs = plan.outputs();
     if (outputs == null) {
       throw new IllegalStateException("a plan without causality has items of outputs");

@@ -126,11 +126,6 @@ final class GradientDraft {
     stateBytes += ofStates;
   }
 
-  /** Reserves the sums of whole sequences. */
-  void reserveTotals() {
-    totalBytes += StateArrays.bytes(shape, cut.sequences());
-  }
-
   /** The sweeps start from states that a forward kept, of so many of its segments each. */
   void startFromKept(int segments) {
     keptStep = segments;
@@ -192,13 +187,35 @@ final class GradientDraft {
 
   /** The states before items: sums of the first so many, and a scan. */
   void addStates(Cut items, int count) {
+    addStateSums(items, count);
+    addScan(Role.STATE_SCAN, items);
+  }
+
+  /** S, z and u of whole sequences, of items and a scan where these have several. */
+  void addStateTotals() {
+    totalBytes += StateArrays.bytes(shape, cut.sequences());
+    addStateSums(cut, cut.items());
+    if (!cut.hasOneItemEach()) {
+      reserve(StateArrays.bytes(shape, cut.items()));
+      addScan(Role.STATE_SCAN, cut);
+    }
+  }
+
+  /** Their gradients, likewise, in the same places. */
+  void addGradientTotals() {
+    addGradientSums(cut.items(), cut.items(), Technique.WGMMA);
+    if (!cut.hasOneItemEach()) {
+      addScan(Role.GRADIENT_SCAN, cut);
+    }
+  }
+
+  private void addStateSums(Cut items, int count) {
     summed = count;
     double bytes = question.keyValueBytes() + StateArrays.bytes(shape, count);
     add(
         Role.STATE_SUMS,
         model.sums(question, count),
         step -> micros(step, shape.keyDim(), items, count, 1, bytes));
-    addScan(Role.STATE_SCAN, items);
   }
 
   /**
@@ -210,6 +227,11 @@ final class GradientDraft {
   }
 
   private void addGradients(int count, int reckoned, Technique technique) {
+    addGradientSums(count, reckoned, technique);
+    addScan(Role.GRADIENT_SCAN, cut);
+  }
+
+  private void addGradientSums(int count, int reckoned, Technique technique) {
     gradientSummed = count;
     double share = (double) reckoned / cut.items();
     double bytes = question.queryBytes() * share + StateArrays.bytes(shape, reckoned);
@@ -225,7 +247,6 @@ final class GradientDraft {
                 reckoned,
                 heads,
                 bytes));
-    addScan(Role.GRADIENT_SCAN, cut);
   }
 
   private Optional<Step> gradientSums(int count, Technique technique) {

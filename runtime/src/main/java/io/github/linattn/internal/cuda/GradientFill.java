@@ -102,11 +102,15 @@ final class GradientFill {
     this.workspace = workspace;
     GradientPlan.Memory memory = plan.memory();
     this.summed = summed();
-    this.items = StateArrays.at(workspace, shape, plan.cut().items());
+    this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
+    boolean sumsAreTotals = plan.kind() == Kind.NON_CAUSAL && !plan.has(Role.STATE_SCAN);
     long behind =
         plan.kind() == Kind.SWEPT_SEGMENTS ? StateArrays.bytes(shape, plan.cut().items()) : 0;
-    this.before = StateArrays.at(workspace + behind, shape, plan.stateItems().items());
-    this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
+    this.items = sumsAreTotals ? totals : StateArrays.at(workspace, shape, plan.cut().items());
+    this.before =
+        sumsAreTotals
+            ? totals
+            : StateArrays.at(workspace + behind, shape, plan.stateItems().items());
     this.delta = workspace + memory.deltaAt();
     long kept = call.checkpoints() == null ? 0 : call.checkpoints().lengthsAddress(shape);
     this.lengthsAreKept = kept != 0;
@@ -236,7 +240,7 @@ final class GradientFill {
 
   private void fillQuery() {
     Arguments chunked = fillTask(Role.QUERY, QUERY_TASK);
-    setSweepItems(chunked, plan.stateItems());
+    setSweepItems(chunked, Role.QUERY, plan.stateItems());
     setMarks(chunked, Role.QUERY, plan.memory().queryMarksAt());
     if (plan.keptStep() > 0) {
       chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
@@ -304,7 +308,7 @@ final class GradientFill {
 
   private void fillKey() {
     Arguments chunked = fillTask(Role.KEY, KEY_TASK);
-    setSweepItems(chunked, plan.cut());
+    setSweepItems(chunked, Role.KEY, plan.cut());
     setMarks(chunked, Role.KEY, plan.memory().keyMarksAt());
     StateArrays after = after(Role.KEY);
     if (after != null) {
@@ -318,7 +322,7 @@ final class GradientFill {
 
   private void fillValue() {
     Arguments chunked = fillTask(Role.VALUE, VALUE_TASK);
-    setSweepItems(chunked, plan.cut());
+    setSweepItems(chunked, Role.VALUE, plan.cut());
     setMarks(chunked, Role.VALUE, plan.memory().valueMarksAt());
     StateArrays after = after(Role.VALUE);
     if (after != null) {
@@ -407,7 +411,7 @@ final class GradientFill {
   }
 
   /** Items of a sweep, or of outputs without causality. */
-  private void setSweepItems(Arguments chunked, Cut cut) {
+  private void setSweepItems(Arguments chunked, Role role, Cut cut) {
     switch (plan.kind()) {
       case SWEEPS, RELAY, ONE_SWEEP -> chunked.setSequences(cut, counts, queue.lists());
       case SEGMENTED, SWEPT_SEGMENTS -> {
@@ -417,7 +421,7 @@ final class GradientFill {
           chunked.setSequences(cut, counts, queue.lists());
         }
       }
-      case NON_CAUSAL -> chunked.setOutputs(plan.outputs(), queue.lists());
+      case NON_CAUSAL -> chunked.setOutputs(plan.outputs(role), queue.lists());
       case CHAIN -> throw ofParts();
     }
   }

@@ -32,7 +32,7 @@ final class GradientPlanner {
   /** The plan that the model finds fastest; empty where kernels for it are not built. */
   Optional<GradientPlan> plan(Question question) {
     if (!question.causal()) {
-      return nonCausal(question);
+      return nonCausal(question, Technique.WGMMA);
     }
     return twoSweeps
         .kernels(question, Technique.WGMMA)
@@ -40,12 +40,12 @@ final class GradientPlanner {
   }
 
   /**
-   * The plan of this choice where there are several, else the only one; empty where kernels for it
-   * are not built or its items would be too long.
+   * The plan of this choice, without causality of its technique; empty where kernels for it are not
+   * built or its items would be too long.
    */
   Optional<GradientPlan> plan(Question question, GradientChoice choice) {
     if (!question.causal()) {
-      return nonCausal(question);
+      return nonCausal(question, choice.technique());
     }
     Optional<GradientPlan> asked =
         switch (choice.kind()) {
@@ -151,45 +151,52 @@ final class GradientPlanner {
   }
 
   /** The sums over all tokens, then every row against them. */
-  private Optional<GradientPlan> nonCausal(Question question) {
-    AttentionShape shape = question.shape();
-    int tokens = shape.tokens();
-    int columns = LaunchModel.COLUMNS;
-    long tilesOfState =
-        (long) Math.ceilDiv(shape.keyDim(), columns) * Math.ceilDiv(shape.valueDim(), columns);
-    int group = shape.headsPerKeyValueHead();
+  private Optional<GradientPlan> nonCausal(Question question, Technique technique) {
+    int group = question.shape().headsPerKeyValueHead();
     int most = Math.max(1, Rates.SAFE_ITEM_TOKENS / group / Planner.CHUNK) * Planner.CHUNK;
-    int least = Math.min(LaunchModel.LEAST_SEGMENT, most);
-    int segment = model.segmentFor(question.keyValueHeads() * tilesOfState, tokens, least, most);
-    Cut cut = new Cut(tokens, question.packing(), segment);
     return model
-        .outputs(question, Operation.GRADIENT_OUTPUTS)
-        .flatMap(kernel -> nonCausal(question, kernel, cut))
+        .outputs(question, Operation.GRADIENT_OUTPUTS, technique)
+        .flatMap(
+            kernel ->
+                fastest(
+                    model
+                        .itemsOfTotals(question, most)
+                        .map(cut -> nonCausal(question, kernel, cut))
+                        .flatMap(Optional::stream)
+                        .toList()))
         .map(
             plan ->
                 plan.because(
-                    "not causal: %s are summed, then every row reads the sums".formatted(cut)));
+                    "not causal: %s are summed, then every row reads the sums"
+                        .formatted(plan.cut())));
   }
 
   private Optional<GradientPlan> nonCausal(Question question, KernelEntry kernel, Cut cut) {
     AttentionShape shape = question.shape();
+    int widest = Math.max(shape.keyDim(), shape.valueDim());
     int narrowest = Math.min(shape.keyDim(), shape.valueDim());
-    Cut outputs =
+    Cut ofQuery =
+        model.outputs(
+            question,
+            kernel,
+            question.heads(),
+            shape.valueDim(),
+            shape.keyDim(),
+            question.queryBytes());
+    Cut ofKey =
         model.outputs(
             question,
             kernel,
             question.keyValueHeads(),
-            Math.max(shape.keyDim(), shape.valueDim()),
+            widest,
             narrowest,
             question.keyValueBytes());
     var draft = new GradientDraft(model, question, cut);
-    draft.reserve(StateArrays.bytes(question.shape(), cut.items()));
-    draft.reserveTotals();
     draft.addRows(kernel);
-    draft.addStates(cut, cut.items());
-    draft.addQuery(kernel, outputs, 1);
-    draft.addGradients(cut.items(), Technique.WGMMA);
-    draft.addKeyAndValueOfRows(kernel, outputs);
+    draft.addStateTotals();
+    draft.addQuery(kernel, ofQuery, 1);
+    draft.addGradientTotals();
+    draft.addKeyAndValueOfRows(kernel, ofKey);
     draft.addCoefficientsWithoutRepair();
     draft.addNormalized();
     return draft.planWithoutMarks(Kind.NON_CAUSAL);

@@ -10,6 +10,7 @@ import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
 import java.util.Optional;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * What a launch on one device is, and what it takes: shared by the planners. Pure and immutable.
@@ -27,7 +28,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
   static final int LEAST_SEGMENT = 512;
 
   /** The same of rows that are computed against sums over all tokens. */
-  static final int LEAST_OUTPUT_SEGMENT = 256;
+  private static final int LEAST_OUTPUT_SEGMENT = 256;
 
   /** Every block reads all of k and v. */
   private static final int MOST_TURNS = 8;
@@ -101,15 +102,18 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * The kernel that reads outputs, or gradients, from a state alone. By wgmma DEFAULT serves TF32
-   * too, and ACCURATE few tokens, as in {@link #gradient}.
+   * The kernel that reads outputs, or gradients, from a state alone, by this technique where there
+   * is one, else by mma. By wgmma DEFAULT serves TF32 too, and ACCURATE few tokens, as in {@link
+   * #gradient}.
    */
-  Optional<KernelEntry> outputs(Question question, Operation operation) {
+  Optional<KernelEntry> outputs(Question question, Operation operation, Technique technique) {
     Precision asked = question.precision();
     Precision served = asked == Precision.TF32 ? Precision.DEFAULT : asked;
-    return built
-        .find(operation, Technique.WGMMA, 0, question.element(), exactEnough(question, served))
-        .or(() -> mma(question, operation, 0));
+    Optional<KernelEntry> wgmma =
+        technique == Technique.WGMMA
+            ? built.find(operation, technique, 0, question.element(), exactEnough(question, served))
+            : Optional.empty();
+    return wgmma.or(() -> mma(question, operation, 0));
   }
 
   /** The kernel that multiplies in fp32. */
@@ -187,11 +191,22 @@ record LaunchModel(GpuTraits gpu, Built built) {
             });
   }
 
-  /** Segments of which there are enough for two blocks on every multiprocessor. */
-  int segmentFor(long blocksPerItem, int tokens, int least, int most) {
-    long parts = Math.max(1, Math.ceilDiv(2L * multiprocessors(), Math.max(1, blocksPerItem)));
-    int segment = Cut.segment(tokens, (int) parts, Planner.CHUNK);
-    return Math.min(Math.max(segment, least), most);
+  /**
+   * Items that sums over all tokens may be made of, each of so many tokens at most: whole
+   * sequences, or segments, whose sums a scan adds up.
+   */
+  Stream<Cut> itemsOfTotals(Question question, int most) {
+    int tokens = question.shape().tokens();
+    Cut whole = new Cut(tokens, question.packing(), 0);
+    int longest = whole.longest();
+    long blocks =
+        question.keyValueHeads() * Math.ceilDiv(question.shape().valueDim(), LaunchModel.COLUMNS);
+    IntStream segments =
+        segments(longest, Math.max(2, Math.ceilDiv(longest, most)), blocks)
+            .filter(segment -> segment >= Math.min(LEAST_SEGMENT, most));
+    return Stream.concat(
+        longest <= most ? Stream.of(whole) : Stream.of(),
+        segments.mapToObj(segment -> new Cut(tokens, question.packing(), segment)));
   }
 
   /**
@@ -210,7 +225,9 @@ record LaunchModel(GpuTraits gpu, Built built) {
     Cut whole = new Cut(tokens, question.packing(), 0);
     long blocks = heads * kernel.gridRule().blocks(1, keyDim, valueDim);
     if (kernel.technique() != Technique.WGMMA) {
-      int segment = segmentFor(blocks, tokens, LEAST_OUTPUT_SEGMENT, Rates.SAFE_ITEM_TOKENS);
+      // two blocks for every multiprocessor
+      int parts = Math.toIntExact(Math.max(1, Math.ceilDiv(2L * multiprocessors(), blocks)));
+      int segment = Math.max(LEAST_OUTPUT_SEGMENT, Cut.segment(tokens, parts, Planner.CHUNK));
       return new Cut(tokens, question.packing(), segment);
     }
     double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(keyDim);

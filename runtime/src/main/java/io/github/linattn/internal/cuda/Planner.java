@@ -98,7 +98,7 @@ final class Planner {
 
   private List<ForwardPlan> candidates(Question question) {
     if (!question.causal()) {
-      return nonCausal(question).stream().toList();
+      return nonCausal(question, Technique.WGMMA).stream().toList();
     }
     if (isDecode(question)) {
       Optional<ForwardPlan> decode = decode(question);
@@ -114,11 +114,14 @@ final class Planner {
   }
 
   /**
-   * The plan of this choice where there are several, else the only one; empty where kernels for it
-   * are not built or its items would be too long.
+   * The plan of this choice where there are several, of its technique without causality, else the
+   * only one; empty where kernels for it are not built or its items would be too long.
    */
   Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
-    if (question.kept() != null || !question.causal() || isDecode(question)) {
+    if (!question.causal()) {
+      return nonCausal(question, choice.technique());
+    }
+    if (question.kept() != null || isDecode(question)) {
       return plan(question);
     }
     int tokens = question.shape().tokens();
@@ -462,46 +465,58 @@ final class Planner {
   }
 
   /** Two passes: the sums over all tokens, then every query against them. */
-  private Optional<ForwardPlan> nonCausal(Question question) {
-    int tokens = question.shape().tokens();
-    long perItem =
-        question.keyValueHeads()
-            * Math.ceilDiv(question.shape().keyDim(), LaunchModel.COLUMNS)
-            * Math.ceilDiv(question.shape().valueDim(), LaunchModel.COLUMNS);
-    Cut cut =
-        new Cut(
-            tokens,
-            question.packing(),
-            model.segmentFor(perItem, tokens, LaunchModel.LEAST_SEGMENT, Rates.SAFE_ITEM_TOKENS));
+  private Optional<ForwardPlan> nonCausal(Question question, Technique technique) {
+    return model
+        .outputs(question, Operation.STATE_OUTPUTS, technique)
+        .flatMap(
+            kernel ->
+                least(
+                    model
+                        .itemsOfTotals(question, Rates.SAFE_ITEM_TOKENS)
+                        .map(cut -> nonCausal(question, kernel, cut))
+                        .flatMap(Optional::stream)
+                        .toList(),
+                    ForwardPlan::micros));
+  }
+
+  private Optional<ForwardPlan> nonCausal(Question question, KernelEntry kernel, Cut cut) {
     Optional<Step> sums = model.sums(question, cut.items());
     Optional<Step> scan = model.scan(question, cut);
-    Optional<KernelEntry> kernel = model.outputs(question, Operation.STATE_OUTPUTS);
-    if (sums.isEmpty() || scan.isEmpty() || kernel.isEmpty()) {
+    if (sums.isEmpty() || scan.isEmpty()) {
       return Optional.empty();
     }
+    boolean scans = !cut.hasOneItemEach();
     Cut outputs =
         model.outputs(
             question,
-            kernel.get(),
+            kernel,
             question.heads(),
             question.shape().keyDim(),
             question.shape().valueDim(),
             question.queryBytes());
-    Optional<Step> answers = model.step(kernel.get(), question, question.heads() * outputs.items());
+    Optional<Step> answers = model.step(kernel, question, question.heads() * outputs.items());
     if (answers.isEmpty()) {
       return Optional.empty();
     }
     long stateBytes =
-        question.stateBytes() * question.keyValueHeads() * (cut.items() + cut.sequences());
+        question.stateBytes()
+            * question.keyValueHeads()
+            * ((scans ? cut.items() : 0) + cut.sequences());
     double first =
         pass(
             question, sums.get(), cut, cut.items(), 1, question.keyValueBytes() + stateBytes, true);
     double second =
         pass(question, answers.get(), outputs, outputs.items(), 1, question.queryBytes(), true);
+    double taken =
+        scans
+            ? Rates.GRADIENT_SCAN_MICROS + Rates.LAUNCH_MICROS + stateBytes / model.bytesPerMicro()
+            : 0;
     return Optional.of(
         new ForwardPlan(
             Kind.NON_CAUSAL,
-            List.of(sums.get(), scan.get(), answers.get()),
+            scans
+                ? List.of(sums.get(), scan.get(), answers.get())
+                : List.of(sums.get(), answers.get()),
             cut,
             outputs,
             cut.items(),
@@ -510,7 +525,7 @@ final class Planner {
             0,
             0,
             List.of(),
-            first + second + stateBytes / model.bytesPerMicro() + 3 * Rates.LAUNCH_MICROS,
+            first + second + taken + 2 * Rates.LAUNCH_MICROS,
             "not causal: %s are summed, then every query reads the sum".formatted(cut)));
   }
 

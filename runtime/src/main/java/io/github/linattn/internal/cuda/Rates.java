@@ -76,6 +76,13 @@ final class Rates {
           new double[] {0.85, 0.87, 1.13, 1.05, 1.3, 1.67},
           new double[] {1.02, 1.1, 1.34, 1.42, 1.86, 2.3});
 
+  /** One chunk of rows against sums over all tokens; TF32 is computed as DEFAULT. */
+  private static final ByPrecision OUTPUTS =
+      new ByPrecision(
+          new double[] {0.53, 0.63, 1, 1.33, 1.33, 1.4},
+          new double[] {0.85, 1.27, 1.99, 2.46, 2.77, 3.2},
+          new double[] {0.85, 1.27, 1.99, 2.46, 2.77, 3.2});
+
   /**
    * One chunk of dq; above D = 128 blocks of 16 bits have 128 columns. Those, and all of fp32, as 8
    * heads take on an H100.
@@ -149,9 +156,6 @@ final class Rates {
   /** What a block takes longer to start that measures its first chunk and its states. */
   private static final double SCALING_MICROS = 3;
 
-  /** What a chunk against sums over all tokens takes of one of a forward, on an H200. */
-  private static final double OUTPUTS_SHARE = 0.9;
-
   /** With lengths of rows of q and k to find first; gradients are given them. */
   private static final double NORMALIZED_SHARE = 1.6;
 
@@ -203,7 +207,7 @@ final class Rates {
           scaling * KEY_VALUE_GRADIENT.micros(precision, keyDim);
       case ONE_SWEEP ->
           kernel.elementType() == ElementType.F16 ? ONE_SWEEP_F16 : of(ONE_SWEEP, keyDim);
-      case STATE_OUTPUTS, GRADIENT_OUTPUTS -> OUTPUTS_SHARE * forward;
+      case STATE_OUTPUTS, GRADIENT_OUTPUTS -> OUTPUTS.micros(precision, keyDim);
       case NORMALIZED_STATE_SUMS -> NORMALIZED_SHARE * forward / 2;
       case NORMALIZED_FORWARD -> NORMALIZED_SHARE * forward;
       default -> forward;

@@ -700,11 +700,33 @@ class GradientPlannerTest {
     assertThat(plan.step(Role.QUERY).kernel().operation()).isEqualTo(Operation.GRADIENT_OUTPUTS);
     int outputs = plan.outputs().items();
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(8 * outputs);
-    assertThat(plan.step(Role.VALUE).blocks()).as("tiles of 128 columns").isEqualTo(4 * outputs);
+    assertThat(plan.step(Role.VALUE).blocks())
+        .as("tiles of 128 columns")
+        .isEqualTo(4 * plan.keyOutputs().items());
     assertThat(plan.memory().states())
         .isEqualTo(aligned(4L * plan.cut().items() * stateBytes(48, 80)));
     assertThat(plan.memory().totals()).isEqualTo(aligned(4L * stateBytes(48, 80)));
     assertThat(plan.memory().partials()).isEqualTo(aligned(8L * outputs * 16));
+  }
+
+  @Test
+  void theSumsOfOneItemAreThoseOfTheSequence() {
+    AttentionShape shape = AttentionShape.of(4, 16, 512, 128);
+    GradientPlan plan =
+        planner(true)
+            .plan(Question.of(shape, DType.BF16, Mode.DEFAULT, false, false))
+            .orElseThrow();
+    assertThat(roles(plan))
+        .containsExactly(
+            Role.ROWS,
+            Role.STATE_SUMS,
+            Role.QUERY,
+            Role.GRADIENT_SUMS,
+            Role.KEY,
+            Role.VALUE,
+            Role.COEFFICIENTS);
+    assertThat(plan.memory().states()).isZero();
+    assertThat(plan.memory().totals()).isEqualTo(aligned(StateArrays.bytes(shape, 1)));
   }
 
   @Test

@@ -43,7 +43,8 @@ class PlannerTest {
       ElementType element,
       Precision precision) {
     boolean wgmma = technique == Technique.WGMMA;
-    boolean ofOneHeadDim = wgmma || operation == Operation.FORWARD;
+    boolean ofOneHeadDim =
+        operation != Operation.STATE_OUTPUTS && (wgmma || operation == Operation.FORWARD);
     if (ofOneHeadDim && headDim != KEY_DIM || wgmma && !hopper) {
       return Optional.empty();
     }
@@ -278,6 +279,29 @@ class PlannerTest {
         .containsExactly(Operation.STATE_SUMS, Operation.STATE_SCAN, Operation.STATE_OUTPUTS);
     assertThat(plan.outputs()).isNotNull();
     assertThat(plan.reason()).contains("not causal");
+  }
+
+  @Test
+  void theSumsOfOneItemAreThoseOfTheSequence() {
+    AttentionShape shape = AttentionShape.of(4, 16, 512, KEY_DIM);
+    ForwardPlan plan = plan(Question.of(shape, DType.BF16, Mode.DEFAULT, false, false));
+    assertThat(plan.steps().stream().map(step -> step.kernel().operation()))
+        .containsExactly(Operation.STATE_SUMS, Operation.STATE_OUTPUTS);
+    assertThat(plan.stateBytes()).isEqualTo(StateArrays.bytes(shape, 1));
+  }
+
+  @Test
+  void outputsWithoutCausalityAreOfTheLeastItemsThatFillAGpu() {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, KEY_DIM);
+    Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
+    ForwardPlan.Step hopper = planner(true).plan(question).orElseThrow().steps().getLast();
+    assertThat(hopper.kernel().symbol()).isEqualTo("la_chunked_state_outputs_wgmma_bf16");
+    assertThat(hopper.blocks()).isEqualTo(64 * 2);
+    ForwardPlan.Step other = planner(false).plan(question).orElseThrow().steps().getLast();
+    assertThat(other.kernel().symbol()).isEqualTo("la_chunked_state_outputs_mma_bf16");
+    Question tf32 = Question.of(shape, DType.F32, Mode.TF32, false, false);
+    assertThat(planner(true).plan(tf32).orElseThrow().steps().getLast().kernel().symbol())
+        .isEqualTo("la_chunked_state_outputs_wgmma_f32_default");
   }
 
   @Test

@@ -1,0 +1,78 @@
+package io.github.linattn.test.contract;
+
+import io.github.linattn.DType;
+import io.github.linattn.Mode;
+import io.github.linattn.test.harness.Backends;
+import io.github.linattn.test.harness.Case;
+import io.github.linattn.test.harness.GpuTest;
+import io.github.linattn.test.harness.Layout;
+import io.github.linattn.test.harness.Results;
+import io.github.linattn.test.harness.Run;
+import io.github.linattn.test.harness.Subject;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * Breaks when outputs or gradients without causality are wrong, by either technique: of widths of
+ * one box of columns and of several, whole and in part, of sums of one item and of several, and of
+ * sums that fp16 cannot hold as they are.
+ */
+@GpuTest
+final class GpuNonCausalTest {
+  private static final List<String> PROPERTIES = List.of("linattn.plan", "linattn.gradient.plan");
+
+  static List<Arguments> techniquesAndCases() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      boolean hopper = subject.backend().describe().contains("sm_90");
+      for (String technique : hopper ? List.of("wgmma", "mma") : List.of("mma")) {
+        for (DType dtype : DType.values()) {
+          for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
+            for (Case.Builder builder : cases(dtype + " " + mode)) {
+              Case problem = builder.nonCausal().dtype(dtype).mode(mode).build();
+              rows.add(Arguments.of(technique, problem, subject));
+            }
+          }
+        }
+      }
+    }
+    return rows;
+  }
+
+  private static List<Case.Builder> cases(String name) {
+    Case.Builder large = SweepContract.of(name + ", large", 1, 2, 1300, 96);
+    float[] values = large.build().v.clone();
+    for (int i = 0; i < values.length; i++) {
+      values[i] *= 3000;
+    }
+    return List.of(
+        SweepContract.of(name, 1, 2, 391, 64),
+        SweepContract.of(name, 2, 4, 2, 320, 128, 96).normalized(),
+        SweepContract.of(name, 1, 1, 1300, 128),
+        SweepContract.of(name, 1, 2, 200, 48).coefficients(1.5f, 0),
+        SweepContract.of(name, 1, 3, 77, 192),
+        SweepContract.of(name, 1, 2, 300, 256).normalized(),
+        SweepContract.of(name, 1, 2, 271, 32).packed(70, 0, 1, 200),
+        SweepContract.of(name, 1, 6, 2, 131, 80, 144).layout(Layout.TOKEN_MAJOR),
+        SweepContract.of(name, 1, 70, 7, 130, 16, 240),
+        large.v(values));
+  }
+
+  @AfterEach
+  void choosesFreelyAgain() {
+    PROPERTIES.forEach(System::clearProperty);
+  }
+
+  @ParameterizedTest(name = "{0}: {1} on {2}")
+  @MethodSource("techniquesAndCases")
+  void bothTechniquesAreRight(String technique, Case problem, Subject subject) {
+    PROPERTIES.forEach(property -> System.setProperty(property, technique));
+    Results first = Run.of(problem, subject.backend());
+    first.assertRight(problem);
+    Run.of(problem, subject.backend()).assertSameBits(first, technique + " run twice");
+  }
+}
