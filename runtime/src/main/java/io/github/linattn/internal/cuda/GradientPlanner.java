@@ -159,8 +159,7 @@ final class GradientPlanner {
         .flatMap(
             kernel ->
                 fastest(
-                    model
-                        .itemsOfTotals(question, most)
+                    model.itemsOfTotals(question, most).stream()
                         .map(cut -> nonCausal(question, kernel, cut))
                         .flatMap(Optional::stream)
                         .toList()))

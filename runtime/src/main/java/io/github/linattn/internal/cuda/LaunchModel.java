@@ -8,6 +8,7 @@ import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
+import java.util.List;
 import java.util.Optional;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -32,6 +33,9 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /** Every block reads all of k and v. */
   private static final int MOST_TURNS = 8;
+
+  /** Of the multiprocessors. */
+  private static final double MOSTLY = 0.75;
 
   /** Blocks of a multiprocessor, of which more only add states. */
   private static final long AMPLE = 8;
@@ -193,20 +197,24 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * Items that sums over all tokens may be made of, each of so many tokens at most: whole
-   * sequences, or segments, whose sums a scan adds up.
+   * sequences, or segments, whose sums a scan adds up. Those with blocks for most of the
+   * multiprocessors, if there are such: a block that sums can't bring all that its share of the
+   * memory would.
    */
-  Stream<Cut> itemsOfTotals(Question question, int most) {
+  List<Cut> itemsOfTotals(Question question, int most) {
     int tokens = question.shape().tokens();
     Cut whole = new Cut(tokens, question.packing(), 0);
     int longest = whole.longest();
-    long blocks =
-        question.keyValueHeads() * Math.ceilDiv(question.shape().valueDim(), LaunchModel.COLUMNS);
-    IntStream segments =
+    long blocks = question.keyValueHeads() * Math.ceilDiv(question.shape().valueDim(), COLUMNS);
+    Stream<Cut> segments =
         segments(longest, Math.max(2, Math.ceilDiv(longest, most)), blocks)
-            .filter(segment -> segment >= Math.min(LEAST_SEGMENT, most));
-    return Stream.concat(
-        longest <= most ? Stream.of(whole) : Stream.of(),
-        segments.mapToObj(segment -> new Cut(tokens, question.packing(), segment)));
+            .filter(segment -> segment >= Math.min(LEAST_SEGMENT, most))
+            .mapToObj(segment -> new Cut(tokens, question.packing(), segment));
+    List<Cut> all =
+        Stream.concat(longest <= most ? Stream.of(whole) : Stream.of(), segments).toList();
+    List<Cut> filling =
+        all.stream().filter(cut -> blocks * cut.items() >= MOSTLY * multiprocessors()).toList();
+    return filling.isEmpty() ? all : filling;
   }
 
   /**

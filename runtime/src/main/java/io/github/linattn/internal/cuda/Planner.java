@@ -471,8 +471,7 @@ final class Planner {
         .flatMap(
             kernel ->
                 least(
-                    model
-                        .itemsOfTotals(question, Rates.SAFE_ITEM_TOKENS)
+                    model.itemsOfTotals(question, Rates.SAFE_ITEM_TOKENS).stream()
                         .map(cut -> nonCausal(question, kernel, cut))
                         .flatMap(Optional::stream)
                         .toList(),
