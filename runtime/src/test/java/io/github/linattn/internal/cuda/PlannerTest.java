@@ -292,7 +292,7 @@ class PlannerTest {
 
   @Test
   void sumsOverAllTokensHaveBlocksForMostOfTheGpu() {
-    for (int heads : new int[] {1, 8, 32, 64, 128}) {
+    for (int heads : new int[] {8, 32, 64, 128}) {
       AttentionShape shape = AttentionShape.of(1, heads, 20_000, KEY_DIM);
       ForwardPlan plan = plan(Question.of(shape, DType.BF16, Mode.DEFAULT, false, false));
       assertThat(plan.steps().getFirst().blocks()).as("%d heads", heads).isBetween(99, 8 * 132);
