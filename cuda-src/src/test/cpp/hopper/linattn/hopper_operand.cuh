@@ -1,23 +1,9 @@
 // linattn/hopper_operand.cuh on the host: the same types, with the emulator's arithmetic.
 #pragma once
 
-#include "emulator.h"
+#include "linattn/element.cuh"
 
 namespace linattn {
-
-template <emulator::Operand16 kType>
-struct Element16 {
-  uint16_t bits;
-};
-using Bf16 = Element16<emulator::Operand16::kBf16>;
-using F16 = Element16<emulator::Operand16::kF16>;
-
-inline float to_float(float x) { return x; }
-template <emulator::Operand16 kType>
-float to_float(Element16<kType> x) {
-  return emulator::to_float(kType, x.bits);
-}
-
 namespace hopper {
 
 template <emulator::Operand16 kType>
@@ -25,11 +11,11 @@ struct HostOperand {
   static constexpr bool kScaled = kType == emulator::Operand16::kF16;
   static constexpr uint32_t kOnes = kScaled ? 0x3c003c00u : 0x3f803f80u;
 
-  static uint32_t pack(float low, float high) {
-    return emulator::from_float(kType, low) | static_cast<uint32_t>(emulator::from_float(kType, high)) << 16;
-  }
-  static float low(uint32_t pair) { return emulator::to_float(kType, static_cast<uint16_t>(pair)); }
-  static float high(uint32_t pair) { return emulator::to_float(kType, static_cast<uint16_t>(pair >> 16)); }
+  using Element = OnHost<Element16<kType>>;
+
+  static uint32_t pack(float low, float high) { return Element::pack(low, high); }
+  static float low(uint32_t pair) { return Element::first_of(pair); }
+  static float high(uint32_t pair) { return Element::second_of(pair); }
   static float element(uint32_t pair, int i) { return i == 0 ? low(pair) : high(pair); }
 
   static uint32_t weigh(uint32_t pair, float2 weights) {

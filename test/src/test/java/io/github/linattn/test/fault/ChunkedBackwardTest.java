@@ -462,11 +462,11 @@ final class ChunkedBackwardTest extends BackwardLaunches {
           .containsExactly(
               "state_sums_mma",
               "state_scan_simt",
-              "gradient_outputs_mma",
+              "gradient_outputs_wgmma",
               "gradient_sums_mma",
               "state_scan_simt",
-              "gradient_outputs_mma",
-              "gradient_outputs_mma",
+              "gradient_outputs_wgmma",
+              "gradient_outputs_wgmma",
               "gradient_recurrence_simt",
               "normalize_rows_gradient_simt",
               "normalize_rows_gradient_simt");
@@ -486,6 +486,35 @@ final class ChunkedBackwardTest extends BackwardLaunches {
           .isEqualTo(number(query, GRADIENT, "key_scale"));
       assertThat(count(ofKeys, NORMALIZED, "heads")).isEqualTo(2);
       assertThat(count(ofKeys, NORMALIZED, "dim")).isEqualTo(48);
+    }
+  }
+
+  @Test
+  void withoutCausalitySumsOfOneItemAreReadWhereTheyAre() {
+    AttentionShape shape = new AttentionShape(1, 4, 2, 300, 48, 80);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
+      f.backward(linear().causal(false));
+      assertThat(kernels(1, 6))
+          .containsExactly(
+              "state_sums_mma",
+              "gradient_outputs_wgmma",
+              "gradient_sums_mma",
+              "gradient_outputs_wgmma",
+              "gradient_outputs_wgmma",
+              "gradient_recurrence_simt");
+      MemorySegment sums = arguments(1, CHUNKED);
+      MemorySegment query = arguments(2, GRADIENT);
+      assertThat(number(query, CHUNKED, "state_in")).isEqualTo(number(sums, CHUNKED, "state_out"));
+      assertThat(number(query, CHUNKED, "value_sum_in"))
+          .as("z")
+          .isEqualTo(number(sums, CHUNKED, "key_sum_out"));
+      MemorySegment ofGradients = arguments(3, GRADIENT);
+      MemorySegment value = arguments(5, GRADIENT);
+      assertThat(number(value, CHUNKED, "state_in"))
+          .isEqualTo(number(ofGradients, CHUNKED, "state_out"));
+      assertThat(number(value, CHUNKED, "value_sum_in"))
+          .as("du")
+          .isEqualTo(number(ofGradients, CHUNKED, "value_sum_out"));
     }
   }
 

@@ -40,7 +40,9 @@ final class FakeKernels {
       entries.add(entry(Operation.FORWARD, Technique.WGMMA, element, exact));
       if (wide) {
         entries.add(entry(Operation.FORWARD, Technique.WGMMA, element, Precision.DEFAULT));
+        entries.addAll(outputs(element, Precision.DEFAULT));
       }
+      entries.addAll(outputs(element, exact));
       entries.add(entry(Operation.FORWARD, Technique.MMA, element, exact));
       entries.add(entry(Operation.STATE_SUMS, Technique.MMA, element, exact));
       entries.add(entry(Operation.NORMALIZED_FORWARD, Technique.WGMMA, HEAD_DIM, element, exact));
@@ -84,6 +86,12 @@ final class FakeKernels {
     System.setProperty(PROPERTY, folder.toString());
   }
 
+  private static List<KernelEntry> outputs(ElementType element, Precision precision) {
+    return List.of(
+        entry(Operation.STATE_OUTPUTS, Technique.WGMMA, element, precision),
+        entry(Operation.GRADIENT_OUTPUTS, Technique.WGMMA, element, precision));
+  }
+
   private static List<KernelEntry> gradients(ElementType element, Precision exact) {
     Operation query = Operation.QUERY_GRADIENT;
     Operation both = Operation.KEY_VALUE_GRADIENT;
@@ -105,7 +113,7 @@ final class FakeKernels {
 
   /** What a kernel takes by value. */
   private static StructLayout arguments(KernelEntry entry) {
-    boolean tensorMaps = entry.technique() == Technique.WGMMA;
+    boolean tensorMaps = entry.takesTensorMaps();
     return switch (entry.operation()) {
       case STATE_SCAN -> ChunkedStructs.STATE_SCAN;
       case GRADIENT_ROWS -> GradientStructs.GRADIENT_ROWS;

@@ -1,0 +1,1 @@
+// Of CUDA, kernels here want nothing but names, which emulator.h has.
