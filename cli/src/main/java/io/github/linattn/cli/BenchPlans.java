@@ -17,13 +17,13 @@ final class BenchPlans {
   /** The same of a backward. */
   private static final String GRADIENT_PROPERTY = "linattn.gradient.plan";
 
-  private static final List<String> TECHNIQUES = List.of("wgmma", "mma");
-  private static final int CHUNK = 64;
+  static final List<String> TECHNIQUES = List.of("wgmma", "mma");
+  static final int CHUNK = 64;
 
   /** More blocks than this leave no multiprocessor idle, and further segments only add states. */
-  private static final long MOST_BLOCKS = 2048;
+  static final long MOST_BLOCKS = 2048;
 
-  private static final int COLUMNS = 64;
+  static final int COLUMNS = 64;
 
   /** As many as an H200 has multiprocessors, nearly. */
   private static final long MOST_TURN_BLOCKS = 128;
@@ -44,40 +44,29 @@ final class BenchPlans {
     if (!problem.causal() || problem.decode() || problem.pass() == BenchPass.BOTH) {
       return List.of();
     }
-    return problem.pass() == BenchPass.FORWARD
-        ? forwards(problem.shape())
-        : backwards(problem.shape());
+    return names(problem.shape(), problem.pass() == BenchPass.FORWARD);
   }
 
-  private static List<String> forwards(AttentionShape shape) {
-    long blocks = (long) shape.batch() * shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
+  /** Of a backward those that need nothing of the forward. */
+  private static List<String> names(AttentionShape shape, boolean isForward) {
+    int heads = isForward ? shape.heads() : shape.keyValueHeads();
+    int width = isForward ? shape.valueDim() : shape.keyDim();
+    long blocks = (long) shape.batch() * heads * Math.ceilDiv(width, COLUMNS);
+    boolean isGrouped = shape.headsPerKeyValueHead() > 1;
     List<String> names = new ArrayList<>();
     for (String technique : TECHNIQUES) {
+      boolean isWgmma = technique.equals("wgmma");
       names.add(technique);
-      if (technique.equals("wgmma")) {
+      if (isWgmma && isForward) {
         turns(blocks).forEach(turns -> names.add(technique + "*" + turns));
-        relays(shape.tokens(), blocks).forEach(items -> names.add(technique + ":" + items + "+"));
       }
-      segments(shape.tokens(), blocks).forEach(segment -> names.add(technique + ":" + segment));
-    }
-    return names;
-  }
-
-  /** Those that need nothing of the forward. */
-  private static List<String> backwards(AttentionShape shape) {
-    long blocks =
-        (long) shape.batch() * shape.keyValueHeads() * Math.ceilDiv(shape.keyDim(), COLUMNS);
-    List<String> names = new ArrayList<>();
-    for (String technique : TECHNIQUES) {
-      boolean hasQueryOfWhole = technique.equals("wgmma") && shape.headsPerKeyValueHead() > 1;
-      names.add(technique);
-      if (technique.equals("wgmma")) {
+      if (isWgmma) {
         relays(shape.tokens(), blocks).forEach(items -> names.add(technique + ":" + items + "+"));
       }
       for (int segment : segments(shape.tokens(), blocks)) {
         names.add(technique + ":" + segment);
-        if (hasQueryOfWhole) {
-          names.add(technique + ":" + segment + ":0");
+        if (isWgmma && !isForward && isGrouped) {
+          names.add(technique + ":" + segment + ":0"); // dq of whole sequences
         }
       }
     }

@@ -29,12 +29,6 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
   /** With less gain the planner's choice stays. */
   private static final double GAIN = 0.97;
 
-  private static final List<String> TECHNIQUES = List.of("wgmma", "mma");
-  private static final int LEAST_SEGMENT = 64;
-
-  /** More blocks than this leave no multiprocessor idle, and further segments only add states. */
-  private static final long MOST_BLOCKS = 2048;
-
   /** More blocks than this fill a GPU, so that further turns gain nothing. */
   private static final long MOST_TURN_BLOCKS = 256;
 
@@ -44,7 +38,6 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
   private static final long LEAST_RELAY_BLOCKS = 128;
 
   private static final int MOST_RELAY_SEGMENTS = 8;
-  private static final int COLUMNS = 64;
 
   TuningGrid {
     heads = requireAscending("--heads", heads);
@@ -162,16 +155,16 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
    */
   static List<Choice> choices(BenchCase problem) {
     AttentionShape shape = problem.shape();
-    long blocks = (long) shape.heads() * Math.ceilDiv(shape.valueDim(), COLUMNS);
+    long blocks = (long) shape.heads() * Math.ceilDiv(shape.valueDim(), BenchPlans.COLUMNS);
     List<Choice> choices = new ArrayList<>();
-    for (String technique : TECHNIQUES) {
+    for (String technique : BenchPlans.TECHNIQUES) {
       boolean isWgmma = technique.equals("wgmma");
       boolean takesTurns = isWgmma && problem.pass() == BenchPass.FORWARD;
       boolean relays = isWgmma && blocks >= LEAST_RELAY_BLOCKS;
       for (int segments = 1;
           segments == 1
-              || (blocks * segments <= MOST_BLOCKS
-                  && Math.ceilDiv(shape.tokens(), segments) >= LEAST_SEGMENT);
+              || (blocks * segments <= BenchPlans.MOST_BLOCKS
+                  && Math.ceilDiv(shape.tokens(), segments) >= BenchPlans.CHUNK);
           segments *= 2) {
         choices.add(new Choice(technique, segments, 1));
         for (int turns = 2;

@@ -211,7 +211,7 @@ public record TilePlan(
     int tokens = wide ? 32 : 64;
     // 16-bit tensors meet a state in bf16, in twice the stages; fp16 has products of its own
     boolean halves = spec.elementType() == ElementType.BF16;
-    int rowFloats = spec.operation() == Operation.GRADIENT_OUTPUTS ? 3 : 2;
+    int rowFloats = OutputsPlan.rowFloats(spec.operation());
     int stages = halves ? 4 : 2;
     int stateElement = halves ? Short.BYTES : Float.BYTES;
     int fixed =

@@ -11,7 +11,7 @@ import java.util.regex.Pattern;
  * A plan of a backward that is asked for by name, as {@link PlanChoice} is of a forward.
  *
  * @param kind of the causal plan
- * @param technique of the kernels of the sweeps
+ * @param technique of the kernels of the sweeps, without causality of the outputs
  * @param segment tokens of a segment; 0 for whole sequences
  * @param querySegment the same of dq, where the sweeps have segments
  */

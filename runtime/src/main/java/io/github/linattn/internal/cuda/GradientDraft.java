@@ -262,9 +262,7 @@ final class GradientDraft {
   }
 
   private void addScan(Role role, Cut items) {
-    double bytes = 2.0 * StateArrays.bytes(shape, items.items());
-    double chain = Rates.GRADIENT_SCAN_MICROS + Rates.SCAN_ITEM_MICROS * items.mostItems();
-    add(role, model.scan(question, items), step -> bytes / model.bytesPerMicro() + chain);
+    add(role, model.scan(question, items), step -> model.scanMicros(question, items));
   }
 
   /** dq of items, of which so many blocks write chunks in turn. */

@@ -103,7 +103,7 @@ final class GradientFill {
     GradientPlan.Memory memory = plan.memory();
     this.summed = summed();
     this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
-    boolean sumsAreTotals = plan.kind() == Kind.NON_CAUSAL && !plan.has(Role.STATE_SCAN);
+    boolean sumsAreTotals = plan.kind() == Kind.NON_CAUSAL && plan.cut().hasOneItemEach();
     long behind =
         plan.kind() == Kind.SWEPT_SEGMENTS ? StateArrays.bytes(shape, plan.cut().items()) : 0;
     this.items = sumsAreTotals ? totals : StateArrays.at(workspace, shape, plan.cut().items());

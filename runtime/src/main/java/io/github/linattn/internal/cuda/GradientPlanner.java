@@ -40,8 +40,8 @@ final class GradientPlanner {
   }
 
   /**
-   * The plan of this choice, without causality of its technique; empty where kernels for it are not
-   * built or its items would be too long.
+   * The plan of this choice, without causality that of its technique, or else of mma, whatever its
+   * segments; empty where kernels for it are not built or its items would be too long.
    */
   Optional<GradientPlan> plan(Question question, GradientChoice choice) {
     if (!question.causal()) {
@@ -150,32 +150,28 @@ final class GradientPlanner {
     return plan(question.keeping(form)).filter(plan -> plan.kind() == Kind.CHAIN).map(plan -> form);
   }
 
-  /** The sums over all tokens, then every row against them. */
+  /** The sums over all tokens, then every row against them, by this technique or else by mma. */
   private Optional<GradientPlan> nonCausal(Question question, Technique technique) {
-    int group = question.shape().headsPerKeyValueHead();
-    int most = Math.max(1, Rates.SAFE_ITEM_TOKENS / group / Planner.CHUNK) * Planner.CHUNK;
     return model
-        .outputs(question, Operation.GRADIENT_OUTPUTS, technique)
-        .flatMap(
-            kernel ->
-                fastest(
-                    model.itemsOfTotals(question, most).stream()
-                        .map(cut -> nonCausal(question, kernel, cut))
-                        .flatMap(Optional::stream)
-                        .toList()))
+        .outputsKernel(question, Operation.GRADIENT_OUTPUTS, technique)
+        .flatMap(kernel -> nonCausal(question, kernel))
         .map(
             plan ->
                 plan.because(
-                    "not causal: %s are summed, then every row reads the sums"
-                        .formatted(plan.cut())));
+                    "not causal: %s are summed, then every row reads the sums, by %s on %d multiprocessors"
+                        .formatted(
+                            plan.cut(),
+                            plan.step(Role.QUERY).kernel().technique().id(),
+                            model.multiprocessors())));
   }
 
-  private Optional<GradientPlan> nonCausal(Question question, KernelEntry kernel, Cut cut) {
+  private Optional<GradientPlan> nonCausal(Question question, KernelEntry kernel) {
     AttentionShape shape = question.shape();
-    int widest = Math.max(shape.keyDim(), shape.valueDim());
-    int narrowest = Math.min(shape.keyDim(), shape.valueDim());
+    int most =
+        Math.max(1, Rates.SAFE_ITEM_TOKENS / shape.headsPerKeyValueHead() / Planner.CHUNK)
+            * Planner.CHUNK;
     Cut ofQuery =
-        model.outputs(
+        model.itemsOfOutputs(
             question,
             kernel,
             question.heads(),
@@ -183,13 +179,22 @@ final class GradientPlanner {
             shape.keyDim(),
             question.queryBytes());
     Cut ofKey =
-        model.outputs(
+        model.itemsOfOutputs(
             question,
             kernel,
             question.keyValueHeads(),
-            widest,
-            narrowest,
+            Math.max(shape.keyDim(), shape.valueDim()),
+            Math.min(shape.keyDim(), shape.valueDim()),
             question.keyValueBytes());
+    return fastest(
+        model.itemsOfTotals(question, most).stream()
+            .map(cut -> nonCausal(question, kernel, cut, ofQuery, ofKey))
+            .flatMap(Optional::stream)
+            .toList());
+  }
+
+  private Optional<GradientPlan> nonCausal(
+      Question question, KernelEntry kernel, Cut cut, Cut ofQuery, Cut ofKey) {
     var draft = new GradientDraft(model, question, cut);
     draft.addRows(kernel);
     draft.addStateTotals();

@@ -28,13 +28,13 @@ record LaunchModel(GpuTraits gpu, Built built) {
    */
   static final int LEAST_SEGMENT = 512;
 
-  /** The same of rows that are computed against sums over all tokens. */
+  /** The same of rows that mma computes against sums over all tokens. */
   private static final int LEAST_OUTPUT_SEGMENT = 256;
 
   /** Every block reads all of k and v. */
   private static final int MOST_TURNS = 8;
 
-  /** Of the multiprocessors. */
+  /** Share of the multiprocessors that sums over all tokens have blocks for, if they can. */
   private static final double MOSTLY = 0.75;
 
   /** Blocks of a multiprocessor, of which more only add states. */
@@ -107,10 +107,10 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * The kernel that reads outputs, or gradients, from a state alone, by this technique where there
-   * is one, else by mma. By wgmma DEFAULT serves TF32 too, and ACCURATE few tokens, as in {@link
-   * #gradient}.
+   * is one, else by mma. By wgmma DEFAULT serves TF32 too, and ACCURATE few tokens, as of a
+   * gradient.
    */
-  Optional<KernelEntry> outputs(Question question, Operation operation, Technique technique) {
+  Optional<KernelEntry> outputsKernel(Question question, Operation operation, Technique technique) {
     Precision asked = question.precision();
     Precision served = asked == Precision.TF32 ? Precision.DEFAULT : asked;
     Optional<KernelEntry> wgmma =
@@ -126,9 +126,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * The kernel of a gradient by this technique where there is one, else by mma. In a chunk or less
-   * few terms share an error and o . dO nearly cancels what it is taken from, so that DEFAULT would
-   * miss its bound; nothing is lost by ACCURATE, because what such a call takes is its launches.
+   * The kernel of a gradient by this technique where there is one, else by mma, as exact as few
+   * tokens want it.
    */
   Optional<KernelEntry> gradient(
       Question question, Operation operation, Technique technique, int width, int widthByMma) {
@@ -140,6 +139,11 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return wgmma.or(() -> mma(question, operation, widthByMma));
   }
 
+  /**
+   * In a chunk or less few terms share an error and o . dO nearly cancels what it is taken from, so
+   * that gradients of DEFAULT would miss their bound; nothing is lost by ACCURATE, because what
+   * such a call takes is its launches.
+   */
   private static Precision exactEnough(Question question, Precision asked) {
     boolean isShort =
         new Cut(question.shape().tokens(), question.packing(), 0).longest() <= Planner.CHUNK;
@@ -151,6 +155,13 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return wgmma(question, Operation.STATE_SUMS, question.shape().keyDim(), question.precision())
         .or(() -> mma(question, Operation.STATE_SUMS, 0))
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
+  }
+
+  /** What the scan of a backward takes, and of sums over all tokens. */
+  double scanMicros(Question question, Cut cut) {
+    double bytes = 2.0 * StateArrays.bytes(question.shape(), cut.items());
+    double chain = Rates.GRADIENT_SCAN_MICROS + Rates.SCAN_ITEM_MICROS * cut.mostItems();
+    return bytes / gpu.bytesPerMicro() + chain;
   }
 
   /** A scan over the items of each sequence. */
@@ -205,10 +216,13 @@ record LaunchModel(GpuTraits gpu, Built built) {
     int tokens = question.shape().tokens();
     Cut whole = new Cut(tokens, question.packing(), 0);
     int longest = whole.longest();
-    long blocks = question.keyValueHeads() * Math.ceilDiv(question.shape().valueDim(), COLUMNS);
+    int fewest = Math.max(2, Math.ceilDiv(longest, most));
+    int mostSegment = longest <= most ? longest : Cut.segment(longest, fewest, Planner.CHUNK);
+    int least = Math.min(LEAST_SEGMENT, mostSegment);
+    long blocks = sums(question, 1).map(Step::blocks).orElse(1);
     Stream<Cut> segments =
-        segments(longest, Math.max(2, Math.ceilDiv(longest, most)), blocks)
-            .filter(segment -> segment >= Math.min(LEAST_SEGMENT, most))
+        segments(longest, fewest, blocks)
+            .filter(segment -> segment >= least)
             .mapToObj(segment -> new Cut(tokens, question.packing(), segment));
     List<Cut> all =
         Stream.concat(longest <= most ? Stream.of(whole) : Stream.of(), segments).toList();
@@ -218,22 +232,21 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * Items of rows that are computed against sums over all tokens. A block of wgmma copies the sums
-   * first, and a multiprocessor has one at a time: of these the items with which a launch takes
-   * least.
+   * Items of rows that are computed against sums over all tokens: by wgmma, where a block begins
+   * with a copy of the sums and a multiprocessor has one at a time, those with which the launch
+   * takes least; by mma two for every multiprocessor.
    *
    * @param heads whose rows these are
    * @param keyDim columns of a row
    * @param valueDim columns that come of it
    * @param bytes read and written
    */
-  Cut outputs(
+  Cut itemsOfOutputs(
       Question question, KernelEntry kernel, long heads, int keyDim, int valueDim, double bytes) {
     int tokens = question.shape().tokens();
     Cut whole = new Cut(tokens, question.packing(), 0);
     long blocks = heads * kernel.gridRule().blocks(1, keyDim, valueDim);
     if (kernel.technique() != Technique.WGMMA) {
-      // two blocks for every multiprocessor
       int parts = Math.toIntExact(Math.max(1, Math.ceilDiv(2L * multiprocessors(), blocks)));
       int segment = Math.max(LEAST_OUTPUT_SEGMENT, Cut.segment(tokens, parts, Planner.CHUNK));
       return new Cut(tokens, question.packing(), segment);

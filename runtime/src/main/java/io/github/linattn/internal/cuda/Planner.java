@@ -114,8 +114,9 @@ final class Planner {
   }
 
   /**
-   * The plan of this choice where there are several, of its technique without causality, else the
-   * only one; empty where kernels for it are not built or its items would be too long.
+   * The plan of this choice where there are several, without causality that of its technique, or
+   * else of mma, whatever its segments; else the only one. Empty where kernels for it are not built
+   * or its items would be too long.
    */
   Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
     if (!question.causal()) {
@@ -465,57 +466,58 @@ final class Planner {
   }
 
   /** Two passes: the sums over all tokens, then every query against them. */
+  /** The sums over all tokens, then every query against them, by this technique or else by mma. */
   private Optional<ForwardPlan> nonCausal(Question question, Technique technique) {
     return model
-        .outputs(question, Operation.STATE_OUTPUTS, technique)
-        .flatMap(
-            kernel ->
-                least(
-                    model.itemsOfTotals(question, Rates.SAFE_ITEM_TOKENS).stream()
-                        .map(cut -> nonCausal(question, kernel, cut))
-                        .flatMap(Optional::stream)
-                        .toList(),
-                    ForwardPlan::micros));
+        .outputsKernel(question, Operation.STATE_OUTPUTS, technique)
+        .flatMap(kernel -> nonCausal(question, kernel));
   }
 
-  private Optional<ForwardPlan> nonCausal(Question question, KernelEntry kernel, Cut cut) {
-    Optional<Step> sums = model.sums(question, cut.items());
-    Optional<Step> scan = model.scan(question, cut);
-    if (sums.isEmpty() || scan.isEmpty()) {
-      return Optional.empty();
-    }
-    boolean scans = !cut.hasOneItemEach();
+  private Optional<ForwardPlan> nonCausal(Question question, KernelEntry kernel) {
     Cut outputs =
-        model.outputs(
+        model.itemsOfOutputs(
             question,
             kernel,
             question.heads(),
             question.shape().keyDim(),
             question.shape().valueDim(),
             question.queryBytes());
-    Optional<Step> answers = model.step(kernel, question, question.heads() * outputs.items());
-    if (answers.isEmpty()) {
+    return model
+        .step(kernel, question, question.heads() * outputs.items())
+        .flatMap(
+            answers ->
+                least(
+                    model.itemsOfTotals(question, Rates.SAFE_ITEM_TOKENS).stream()
+                        .map(cut -> nonCausal(question, cut, outputs, answers))
+                        .flatMap(Optional::stream)
+                        .toList(),
+                    ForwardPlan::micros));
+  }
+
+  private Optional<ForwardPlan> nonCausal(Question question, Cut cut, Cut outputs, Step answers) {
+    Optional<Step> sums = model.sums(question, cut.items());
+    boolean scans = !cut.hasOneItemEach();
+    Optional<Step> scan = scans ? model.scan(question, cut) : Optional.empty();
+    if (sums.isEmpty() || (scans && scan.isEmpty())) {
       return Optional.empty();
     }
+    List<Step> steps = new ArrayList<>(List.of(sums.get()));
+    scan.ifPresent(steps::add);
+    steps.add(answers);
     long stateBytes =
         question.stateBytes()
             * question.keyValueHeads()
             * ((scans ? cut.items() : 0) + cut.sequences());
-    double first =
+    double ofSums =
         pass(
             question, sums.get(), cut, cut.items(), 1, question.keyValueBytes() + stateBytes, true);
-    double second =
-        pass(question, answers.get(), outputs, outputs.items(), 1, question.queryBytes(), true);
-    double taken =
-        scans
-            ? Rates.GRADIENT_SCAN_MICROS + Rates.LAUNCH_MICROS + stateBytes / model.bytesPerMicro()
-            : 0;
+    double ofScan = scans ? model.scanMicros(question, cut) : 0;
+    double ofOutputs =
+        pass(question, answers, outputs, outputs.items(), 1, question.queryBytes(), true);
     return Optional.of(
         new ForwardPlan(
             Kind.NON_CAUSAL,
-            scans
-                ? List.of(sums.get(), scan.get(), answers.get())
-                : List.of(sums.get(), answers.get()),
+            steps,
             cut,
             outputs,
             cut.items(),
@@ -524,8 +526,9 @@ final class Planner {
             0,
             0,
             List.of(),
-            first + second + taken + 2 * Rates.LAUNCH_MICROS,
-            "not causal: %s are summed, then every query reads the sum".formatted(cut)));
+            ofSums + ofScan + ofOutputs + steps.size() * Rates.LAUNCH_MICROS,
+            "not causal: %s are summed, then every query reads the sum, by %s on %d multiprocessors"
+                .formatted(cut, answers.kernel().technique().id(), model.multiprocessors())));
   }
 
   private Optional<Step> recurrence(Question question, Cut cut) {

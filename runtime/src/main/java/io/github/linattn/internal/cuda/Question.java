@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * @param packing null for one sequence of each batch row
  * @param finalState whether the state after the last token is wanted; of a backward, which walks
  *     the other way, the gradient of the initial state
- * @param tensorMaps whether the strides suit the copy engine, as the wgmma kernels need
+ * @param tensorMaps whether the strides suit the copy engine, as most wgmma kernels need
  * @param sumsSlope whether db does not follow from da, of this backward or of that of this forward
  * @param lastState of a backward: whether the state after the last token is at hand
  * @param kept of a backward: what its forward has kept for it, or null; of a forward what it keeps

@@ -29,8 +29,8 @@ final class Rates {
   static final double SCAN_MICROS = 1;
 
   /**
-   * What a scan adds to a backward. Segments were chosen with less where whole sequences measured
-   * up to a quarter less.
+   * What a scan adds to a backward, and to sums over all tokens. Segments were chosen with less
+   * where whole sequences measured up to a quarter less.
    */
   static final double GRADIENT_SCAN_MICROS = 3;
 
@@ -76,12 +76,12 @@ final class Rates {
           new double[] {0.85, 0.87, 1.13, 1.05, 1.3, 1.67},
           new double[] {1.02, 1.1, 1.34, 1.42, 1.86, 2.3});
 
+  private static final double[] OUTPUTS_OF_THREE = {0.85, 1.27, 1.99, 2.46, 2.77, 3.2};
+
   /** One chunk of rows against sums over all tokens; TF32 is computed as DEFAULT. */
   private static final ByPrecision OUTPUTS =
       new ByPrecision(
-          new double[] {0.53, 0.63, 1, 1.33, 1.33, 1.4},
-          new double[] {0.85, 1.27, 1.99, 2.46, 2.77, 3.2},
-          new double[] {0.85, 1.27, 1.99, 2.46, 2.77, 3.2});
+          new double[] {0.53, 0.63, 1, 1.33, 1.33, 1.4}, OUTPUTS_OF_THREE, OUTPUTS_OF_THREE);
 
   /**
    * One chunk of dq; above D = 128 blocks of 16 bits have 128 columns. Those, and all of fp32, as 8
@@ -246,7 +246,7 @@ final class Rates {
   /** The same of a launch of a backward: the operands of fp16 are brought into its range first. */
   static double gradientStartMicros(KernelEntry kernel) {
     boolean isScaled =
-        kernel.technique() == Technique.WGMMA
+        kernel.takesTensorMaps()
             && (kernel.elementType() == ElementType.F16
                 || kernel.precision() == Precision.TF32
                 || kernel.precision() == Precision.ACCURATE);

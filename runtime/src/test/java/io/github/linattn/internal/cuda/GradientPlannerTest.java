@@ -710,6 +710,22 @@ class GradientPlannerTest {
   }
 
   @Test
+  void withoutCausalityEveryGroupAndLengthHasAPlan() {
+    for (boolean hopper : new boolean[] {true, false}) {
+      for (int group : new int[] {1, 37, 48, 64, 71, 128, 4096}) {
+        for (int tokens : new int[] {1, 65, 300, 600, 700, 833, 1100, 40_000}) {
+          AttentionShape shape = new AttentionShape(1, group, 1, tokens, 64, 64);
+          Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
+          GradientPlan plan = planner(hopper).plan(question).orElseThrow();
+          assertThat((long) group * plan.cut().longest())
+              .as("%d heads of a group, %d tokens", group, tokens)
+              .isLessThanOrEqualTo(Math.max(32_768, 64 * group));
+        }
+      }
+    }
+  }
+
+  @Test
   void theSumsOfOneItemAreThoseOfTheSequence() {
     AttentionShape shape = AttentionShape.of(4, 16, 512, 128);
     GradientPlan plan =
