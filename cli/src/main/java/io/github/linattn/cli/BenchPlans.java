@@ -41,8 +41,11 @@ final class BenchPlans {
 
   /** Names for {@link #asking}; none where there is no choice. */
   static List<String> names(BenchCase problem) {
-    if (!problem.causal() || problem.decode() || problem.pass() == BenchPass.BOTH) {
+    if (problem.decode() || problem.pass() == BenchPass.BOTH) {
       return List.of();
+    }
+    if (!problem.causal()) {
+      return TECHNIQUES;
     }
     return names(problem.shape(), problem.pass() == BenchPass.FORWARD);
   }

@@ -40,12 +40,13 @@ final class GradientPlanner {
   }
 
   /**
-   * The plan of this choice, without causality that of its technique, or else of mma, whatever its
-   * segments; empty where kernels for it are not built or its items would be too long.
+   * The plan of this choice, without causality that of its technique, whatever its segments; empty
+   * where kernels for it are not built or its items would be too long.
    */
   Optional<GradientPlan> plan(Question question, GradientChoice choice) {
     if (!question.causal()) {
-      return nonCausal(question, choice.technique());
+      return nonCausal(question, choice.technique())
+          .filter(plan -> plan.step(Role.QUERY).kernel().technique() == choice.technique());
     }
     Optional<GradientPlan> asked =
         switch (choice.kind()) {

@@ -114,13 +114,14 @@ final class Planner {
   }
 
   /**
-   * The plan of this choice where there are several, without causality that of its technique, or
-   * else of mma, whatever its segments; else the only one. Empty where kernels for it are not built
-   * or its items would be too long.
+   * The plan of this choice where there are several, without causality that of its technique,
+   * whatever its segments; else the only one. Empty where kernels for it are not built or its items
+   * would be too long.
    */
   Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
     if (!question.causal()) {
-      return nonCausal(question, choice.technique());
+      return nonCausal(question, choice.technique())
+          .filter(plan -> plan.steps().getLast().kernel().technique() == choice.technique());
     }
     if (question.kept() != null || isDecode(question)) {
       return plan(question);

@@ -308,6 +308,12 @@ class PlannerTest {
     assertThat(hopper.blocks()).isEqualTo(64 * 2);
     ForwardPlan.Step other = planner(false).plan(question).orElseThrow().steps().getLast();
     assertThat(other.kernel().symbol()).isEqualTo("la_chunked_state_outputs_mma_bf16");
+    PlanChoice wgmma = PlanChoice.parse("wgmma");
+    assertThat(planner(false).plan(question, wgmma)).as("asked for, not there").isEmpty();
+    assertThat(planner(true).plan(question, PlanChoice.parse("mma")).orElseThrow().steps())
+        .last()
+        .extracting(step -> step.kernel().symbol())
+        .isEqualTo("la_chunked_state_outputs_mma_bf16");
     Question tf32 = Question.of(shape, DType.F32, Mode.TF32, false, false);
     assertThat(planner(true).plan(tf32).orElseThrow().steps().getLast().kernel().symbol())
         .isEqualTo("la_chunked_state_outputs_wgmma_f32_default");

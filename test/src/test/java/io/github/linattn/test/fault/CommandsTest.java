@@ -209,7 +209,7 @@ final class CommandsTest {
   @Test
   void queriesOfAllTokensGoTheSameWay() {
     assertThat(benchFailed("--batch=1", "--heads=2", "--tokens=300", "--non-causal", "--all-plans"))
-        .contains("not causal", "FAILED", "no case left it a choice");
+        .contains("not causal, wgmma", "FAILED", "wgmma WRONG", "mma WRONG", "in 1 of 1 cases");
   }
 
   @Test
