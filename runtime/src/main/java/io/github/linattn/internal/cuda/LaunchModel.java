@@ -107,8 +107,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * The kernel that reads outputs, or gradients, from a state alone, by this technique where there
-   * is one, else by mma. By wgmma DEFAULT serves TF32 too, and ACCURATE few tokens, as of a
-   * gradient.
+   * is one and a block has room for the widest rows, else by mma. By wgmma DEFAULT serves TF32 too,
+   * and ACCURATE few tokens, as of a gradient.
    */
   Optional<KernelEntry> outputsKernel(Question question, Operation operation, Technique technique) {
     Precision asked = question.precision();
@@ -117,7 +117,10 @@ record LaunchModel(GpuTraits gpu, Built built) {
         technique == Technique.WGMMA
             ? built.find(operation, technique, 0, question.element(), exactEnough(question, served))
             : Optional.empty();
-    return wgmma.or(() -> mma(question, operation, 0));
+    int widest = Math.max(question.shape().keyDim(), question.shape().valueDim());
+    return wgmma
+        .filter(kernel -> kernel.shared().bytes(widest, 1) <= gpu.sharedBytes())
+        .or(() -> mma(question, operation, 0));
   }
 
   /** The kernel that multiplies in fp32. */

@@ -726,6 +726,17 @@ class GradientPlannerTest {
   }
 
   @Test
+  void withoutCausalityEveryWidthHasAPlan() {
+    for (DType dtype : DType.values()) {
+      for (int dim = 16; dim <= 512; dim += 16) {
+        AttentionShape shape = AttentionShape.of(1, 2, 300, 512).withValueDim(dim);
+        Question question = Question.of(shape, dtype, Mode.DEFAULT, false, true);
+        assertThat(planner(true).plan(question)).as("%s, Dv = %d", dtype, dim).isPresent();
+      }
+    }
+  }
+
+  @Test
   void theSumsOfOneItemAreThoseOfTheSequence() {
     AttentionShape shape = AttentionShape.of(4, 16, 512, 128);
     GradientPlan plan =

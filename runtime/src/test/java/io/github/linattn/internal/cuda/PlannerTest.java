@@ -291,6 +291,23 @@ class PlannerTest {
   }
 
   @Test
+  void withoutCausalityEveryWidthHasAPlan() {
+    for (DType dtype : DType.values()) {
+      for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
+        for (int dim = 16; dim <= 512; dim += 16) {
+          AttentionShape shape = AttentionShape.of(1, 2, 300, dim);
+          Question question = Question.of(shape, dtype, mode, false, true);
+          String technique = plan(question).steps().getLast().kernel().technique().id();
+          boolean hasRoom = dtype != DType.F32 || dim <= 256;
+          assertThat(technique)
+              .as("%s %s, D = %d", dtype, mode, dim)
+              .isEqualTo(hasRoom ? "wgmma" : "mma");
+        }
+      }
+    }
+  }
+
+  @Test
   void sumsOverAllTokensHaveBlocksForMostOfTheGpu() {
     for (int heads : new int[] {8, 32, 64, 128}) {
       AttentionShape shape = AttentionShape.of(1, heads, 20_000, KEY_DIM);
