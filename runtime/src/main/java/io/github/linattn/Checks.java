@@ -86,7 +86,7 @@ final class Checks {
     readable("q", input.q(), backend);
     readable("k", input.k(), backend);
     readable("v", input.v(), backend);
-    input.initialState().ifPresent(state -> state("initial", operator, state, input, backend));
+    input.initialState().ifPresent(state -> state("initial", state, input, backend));
   }
 
   static void mode(Operator operator, DType dtype) {
@@ -152,12 +152,7 @@ final class Checks {
 
   /** Checks a state that a call reads or writes, and gives its tensors. */
   static List<Named> state(
-      String role, Operator operator, AttentionState state, AttentionInput input, Backend backend) {
-    if (!operator.causal()) {
-      throw new IllegalArgumentException(
-          "a non-causal operator has no %s state: each token sees all of its sequence"
-              .formatted(role));
-    }
+      String role, AttentionState state, AttentionInput input, Backend backend) {
     TensorShape expected = stateShape(input);
     if (!state.s().shape().equals(expected)) {
       throw new IllegalArgumentException(
@@ -185,17 +180,7 @@ final class Checks {
    * @param role the state: initial or final
    */
   static List<Named> stateGradient(
-      String role,
-      Operator operator,
-      StateGradient gradient,
-      AttentionInput input,
-      Backend backend) {
-    if (!operator.causal()) {
-      throw new IllegalArgumentException(
-          ("a non-causal operator has no %s state, and no gradient of it: each token sees all of"
-                  + " its sequence")
-              .formatted(role));
-    }
+      String role, StateGradient gradient, AttentionInput input, Backend backend) {
     TensorShape expected = stateShape(input);
     if (!gradient.ds().shape().equals(expected)) {
       throw new IllegalArgumentException(
@@ -262,13 +247,8 @@ final class Checks {
 
   /** A final state may be the initial state itself, but must not lie partly over it. */
   static void finalState(
-      Operator operator,
-      AttentionState state,
-      AttentionInput input,
-      Tensor o,
-      Tensor g,
-      Backend backend) {
-    state("final", operator, state, input, backend);
+      AttentionState state, AttentionInput input, Tensor o, Tensor g, Backend backend) {
+    state("final", state, input, backend);
     @Nullable AttentionState initial = input.initialState().orElse(null);
     String[] names = {"final state S", "final state z", "final state u"};
     Tensor[] written = {state.s(), state.z(), state.u()};

@@ -162,7 +162,7 @@ public final class LinearAttention {
     Checks.output("g", g, DType.F32, shape.normalizer(), input, backend);
     Checks.requireDisjoint("g", g, "o", o);
     if (finalState != null) {
-      Checks.finalState(operator, finalState, input, o, g, backend);
+      Checks.finalState(finalState, input, o, g, backend);
     }
     var call = new ForwardCall(operator, input, o, g, finalState, null, stream);
     Checkpoints kept =
@@ -228,8 +228,8 @@ public final class LinearAttention {
    * @param state read and replaced; from {@link Backend#newState} or {@link Forward#state}
    * @param o [batch, heads, 1, valueDim] of the input's type
    * @param g [batch, heads, 1], fp32
-   * @throws IllegalArgumentException if an argument does not fit, there is more than one token, or
-   *     the operator is not causal; nothing is written
+   * @throws IllegalArgumentException if an argument does not fit, or there is more than one token;
+   *     nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
@@ -305,7 +305,7 @@ public final class LinearAttention {
    *     tells), still open, its input unchanged
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
-   *     null for zeros; causal only
+   *     null for zeros
    * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
@@ -338,7 +338,7 @@ public final class LinearAttention {
    * @param g normalizer of the forward
    * @param dO gradient of the loss with respect to o
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
-   *     null for zeros; causal only
+   *     null for zeros
    * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
@@ -378,10 +378,10 @@ public final class LinearAttention {
     read.add(Checks.expect("g", g, DType.F32, shape.normalizer(), backend));
     read.add(Checks.expect("dO", dO, dtype, shape.output(), backend));
     if (lastState != null) {
-      read.addAll(Checks.state("final", operator, lastState, input, backend));
+      read.addAll(Checks.state("final", lastState, input, backend));
     }
     if (finalState != null) {
-      read.addAll(Checks.stateGradient("final", operator, finalState, input, backend));
+      read.addAll(Checks.stateGradient("final", finalState, input, backend));
     }
     List<Checks.Named> written = new ArrayList<>();
     written.add(Checks.expect("dq", gradients.dq(), dtype, shape.q(), backend));
@@ -391,7 +391,7 @@ public final class LinearAttention {
     written.add(Checks.expect("db", gradients.db(), DType.F32, shape.coefficients(), backend));
     StateGradient initialState = gradients.initialState().orElse(null);
     if (initialState != null) {
-      written.addAll(Checks.stateGradient("initial", operator, initialState, input, backend));
+      written.addAll(Checks.stateGradient("initial", initialState, input, backend));
     }
     Checks.outputs(written, read, input);
     backend
@@ -492,7 +492,10 @@ public final class LinearAttention {
       }
     }
 
-    /** Whether a query sees only itself and earlier tokens. */
+    /**
+     * Whether a query sees only itself and earlier tokens, and not all of its sequence. Those of an
+     * initial state every query sees.
+     */
     public Builder causal(boolean causal) {
       this.causal = causal;
       return this;
@@ -508,10 +511,11 @@ public final class LinearAttention {
     }
 
     /**
-     * Whether {@link #forward} gives the state after the last token; causal only. From there a
-     * backward on a GPU of compute capability 9.0 reads each tensor once, for bf16 with Dk = Dv =
-     * 64 or 128, fp16 with 128, rows that are not normalised, as many key/value heads as query
-     * heads, |b| ≥ |a| / 16 and up to 16,384 tokens of bf16, 10,240 of fp16, not packed.
+     * Whether {@link #forward} gives the state after the last token. From there a causal backward
+     * on a GPU of compute capability 9.0 reads each tensor once, for bf16 with Dk = Dv = 64 or 128,
+     * fp16 with 128, rows that are not normalised, as many key/value heads as query heads, |b| ≥
+     * |a| / 16 and up to 16,384 tokens of bf16, 10,240 of fp16, not packed. Without causality the
+     * state is what every token has seen, and a backward on any GPU need not sum k and v again.
      *
      * <p>{@link #forward} keeps more, too, if it takes at most a tenth of the memory of q, k and v,
      * so that its backward need not compute it again. States before segments of the tokens: where a
@@ -541,14 +545,9 @@ public final class LinearAttention {
     /**
      * Runs on a stream of the backend.
      *
-     * @throws IllegalArgumentException if the stream is another backend's, or state is asked of a
-     *     non-causal operator
+     * @throws IllegalArgumentException if the stream is another backend's
      */
     public LinearAttention on(Backend backend, Stream stream) {
-      if (keepState && !causal) {
-        throw new IllegalArgumentException(
-            "a non-causal operator has no state to keep: each token sees all of its sequence");
-      }
       Checks.present("backend", backend);
       Checks.present("stream", stream);
       if (!backend.engine().owns(stream)) {

@@ -81,13 +81,13 @@ final class AttendCommand implements Callable<Integer> {
   @Option(names = "--grad", description = "compute gradients, given do = dLoss/do")
   private boolean gradients;
 
-  @Option(names = "--state", description = "write the state after the last token; causal only")
+  @Option(names = "--state", description = "write the state after the last token")
   private boolean keepState;
 
   @Option(
       names = "--state-in",
       paramLabel = "S.safetensors",
-      description = "continue from the state in this file; causal only")
+      description = "continue from the state in this file")
   private @Nullable Path stateIn;
 
   @Option(
@@ -105,11 +105,6 @@ final class AttendCommand implements Callable<Integer> {
   @Override
   public Integer call() {
     options.check();
-    if (!options.causal() && (keepState || stateIn != null)) {
-      throw CommandFailure.misuse(
-          "%s is for causal attention; with --non-causal each token sees all of its sequence",
-          keepState ? "--state" : "--state-in");
-    }
     if (outputGradient != null && !gradients) {
       throw CommandFailure.misuse("--do is for gradients; give --grad, too");
     }

@@ -36,8 +36,7 @@ final class BenchBackwardCommand implements Callable<Integer> {
       names = "--keep-state",
       description =
           "start from what a forward keeps, as training with keepState does: one sweep where that is"
-              + " faster, no sums of segments"
-              + " of few heads")
+              + " faster, no sums of segments of few heads, and with --non-causal none of k and v")
   private boolean keepState;
 
   BenchBackwardCommand(Console console) {
@@ -53,9 +52,6 @@ final class BenchBackwardCommand implements Callable<Integer> {
   List<BenchCase> cases() {
     List<BenchCase> cases = options.cases(BenchPass.BACKWARD);
     if (keepState) {
-      if (!cases.stream().allMatch(BenchCase::causal)) {
-        throw CommandFailure.misuse("--keep-state is for causal backwards: others have no state");
-      }
       cases = cases.stream().map(BenchCase::keepingState).distinct().toList();
     }
     return withForward

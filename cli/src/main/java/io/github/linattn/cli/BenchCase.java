@@ -49,11 +49,10 @@ record BenchCase(
     return context > 0;
   }
 
-  /** With these switches; a decode step stays causal, and without causality there is no state. */
+  /** With these switches; a decode step stays causal. */
   BenchCase with(boolean newCausal, boolean newNormalize) {
     boolean stays = newCausal || decode();
-    return new BenchCase(
-        shape, precision, stays, newNormalize, context, data, pass, keepsState && stays);
+    return new BenchCase(shape, precision, stays, newNormalize, context, data, pass, keepsState);
   }
 
   BenchCase with(AttentionShape newShape) {
@@ -68,7 +67,7 @@ record BenchCase(
     return new BenchCase(shape, precision, causal, normalize, context, data, newPass, keepsState);
   }
 
-  /** Of a backward that starts from the state that the forward keeps; causal. */
+  /** Of a backward that starts from the state that the forward keeps. */
   BenchCase keepingState() {
     return new BenchCase(shape, precision, causal, normalize, context, data, pass, true);
   }

@@ -83,7 +83,7 @@ record CheckCase(
         .coefficients(a, b)
         .causal(causal)
         .normalizeQueriesAndKeys(normalize)
-        .keepState(causal)
+        .keepState(true)
         .mode(precision.mode());
   }
 }

@@ -84,7 +84,12 @@ final class CheckCases {
         named("through states", two).after(tokens / 2).gradientsThroughStates(),
         named("through states, normalised", two).after(3).normalized().gradientsThroughStates(),
         named("through states, packed", one).packed(1, 0, tokens - 1).gradientsThroughStates(),
-        named("through states, grouped", grouped).after(9).gradientsThroughStates());
+        named("through states, grouped", grouped).after(9).gradientsThroughStates(),
+        named("through states, non-causal", two).nonCausal().after(5).gradientsThroughStates(),
+        named("through states, packed non-causal", one)
+            .packed(tokens - 7, 0, 7)
+            .nonCausal()
+            .gradientsThroughStates());
   }
 
   private static CheckCase named(String what, AttentionShape shape) {

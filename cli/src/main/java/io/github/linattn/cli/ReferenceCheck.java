@@ -126,16 +126,13 @@ final class ReferenceCheck {
       AttentionShape shape = problem.shape();
       Tensor o = owned.add(poisoned(backend, dtype, shape.output()));
       Tensor g = owned.add(poisoned(backend, DType.F32, shape.normalizer()));
-      @Nullable AttentionState last = null;
-      if (problem.causal()) {
-        last = owned.add(backend.newState(shape, problem.sequences().count()));
-      }
+      AttentionState last = owned.add(backend.newState(shape, problem.sequences().count()));
       attention.forwardInto(input, o, g, last);
       Errors errors = compare(o, g, last);
       StateGradient lastGradient = finalState(backend, owned);
       List<Forward> forwards = new ArrayList<>();
       forwards.add(Forward.over(input, o, g, null));
-      if (last != null && backend.memoryKind() == MemoryKind.DEVICE) {
+      if (backend.memoryKind() == MemoryKind.DEVICE) {
         forwards.add(Forward.over(input, o, g, last)); // a GPU may go another way from there
       }
       for (Forward y : forwards) {
@@ -198,13 +195,11 @@ final class ReferenceCheck {
     return owned.add(backend.newStateGradient(problem.shape(), problem.sequences().count()));
   }
 
-  private Errors compare(Tensor o, Tensor g, @Nullable AttentionState last) {
+  private Errors compare(Tensor o, Tensor g, AttentionState last) {
     var errors = new Errors();
     errors.put(Quantity.O, Reference.error(expected.o(), o.toFloats()));
     errors.put(Quantity.G, Reference.error(expected.g(), g.toFloats()));
-    if (last != null) {
-      errors.put(Quantity.STATE, stateError(last));
-    }
+    errors.put(Quantity.STATE, stateError(last));
     return errors;
   }
 

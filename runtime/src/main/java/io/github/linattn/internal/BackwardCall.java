@@ -18,8 +18,8 @@ import org.jspecify.annotations.Nullable;
  *     at hand; read. An engine may do without.
  * @param checkpoints of that forward, or null; read, likewise
  * @param finalStateGradient gradient of the loss with respect to the state after the last token,
- *     null for zeros; causal only. It overlaps nothing that is written.
- * @param gradients with those of the initial state where they are wanted; causal only
+ *     null for zeros. It overlaps nothing that is written.
+ * @param gradients with those of the initial state where they are wanted
  */
 public record BackwardCall(
     Operator operator,

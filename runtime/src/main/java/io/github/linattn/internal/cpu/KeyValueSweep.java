@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.StateGradient;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.cpu.MatrixKernel.Order;
 import java.util.Objects;
@@ -61,11 +62,13 @@ final class KeyValueSweep {
   void advance(int tokens, Scratch scratch) {
     new Step(scratch).run(Math.max(end - tokens, segment.start()));
     if (end == segment.start() && segment.isFirst()) {
-      pass.gradients
-          .initialState()
-          .ifPresent(
-              initial -> StateRows.store(center.exchange(scratch.kernel, sums), initial, lane));
+      pass.gradients.initialState().ifPresent(initial -> store(initial, scratch));
     }
+  }
+
+  private void store(StateGradient initial, Scratch scratch) {
+    OuterSum own = operator.causal() ? sums : sums.copy(); // other segments read those of a lane
+    StateRows.store(center.exchange(scratch.kernel, own), initial, lane);
   }
 
   /** Tiles for some tokens in a row. */

@@ -114,8 +114,8 @@ record Arguments(StructLayout layout, MemorySegment memory) {
   }
 
   /** Sets items that read the sums over all tokens of their sequence. */
-  Arguments setOutputs(Cut cut, DeviceLists lists) {
-    return setItems(cut, cut.sequences()).set("items", lists.itemsOfTotals(cut));
+  Arguments setOutputs(Cut cut, long[] counts, DeviceLists lists) {
+    return setItems(cut, cut.sequences()).set("items", lists.itemsOfTotals(cut, counts));
   }
 
   /** Sets the rows that a chunk multiplies, x, y and z, and what comes of them. */

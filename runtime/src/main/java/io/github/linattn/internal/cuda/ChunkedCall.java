@@ -147,7 +147,7 @@ final class ChunkedCall {
       }
     }
     listed =
-        plan.handsOn() || (plan.kind() != ForwardPlan.Kind.NON_CAUSAL && !plan.cut().isRegular());
+        plan.handsOn() || plan.kind() == ForwardPlan.Kind.NON_CAUSAL || !plan.cut().isRegular();
     call = forward;
   }
 

@@ -51,12 +51,16 @@ final class DeviceLists {
     return constants.of(list.array());
   }
 
-  /** Every item, each with the state of all tokens of its sequence. */
-  long itemsOfTotals(Cut cut) {
+  /**
+   * Every item, each with the state of all tokens of its sequence.
+   *
+   * @param counts tokens in the initial state of each sequence
+   */
+  long itemsOfTotals(Cut cut, long[] counts) {
     ByteBuffer list = buffer(cut.items() * ChunkedStructs.ITEM.byteSize());
     cut.forEach(
         (index, sequence, start, length) ->
-            putItem(list, start, length, sequence, cut.length(sequence)));
+            putItem(list, start, length, sequence, counts[sequence] + cut.length(sequence)));
     return constants.of(list.array());
   }
 

@@ -114,7 +114,7 @@ final class ForwardLaunches {
       }
       case RELAY -> fillRelay(plan, shape, ends, states, marks);
       case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
-      case NON_CAUSAL -> fillNonCausal(plan, shape, states);
+      case NON_CAUSAL -> fillNonCausal(plan, shape, ends, workspace);
       case CHAIN, STAGES -> throw new IllegalStateException("each part has launches of its own");
     }
     List<Step> steps = plan.steps();
@@ -241,24 +241,31 @@ final class ForwardLaunches {
   }
 
   /**
-   * Sums of segments, their total where a sequence has several, and every query against the total
-   * of its sequence.
+   * Sums of segments, the totals of sequences from these, where no item is all of its sequence, and
+   * every query against the total of its own.
    */
-  private void fillNonCausal(ForwardPlan plan, AttentionShape shape, long states) {
+  private void fillNonCausal(
+      ForwardPlan plan, AttentionShape shape, Boundary ends, long workspace) {
     Cut cut = plan.cut();
-    StateArrays before = StateArrays.at(states, shape, cut.items());
-    fillSums(cut, cut.items(), shape, before);
-    StateArrays total = before;
-    if (!cut.hasOneItemEach()) {
-      total =
-          StateArrays.at(states + StateArrays.bytes(shape, cut.items()), shape, cut.sequences());
-      scan.clear().setScan(before, cut, cut.items(), shape, queue.lists()).setState("_out", total);
+    boolean scans = plan.steps().stream().anyMatch(Step::scansStates);
+    long behind = scans ? StateArrays.bytes(shape, cut.items()) : 0;
+    StateArrays totals =
+        ends.after() == null
+            ? StateArrays.at(workspace + behind, shape, cut.sequences())
+            : ends.after();
+    StateArrays sums = scans ? StateArrays.at(workspace, shape, cut.items()) : totals;
+    fillSums(cut, cut.items(), shape, sums);
+    if (scans) {
+      scan.clear().setScan(sums, cut, cut.items(), shape, queue.lists()).setState("_out", totals);
+      if (ends.before() != null) {
+        scan.setState("_in", ends.before());
+      }
     }
     Cut outputs = plan.outputs();
     if (outputs == null) {
       throw new IllegalStateException("a plan without causality has items of outputs");
     }
-    main.setOutputs(outputs, queue.lists()).setState("_in", total);
+    main.setOutputs(outputs, counts, queue.lists()).setState("_in", totals);
   }
 
   private Arguments fillSums(Cut cut, int slots, AttentionShape shape, StateArrays out) {

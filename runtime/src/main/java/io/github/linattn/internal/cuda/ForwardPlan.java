@@ -147,6 +147,11 @@ record ForwardPlan(
       return new Step(kernel, blocks, cluster, sharedBytes, startsEarly && !inTurn);
     }
 
+    /** Whether it forms the states before items, and those of whole sequences, from sums. */
+    boolean scansStates() {
+      return kernel.operation() == Operation.STATE_SCAN;
+    }
+
     @Override
     public String toString() {
       return "%s: %d blocks%s"
@@ -184,10 +189,7 @@ record ForwardPlan(
 
   /** Of stages: the launch that brings a state to where it is kept. */
   Step keeping() {
-    return steps.stream()
-        .filter(step -> step.kernel().operation() == Operation.STATE_SCAN)
-        .findFirst()
-        .orElseThrow();
+    return steps.stream().filter(Step::scansStates).findFirst().orElseThrow();
   }
 
   /** Items of the forward. */

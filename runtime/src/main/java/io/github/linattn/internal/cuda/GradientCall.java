@@ -131,7 +131,8 @@ final class GradientCall {
     } else {
       add(0, 0, backward, by, ends, kernels, workspace);
     }
-    listed = backward.input().isPacked() || by.handsOn();
+    boolean nonCausal = by.kind() == GradientPlan.Kind.NON_CAUSAL;
+    listed = nonCausal || backward.input().isPacked() || by.handsOn();
     tensors = backward.tensors();
     call = backward;
   }

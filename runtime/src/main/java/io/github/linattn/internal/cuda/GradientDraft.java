@@ -191,21 +191,26 @@ final class GradientDraft {
     addScan(Role.STATE_SCAN, items);
   }
 
-  /** S, z and u of whole sequences, of items and a scan where these have several. */
+  /** S, z and u of whole sequences, unless the state after the last token is at hand. */
   void addStateTotals() {
-    totalBytes += StateArrays.bytes(shape, cut.sequences());
-    addStateSums(cut, cut.items());
-    if (!cut.hasOneItemEach()) {
-      reserve(StateArrays.bytes(shape, cut.items()));
-      addScan(Role.STATE_SCAN, cut);
+    if (!question.lastState()) {
+      addStateSums(cut, cut.items());
+      addTotals(Role.STATE_SCAN, question.initialState());
     }
   }
 
-  /** Their gradients, likewise, in the same places. */
+  /** Their gradients, in the same places. */
   void addGradientTotals() {
     addGradientSums(cut.items(), cut.items(), Technique.WGMMA);
-    if (!cut.hasOneItemEach()) {
-      addScan(Role.GRADIENT_SCAN, cut);
+    addTotals(Role.GRADIENT_SCAN, question.lastGradient());
+  }
+
+  /** A scan of sums, unless they are the totals as they are. */
+  private void addTotals(Role scan, boolean hasMore) {
+    totalBytes = StateArrays.bytes(shape, cut.sequences());
+    if (hasMore || !cut.hasOneItemEach()) {
+      stateBytes = StateArrays.bytes(shape, cut.items());
+      addScan(scan, cut);
     }
   }
 

@@ -40,7 +40,8 @@ final class GradientFill {
   private final BackwardCall summed; // the tokens whose dS, dz and du are summed
   private final StateArrays items;
   private final StateArrays before; // S, z and u of items, where these are summed
-  private final StateArrays totals;
+  private final StateArrays totals; // S, z and u of whole sequences, without causality
+  private final StateArrays gradientTotals;
   private final long workspace;
   private final long delta;
   private final boolean lengthsAreKept;
@@ -102,13 +103,20 @@ final class GradientFill {
     this.workspace = workspace;
     GradientPlan.Memory memory = plan.memory();
     this.summed = summed();
-    this.totals = StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
-    boolean sumsAreTotals = plan.kind() == Kind.NON_CAUSAL && plan.cut().hasOneItemEach();
+    StateArrays ofSequences =
+        StateArrays.at(workspace + memory.totalsAt(), shape, plan.cut().sequences());
+    StateArrays last = ends.last;
+    StateArrays firstGradient = ends.firstGradient;
+    this.totals = last == null || plan.has(Role.STATE_SUMS) ? ofSequences : last;
+    this.gradientTotals = firstGradient == null ? ofSequences : firstGradient;
     long behind =
         plan.kind() == Kind.SWEPT_SEGMENTS ? StateArrays.bytes(shape, plan.cut().items()) : 0;
-    this.items = sumsAreTotals ? totals : StateArrays.at(workspace, shape, plan.cut().items());
+    this.items =
+        sumsAreTotals(Role.GRADIENT_SCAN)
+            ? gradientTotals
+            : StateArrays.at(workspace, shape, plan.cut().items());
     this.before =
-        sumsAreTotals
+        sumsAreTotals(Role.STATE_SCAN)
             ? totals
             : StateArrays.at(workspace + behind, shape, plan.stateItems().items());
     this.delta = workspace + memory.deltaAt();
@@ -125,6 +133,11 @@ final class GradientFill {
       this.keyScale = workspace + memory.keyScaleAt();
     }
     this.partials = workspace + memory.partialsAt();
+  }
+
+  /** Whether no scan makes totals of them. */
+  private boolean sumsAreTotals(Role scan) {
+    return plan.kind() == Kind.NON_CAUSAL && !plan.has(scan);
   }
 
   private BackwardCall summed() {
@@ -228,7 +241,7 @@ final class GradientFill {
       scan.setState("_in", ends.lastGradient);
     }
     if (plan.kind() == Kind.NON_CAUSAL) {
-      scan.setState("_out", totals);
+      scan.setState("_out", gradientTotals);
     } else if (ends.firstGradient != null) {
       scan.setState("_out", ends.firstGradient);
     }
@@ -292,7 +305,7 @@ final class GradientFill {
     return switch (plan.kind()) {
       case SWEEPS, RELAY, ONE_SWEEP -> plan.handsOn(role) ? relay(role).in() : ends.lastGradient;
       case SEGMENTED, SWEPT_SEGMENTS -> items;
-      case NON_CAUSAL -> totals;
+      case NON_CAUSAL -> gradientTotals;
       case CHAIN -> throw ofParts();
     };
   }
@@ -421,7 +434,7 @@ final class GradientFill {
           chunked.setSequences(cut, counts, queue.lists());
         }
       }
-      case NON_CAUSAL -> chunked.setOutputs(plan.outputs(role), queue.lists());
+      case NON_CAUSAL -> chunked.setOutputs(plan.outputs(role), counts, queue.lists());
       case CHAIN -> throw ofParts();
     }
   }

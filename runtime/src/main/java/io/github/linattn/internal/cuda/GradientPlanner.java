@@ -159,8 +159,11 @@ final class GradientPlanner {
         .map(
             plan ->
                 plan.because(
-                    "not causal: %s are summed, then every row reads the sums, by %s on %d multiprocessors"
+                    "not causal: %s %s are summed, then every row reads the sums, by %s on %d multiprocessors"
                         .formatted(
+                            question.lastState()
+                                ? "from the kept state, gradients of"
+                                : "states of",
                             plan.cut(),
                             plan.step(Role.QUERY).kernel().technique().id(),
                             model.multiprocessors())));

@@ -466,7 +466,6 @@ final class Planner {
             });
   }
 
-  /** Two passes: the sums over all tokens, then every query against them. */
   /** The sums over all tokens, then every query against them, by this technique or else by mma. */
   private Optional<ForwardPlan> nonCausal(Question question, Technique technique) {
     return model
@@ -497,7 +496,7 @@ final class Planner {
 
   private Optional<ForwardPlan> nonCausal(Question question, Cut cut, Cut outputs, Step answers) {
     Optional<Step> sums = model.sums(question, cut.items());
-    boolean scans = !cut.hasOneItemEach();
+    boolean scans = question.initialState() || !cut.hasOneItemEach();
     Optional<Step> scan = scans ? model.scan(question, cut) : Optional.empty();
     if (sums.isEmpty() || (scans && scan.isEmpty())) {
       return Optional.empty();
@@ -505,13 +504,11 @@ final class Planner {
     List<Step> steps = new ArrayList<>(List.of(sums.get()));
     scan.ifPresent(steps::add);
     steps.add(answers);
-    long stateBytes =
-        question.stateBytes()
-            * question.keyValueHeads()
-            * ((scans ? cut.items() : 0) + cut.sequences());
-    double ofSums =
-        pass(
-            question, sums.get(), cut, cut.items(), 1, question.keyValueBytes() + stateBytes, true);
+    int written = (scans ? cut.items() : 0) + cut.sequences();
+    int reserved = written - (question.finalState() ? cut.sequences() : 0);
+    long ofStates = question.stateBytes() * question.keyValueHeads();
+    double bytes = question.keyValueBytes() + ofStates * written;
+    double ofSums = pass(question, sums.get(), cut, cut.items(), 1, bytes, true);
     double ofScan = scans ? model.scanMicros(question, cut) : 0;
     double ofOutputs =
         pass(question, answers, outputs, outputs.items(), 1, question.queryBytes(), true);
@@ -523,7 +520,7 @@ final class Planner {
             outputs,
             cut.items(),
             1,
-            stateBytes,
+            ofStates * reserved,
             0,
             0,
             List.of(),

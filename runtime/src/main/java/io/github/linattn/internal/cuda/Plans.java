@@ -75,6 +75,7 @@ final class Plans {
         ChunkedSupport.suitsTensorMaps(call),
         call.operator().sumsSlope(),
         call.lastState() != null,
+        !call.operator().causal() && call.finalStateGradient() != null,
         call.checkpoints() == null ? null : call.checkpoints().form());
   }
 

@@ -18,6 +18,7 @@ import org.jspecify.annotations.Nullable;
  * @param tensorMaps whether the strides suit the copy engine, as most wgmma kernels need
  * @param sumsSlope whether db does not follow from da, of this backward or of that of this forward
  * @param lastState of a backward: whether the state after the last token is at hand
+ * @param lastGradient of a backward without causality: whether that state has a gradient
  * @param kept of a backward: what its forward has kept for it, or null; of a forward what it keeps
  *     if that is a chain
  */
@@ -34,6 +35,7 @@ record Question(
     boolean tensorMaps,
     boolean sumsSlope,
     boolean lastState,
+    boolean lastGradient,
     Checkpoints.@Nullable Form kept) {
   /** A question about a forward with a backward that sums no db. */
   Question(
@@ -58,6 +60,7 @@ record Question(
         finalState,
         inPlace,
         tensorMaps,
+        false,
         false,
         false,
         null);
@@ -130,6 +133,7 @@ record Question(
         tensorMaps,
         summed,
         stateIsAtHand,
+        lastGradient,
         keptStates);
   }
 

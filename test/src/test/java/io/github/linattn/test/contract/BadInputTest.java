@@ -751,22 +751,6 @@ final class BadInputTest {
                 f.input().packed(Sequences.ofLengths(1, 2, 3)), f.o, f.g, f.state(f.shape, 2)));
     add(
         list,
-        "a non-causal operator that starts from a state",
-        ARGUMENT,
-        "a non-causal operator has no initial state",
-        f ->
-            LinearAttention.builder()
-                .causal(false)
-                .on(f.cpu)
-                .forwardInto(f.input().from(f.state(f.shape, 1)), f.o, f.g, null));
-    add(
-        list,
-        "a non-causal operator that keeps a state",
-        ARGUMENT,
-        "a non-causal operator has no state to keep",
-        f -> LinearAttention.builder().causal(false).keepState(true).on(f.cpu));
-    add(
-        list,
         "a state of rank 4",
         ARGUMENT,
         "state S must be [batch, keyValueHeads, sequences, keyDim, valueDim], got F32[1, 2, 16, 32]",
@@ -911,17 +895,6 @@ final class BadInputTest {
           gradient.close();
           f.backwardTo(gradient);
         });
-    add(
-        list,
-        "gradients of states without causality",
-        ARGUMENT,
-        "a non-causal operator has no final state, and no gradient of it",
-        f ->
-            LinearAttention.builder()
-                .causal(false)
-                .on(f.cpu)
-                .backwardInto(
-                    f.input(), f.o, f.g, f.dO, f.stateGradient(f.shape, 1), f.gradients()));
     add(
         list,
         "the initial gradient is the final one",

@@ -97,11 +97,22 @@ final class GpuDrawnTest extends SweepContract {
     // dz of bf16 has a known limit: docs/performance.md, "Accuracy on the GPU"
     boolean differentiatesStates = dtype != DType.BF16;
     return switch (states) {
-      case 0 -> problem.nonCausal();
+      case 0 -> withoutCausality(problem, before, differentiatesStates, random);
       case 1 -> differentiatesStates ? problem.throughStates() : problem;
       case 2 -> differentiatesStates ? problem.afterTokens(before).throughStates() : problem;
       case 3, 4 -> problem.keepingState();
       case 5 -> problem.afterTokens(before).keepingState();
+      default -> problem;
+    };
+  }
+
+  private static Case.Builder withoutCausality(
+      Case.Builder problem, int before, boolean differentiatesStates, SplittableRandom random) {
+    problem.nonCausal();
+    return switch (random.nextInt(4)) {
+      case 0 -> problem.keepingState();
+      case 1 -> problem.afterTokens(before).keepingState();
+      case 2 -> differentiatesStates ? problem.afterTokens(before).throughStates() : problem;
       default -> problem;
     };
   }

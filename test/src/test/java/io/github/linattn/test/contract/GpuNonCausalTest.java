@@ -18,8 +18,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * Breaks when outputs or gradients without causality are wrong, by either technique: of widths of
- * one box of columns and of several, whole and in part, of sums of one item and of several, and of
- * sums that fp16 cannot hold as they are.
+ * one box of columns and of several, whole and in part, of sums of one item and of several, from
+ * states and to them, and of sums that fp16 cannot hold as they are.
  */
 @GpuTest
 final class GpuNonCausalTest {
@@ -59,6 +59,10 @@ final class GpuNonCausalTest {
         SweepContract.of(name, 1, 2, 271, 32).packed(70, 0, 1, 200),
         SweepContract.of(name, 1, 6, 2, 131, 80, 144).layout(Layout.TOKEN_MAJOR),
         SweepContract.of(name, 1, 70, 7, 130, 16, 240),
+        SweepContract.of(name, 1, 1, 9000, 128).keepingState(),
+        SweepContract.of(name, 1, 2, 5500, 64).packed(2500, 0, 3000).afterTokens(9),
+        SweepContract.of(name, 1, 2, 131, 64).afterTokens(20).keepingState(),
+        SweepContract.of(name, 1, 4, 2, 300, 96, 80).normalized().throughStates(),
         large.v(values));
   }
 

@@ -129,6 +129,31 @@ abstract class SweepContract {
     cases.add(of("all", 1, 1, 1201, 64).nonCausal());
     cases.add(of("all", 1, 6, 2, 131, 32, 64).nonCausal().packed(0, 1, 66, 64));
     cases.add(of("all", 1, 2, 1, 1300, 16, 32).nonCausal().normalized());
+    addNonCausalStates(cases);
+  }
+
+  private static void addNonCausalStates(List<Case.Builder> cases) {
+    cases.add(of("all, kept", 2, 2, 70, 32).nonCausal().keepingState());
+    cases.add(of("all, kept", 1, 2, 1, 1300, 16, 32).nonCausal().keepingState().normalized());
+    cases.add(of("all, kept", 1, 2, 131, 32).nonCausal().packed(0, 1, 66, 64).keepingState());
+    cases.add(of("all, after", 2, 2, 65, 32).nonCausal().afterTokens(37));
+    cases.add(of("all, after", 1, 2, 90, 32).nonCausal().coefficients(1, 0).afterTokens(4));
+    for (int tokens : new int[] {1, 66, 1300}) {
+      cases.add(
+          of("all, through states", 1, 4, 2, tokens, 48, 32)
+              .nonCausal()
+              .normalized()
+              .afterTokens(20)
+              .throughStates()
+              .keepingState());
+    }
+    cases.add(of("all, through states", 1, 2, 65, 64).nonCausal().throughStates());
+    cases.add(
+        of("all, through states", 1, 4, 2, 130, 32, 48)
+            .nonCausal()
+            .packed(1, 0, 129)
+            .afterTokens(9)
+            .throughStates());
   }
 
   static void addCoefficients(List<Case.Builder> cases) {

@@ -519,6 +519,72 @@ final class ChunkedBackwardTest extends BackwardLaunches {
   }
 
   @Test
+  void withoutCausalityAKeptStateIsNotSummedAgain() {
+    AttentionShape shape = new AttentionShape(1, 4, 2, 300, 48, 80);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
+      LinearAttention attention = linear().causal(false).keepState(true).on(f.gpu);
+      assertThat(attention.plan(shape, DType.F32).backward().steps())
+          .as("as many as below, and d")
+          .hasSize(6);
+      try (Forward y = attention.forward(f.input)) {
+        AttentionState state = y.state().orElseThrow();
+        assertThat(kernels(0, 2)).containsExactly("state_sums_mma", "state_outputs_wgmma");
+        MemorySegment sums = arguments(0, CHUNKED);
+        assertThat(number(sums, CHUNKED, "state_out")).isEqualTo(address(state.s()));
+        assertThat(number(sums, CHUNKED, "key_sum_out")).isEqualTo(address(state.z()));
+        assertThat(state.count(0)).isEqualTo(300);
+        attention.backwardInto(y, f.dO, null, f.gradients);
+        assertThat(kernels(3, 5))
+            .containsExactly(
+                "gradient_outputs_wgmma",
+                "gradient_sums_mma",
+                "gradient_outputs_wgmma",
+                "gradient_outputs_wgmma",
+                "gradient_recurrence_simt");
+        MemorySegment query = arguments(3, GRADIENT);
+        assertThat(number(query, CHUNKED, "state_in")).isEqualTo(address(state.s()));
+        assertThat(number(query, CHUNKED, "value_sum_in")).isEqualTo(address(state.z()));
+        assertThat(number(query, CHUNKED, "key_sum_in")).isEqualTo(address(state.u()));
+      }
+    }
+  }
+
+  @Test
+  void withoutCausalityStatesAndTheirGradientsAreAddedByScans() {
+    AttentionShape shape = new AttentionShape(1, 4, 2, 300, 48, 80);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.F32);
+        AttentionState initial = f.gpu.newState(shape, 1)) {
+      StateGradient last = f.stateGradient(1);
+      StateGradient first = f.stateGradient(1);
+      LinearAttention attention = linear().causal(false).on(f.gpu);
+      AttentionInput from = f.input.from(initial);
+      try (Forward y = Forward.over(from, f.o, f.g, null)) {
+        attention.backwardInto(y, f.dO, last, f.with(first));
+      }
+      assertThat(kernels(1, 8))
+          .containsExactly(
+              "state_sums_mma",
+              "state_scan_simt",
+              "gradient_outputs_wgmma",
+              "gradient_sums_mma",
+              "state_scan_simt",
+              "gradient_outputs_wgmma",
+              "gradient_outputs_wgmma",
+              "gradient_recurrence_simt");
+      MemorySegment states = arguments(2, SCAN);
+      assertThat(number(states, SCAN, "state_in")).isEqualTo(address(initial.s()));
+      MemorySegment query = arguments(3, GRADIENT);
+      assertThat(number(query, CHUNKED, "state_in")).isEqualTo(number(states, SCAN, "state_out"));
+      MemorySegment gradients = arguments(5, SCAN);
+      assertThat(number(gradients, SCAN, "state_in")).isEqualTo(address(last.ds()));
+      assertThat(number(gradients, SCAN, "state_out")).isEqualTo(address(first.ds()));
+      MemorySegment value = arguments(7, GRADIENT);
+      assertThat(number(value, CHUNKED, "state_in")).isEqualTo(address(first.ds()));
+      assertThat(number(value, CHUNKED, "value_sum_in")).isEqualTo(address(first.du()));
+    }
+  }
+
+  @Test
   void theSweepsLeaveDividedRowsToThePass() {
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 100, D), DType.BF16)) {
       f.backward(linear().normalizeQueriesAndKeys(true));

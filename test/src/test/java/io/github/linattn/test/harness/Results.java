@@ -11,7 +11,7 @@ import org.jspecify.annotations.Nullable;
  * What a backend answered, head-major.
  *
  * @param dq null, as the other gradients, where the backend refuses them
- * @param state of a causal problem, else null
+ * @param state of a problem that is causal or keeps it, else null
  * @param initialGradient of the state, where the problem goes through states, else null
  * @param onTensorCores whether products were rounded as the mode allows
  */

@@ -64,7 +64,7 @@ public final class Run implements AutoCloseable {
     if (problem.initial != null) {
       input = input.from(initialState(problem.initial));
     }
-    AttentionState finalState = problem.causal ? finalState() : null;
+    AttentionState finalState = problem.causal || problem.keepsState ? finalState() : null;
     Rows o = rows("o", shape.heads(), shape.valueDim());
     Rows dO = rows("dO", shape.heads(), shape.valueDim());
     dO.write(problem.dO);
