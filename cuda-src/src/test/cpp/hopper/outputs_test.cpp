@@ -210,7 +210,7 @@ void run_forward(int key_dim, int value_dim, bool normalize, unsigned seed) {
   }
 }
 
-// x is dO, v or k, and its width that of the contraction.
+// x is dO, v or k, and its width that of the contraction. Where dq has scales it forms d of o itself.
 template <class AnyPlan>
 void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsigned seed) {
   if constexpr (AnyPlan::kRowFloats == 3) {
@@ -224,7 +224,12 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     };
     const std::vector<float>& of_out = is_value ? state.of_values : state.of_keys;
     const std::vector<float> g = draw(static_cast<size_t>(kHeads) * kTokens, 5e5f, 1e6f);
-    const std::vector<float> delta = draw(static_cast<size_t>(kHeads) * kTokens, -1, 1);
+    const bool forms = is_query && scaled && AnyPlan::kFormsDots;
+    Tensor o(heads, width, -0.1f, 0.1f);
+    std::vector<float> delta = draw(static_cast<size_t>(kHeads) * kTokens, -1, 1);
+    if (forms) {
+      std::fill(delta.begin(), delta.end(), NAN);
+    }
     const std::vector<float> query_scale = draw(static_cast<size_t>(kHeads) * kTokens, 0.5f, 2);
     const std::vector<float> key_scale = draw(static_cast<size_t>(kKeyHeads) * kTokens, 0.5f, 2);
     const int boxes = ceil_div(out_width, 64);
@@ -233,12 +238,15 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     GradientArguments args{};
     args.chunked = arguments(all, width, out_width);
     args.chunked.query = x.view();
+    if (forms) {
+      args.chunked.key = o.view();
+    }
     args.chunked.out = out.view();
     args.chunked.normalizer = {const_cast<float*>(g.data()), int64_t{kHeads} * kTokens, kTokens, 1};
     args.chunked.state_in = state.s.data();
     args.chunked.key_sum_in = state.of_values.data();
     args.chunked.value_sum_in = of_out.data();
-    args.delta = const_cast<float*>(delta.data());
+    args.delta = delta.data();
     args.query_scale = scaled ? query_scale.data() : nullptr;
     args.key_scale = scaled ? key_scale.data() : nullptr;
     args.partials = partials.data();
@@ -246,7 +254,7 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     args.task = task;
     args.tasks = 1;
     launch(heads, out_width, seed, [args] { gradient_outputs<AnyPlan>(args); });
-    Comparison of_out_rows{is_query ? "dq" : is_value ? "dv" : "dk"}, of_da{"da", allowed_of_sums()}, of_db{"db"};
+    Comparison of_out_rows{is_query ? "dq" : is_value ? "dv" : "dk"}, of_da{"da", allowed_of_sums()}, of_db{"db"}, of_delta{"d", 1e-6};
     for (int head = 0; head < heads; ++head) {
       const int kv = is_query ? head / kGroup : head;
       double da = 0, db = 0;
@@ -254,7 +262,15 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
         const size_t row = static_cast<size_t>(head) * kTokens + token;
         if (is_of_no_item(token)) {
           expect(std::isnan(out.at(head, token, 0)), "a row of no item");
+          expect(!forms || std::isnan(delta[row]), "d of no item");
           continue;
+        }
+        double product = 0;
+        for (int i = 0; forms && i < width; ++i) {
+          product += x.at(head, token, i) * o.at(head, token, i);
+        }
+        if (forms) {
+          of_delta.add(product, delta[row]);
         }
         const double linear = is_query ? 1 / g[row] : is_value && scaled ? key_scale[row] : 1;
         const double constant = is_query ? -delta[row] / g[row] : 1;

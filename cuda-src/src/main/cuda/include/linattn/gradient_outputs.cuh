@@ -8,7 +8,8 @@
 namespace linattn {
 
 // A block has a tile of columns of out of an item of a head of x. Where all tokens see one state it stands for y and z
-// of all of them, and item.count is their number. This is the plan of products by warps.
+// of all of them, and item.count is their number. So no row of y is read, and chunked.key of kQueryGradient may be o instead:
+// then the first tile of a row forms d = dO . o, and writes it. This is the plan of products by warps, which reads d.
 template <typename Element, bool kAccurate>
 struct GradientOutputsPlan : StateOutputsPlan<Element, kAccurate, /*kRowFloats=*/3> {};
 
@@ -21,28 +22,36 @@ struct GradientOutputRows {
   const Tile& tile;
   float b;                     // of kQueryGradient
   const Element* query_gmem;   // q at the first column of the tile, where db is asked
+  const Element* output_gmem;  // o, where d is formed
   double constant_sum;         // m / g
   double slope_sum;            // q . dq / b
 
   __device__ __forceinline__ GradientOutputRows(const GradientArguments& all, const Tile& of)
-      : args(all), tile(of), b(1.0f), query_gmem(nullptr), constant_sum(0.0), slope_sum(0.0) {
+      : args(all), tile(of), b(1.0f), query_gmem(nullptr), output_gmem(nullptr), constant_sum(0.0), slope_sum(0.0) {
     if (is_query()) {
       b = coefficient(args.chunked.b_per_head, args.chunked.b, tile.head_idx);
       if (args.slope_query.address != nullptr) {
         query_gmem = row_address<Element>(args.slope_query, tile.batch_idx, tile.head_idx, tile.item.start) +
                      tile.first_column;
       }
+      if (kHasOthers && args.chunked.key.address != nullptr) {
+        output_gmem = row_address<Element>(args.chunked.key, tile.batch_idx, tile.head_idx, tile.item.start);
+      }
     }
   }
+
+  static constexpr bool kHasOthers = Plan::kFormsDots;
+  __device__ __forceinline__ const Element* others() const { return output_gmem; }
+  __device__ __forceinline__ int64_t others_stride() const { return args.chunked.key.token_stride; }
 
   __device__ __forceinline__ bool is_query() const { return args.task == kQueryGradient; }
 
   // Of [batch, head, token] without gaps, of a head of x.
-  __device__ __forceinline__ float of_row(const float* scalars_gmem, int token) const {
+  __device__ __forceinline__ int64_t row_index(int token) const {
     const ChunkedArguments& chunked = args.chunked;
     const int heads = (is_query() ? chunked.heads : chunked.kv_heads).value;
     const int64_t head = static_cast<int64_t>(tile.batch_idx) * heads + tile.head_idx;
-    return scalars_gmem[head * chunked.tokens + tile.item.start + token];
+    return head * chunked.tokens + tile.item.start + token;
   }
 
   // g and d of a row of q, and 1 / length of one that is divided.
@@ -57,10 +66,20 @@ struct GradientOutputRows {
     if (is_valid && is_query()) {
       row.normalizer = row_address<float>(args.chunked.normalizer, tile.batch_idx, tile.head_idx,
                                           tile.item.start + token)[0];
-      row.delta = of_row(args.delta, token);
+      if (!kHasOthers || output_gmem == nullptr) {
+        row.delta = args.delta[row_index(token)];
+      }
     }
     if (is_valid && args.query_scale != nullptr && args.task != kKeyGradient) {
-      row.scale = of_row(is_query() ? args.query_scale : args.key_scale, token);
+      row.scale = (is_query() ? args.query_scale : args.key_scale)[row_index(token)];
+    }
+    return row;
+  }
+
+  __device__ __forceinline__ Fetched measured(Fetched row, int token, bool is_valid, float dot) const {
+    row.delta = dot;
+    if (is_valid && tile.block.tile_idx == 0) {
+      args.delta[row_index(token)] = dot;
     }
     return row;
   }

@@ -29,6 +29,7 @@ struct HopperOutputsPlan {
   static constexpr int kParts = kPartsOf;
   static constexpr bool kScaled = std::is_same_v<Half, F16>;
   static_assert(kParts == 1 || !kScaled, "fp16 rows are operands as they are");
+  static constexpr bool kFormsDots = kParts < 3;  // else there are no registers for it
   static constexpr int kTileColumns = kTileColumnsOf;
   static constexpr int kWarpgroups = kWarpgroupsOf;
   static constexpr int kThreads = kWarpgroups * hopper::kWarpgroup;
@@ -185,7 +186,7 @@ struct StateOperand {
 
 // The rows of a warp on their way: those of the chunks of its warpgroup, box by box. Lanes copy units of 16 bytes, neighbours
 // of a row.
-template <class Plan>
+template <class Plan, int kStages>
 struct RowsOnTheirWay {
   using Element = typename Plan::Element;
   static constexpr int kUnitColumns = kUnitBytes / static_cast<int>(sizeof(Element));
@@ -203,11 +204,11 @@ struct RowsOnTheirWay {
   int next_stage = 0;
   int stage_idx = 0;
 
-  __device__ __forceinline__ RowsOnTheirWay(const ChunkedArguments& args, const Item& item, uint32_t stages_of_warp,
-                                            int first_row, const Element* rows_gmem)
+  __device__ __forceinline__ RowsOnTheirWay(const Element* rows_gmem, int64_t stride, int num_columns, const Item& item,
+                                            int first_row, uint32_t stages_of_warp)
       : stages(stages_of_warp),
-        token_stride(args.query.token_stride),
-        key_dim(args.key_dim),
+        token_stride(stride),
+        key_dim(num_columns),
         lane(lane_of_thread()),
         query_gmem(rows_gmem) {
     const int row = first_row + lane / kLanesOfRow;
@@ -235,7 +236,7 @@ struct RowsOnTheirWay {
                       valid ? kUnitBytes : 0);
     }
     commit_copies();
-    next_stage = next_stage + 1 == Plan::kStages ? 0 : next_stage + 1;
+    next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
     next_gmem += Plan::kBoxColumns;
     next_column += Plan::kBoxColumns;
     const int past = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns;
@@ -247,16 +248,9 @@ struct RowsOnTheirWay {
     }
   }
 
-  // Until the oldest box is there, for all lanes.
-  __device__ __forceinline__ void wait() const {
-    wait_for_groups<Plan::kStages - 1>();
-    __syncwarp();
-  }
-
-  // That box is wanted no more: the next one takes its place.
+  // The oldest box is wanted no more: the next one takes its place.
   __device__ __forceinline__ void advance() {
-    __syncwarp();
-    stage_idx = stage_idx + 1 == Plan::kStages ? 0 : stage_idx + 1;
+    stage_idx = stage_idx + 1 == kStages ? 0 : stage_idx + 1;
     start();
   }
 
@@ -291,6 +285,38 @@ struct RowsOnTheirWay {
     }
   }
 };
+
+// Adds the products of the elements of a lane's two rows, which stand in `stage`, with those of other rows in another.
+template <class Plan>
+__device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage,
+                                         const uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&dots)[2]) {
+  using Way = RowsOnTheirWay<Plan, 1>;
+  const int lane = lane_of_thread();
+#pragma unroll
+  for (int step = 0; step < Plan::kSteps; ++step) {
+    if constexpr (sizeof(typename Plan::Element) == 2) {
+      uint32_t others_frag[4];
+      load_matrices(other_stage + Way::place(lane % 16, step * 2 + lane / 16), others_frag);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = unpack<typename Plan::Half>(rows_frag[0][step][i]);
+        const float2 y = unpack<typename Plan::Half>(others_frag[i]);
+        dots[i % 2] = fmaf(x.x, y.x, fmaf(x.y, y.y, dots[i % 2]));
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t place = Way::place(lane / 4 + half * 8, step * 4 + lane % 4);
+        const uint4 x = load_unit(stage + place);
+        const uint4 y = load_unit(other_stage + place);
+        dots[half] = fmaf(__uint_as_float(x.x), __uint_as_float(y.x), dots[half]);
+        dots[half] = fmaf(__uint_as_float(x.y), __uint_as_float(y.y), dots[half]);
+        dots[half] = fmaf(__uint_as_float(x.z), __uint_as_float(y.z), dots[half]);
+        dots[half] = fmaf(__uint_as_float(x.w), __uint_as_float(y.w), dots[half]);
+      }
+    }
+  }
+}
 
 // Adds up the squares of a lane's shares of its two rows.
 template <class Plan>
@@ -406,8 +432,8 @@ __device__ __forceinline__ void store_outputs(const float (&sums_frag)[kRegister
   }
 }
 
-// kColumns: of the tile, or 64 where there are no more.
-template <class Plan, int kColumns, class Rows>
+// kColumns: of the tile, or 64 where there are no more. kDots: whether rows are multiplied by others, which share the stages.
+template <class Plan, int kColumns, bool kDots, class Rows>
 __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, const Item& item, int num_values,
                                               const typename Plan::Element* query_gmem,
                                               typename Plan::Element* out_gmem, const StateColumns& state,
@@ -430,10 +456,18 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + (floats - start));
   float* const row_smem = value_sum_smem + Plan::kTileColumns + warpgroup * Plan::kRowFloats * Plan::kTokens;
 
-  RowsOnTheirWay<Plan> way(args, item, stages + warp * Plan::kStages * Plan::kStageBytes,
-                           warpgroup * Plan::kTokens + first_row, query_gmem);
-  for (int i = 0; i < Plan::kStages; ++i) {
+  constexpr int kStages = kDots ? Plan::kStages / 2 : Plan::kStages;
+  const uint32_t stages_of_warp = stages + warp * Plan::kStages * Plan::kStageBytes;
+  const int first_row_of_item = warpgroup * Plan::kTokens + first_row;
+  RowsOnTheirWay<Plan, kStages> way(query_gmem, args.query.token_stride, args.key_dim, item, first_row_of_item,
+                                    stages_of_warp);
+  RowsOnTheirWay<Plan, kStages> others(rows.others(), rows.others_stride(), args.key_dim, item, first_row_of_item,
+                                       stages_of_warp + kStages * Plan::kStageBytes);
+  for (int i = 0; i < kStages; ++i) {
     way.start();
+    if constexpr (kDots) {
+      others.start();
+    }
   }
   operands.fill(state, args.key_dim, num_values, value_sum_smem + Plan::kTileColumns);
   if (thread < kColumns) {
@@ -452,11 +486,16 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
     const int measured_row = lane_row + lane % 2 * 8;
     const auto fetched = rows.fetch(token + measured_row, token + measured_row < item.tokens);
     float squares[2] = {0.0f, 0.0f};
+    float dots[2] = {0.0f, 0.0f};
 #pragma unroll 1
     for (int box = 0; box < num_boxes; ++box) {
       uint32_t rows_frag[Plan::kParts][Plan::kSteps][4];
-      way.wait();
+      wait_for_groups<Plan::kStages - (kDots ? 2 : 1)>();
+      __syncwarp();  // the oldest box is there, for all lanes
       way.load(rows_frag);
+      if constexpr (kDots) {
+        add_dots<Plan>(way.stage(), others.stage(), rows_frag, dots);
+      }
       if (rows.wants_lengths()) {
         add_squares<Plan>(rows_frag, squares);
       }
@@ -470,7 +509,11 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
       } else {
         multiply_box<Plan, kColumns>(sums_frag, rows_frag, operands, box, box > 0);
       }
+      __syncwarp();
       way.advance();
+      if constexpr (kDots) {
+        others.advance();
+      }
     }
 
     float products[2];
@@ -480,10 +523,16 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
       const int row = token + lane_row + half * 8;
       products[half] = inverse_sum_scale * sum_lanes<4>(sums_frag[kSum + 2 * half] + sums_frag[kSum + 2 * half + 1]);
       lengths[half] = rows.template length<4>(squares[half], row, lane % 4, row < item.tokens);
+      if constexpr (kDots) {
+        dots[half] = sum_lanes<4>(dots[half]);
+      }
     }
     if (lane % 4 < 2) {
-      rows.measure(row_smem, measured_row, token, token + measured_row < item.tokens, lane % 2 == 0 ? lengths[0] : lengths[1],
-                   lane % 2 == 0 ? products[0] : products[1], fetched);
+      const bool is_first = lane % 2 == 0;
+      const bool is_valid = token + measured_row < item.tokens;
+      const float dot = is_first ? dots[0] : dots[1];
+      rows.measure(row_smem, measured_row, token, is_valid, is_first ? lengths[0] : lengths[1],
+                   is_first ? products[0] : products[1], kDots ? rows.measured(fetched, token + measured_row, is_valid, dot) : fetched);
     }
     __syncwarp();
     if (rows.wants_outputs()) {
@@ -495,6 +544,7 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
     }
     __syncwarp();  // the factors of this chunk have been read
   }
+  wait_for_copies();  // of zeros past the last row
 }
 
 }  // namespace hopper
@@ -506,10 +556,25 @@ struct OutputsByWarpgroups {
                                                typename Plan::Element* out_gmem, const StateColumns& state,
                                                Rows& rows) {
     if (Plan::kTileColumns > kValueColumns && num_values <= kValueColumns) {
-      hopper::write_outputs<Plan, kValueColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
+      write<Plan, kValueColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
     } else {
-      hopper::write_outputs<Plan, Plan::kTileColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
+      write<Plan, Plan::kTileColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
     }
+  }
+
+ private:
+  template <class Plan, int kColumns, class Rows>
+  __device__ __forceinline__ static void write(const ChunkedArguments& args, const Item& item, int num_values,
+                                               const typename Plan::Element* query_gmem,
+                                               typename Plan::Element* out_gmem, const StateColumns& state,
+                                               Rows& rows) {
+    if constexpr (Rows::kHasOthers) {
+      if (rows.others() != nullptr) {
+        hopper::write_outputs<Plan, kColumns, true>(args, item, num_values, query_gmem, out_gmem, state, rows);
+        return;
+      }
+    }
+    hopper::write_outputs<Plan, kColumns, false>(args, item, num_values, query_gmem, out_gmem, state, rows);
   }
 };
 

@@ -20,6 +20,7 @@ template <typename ElementOf, bool kAccurateOf, int kRowFloatsOf = 2>
 struct StateOutputsPlan {
   using Element = ElementOf;
   using Outputs = OutputsByWarps;
+  static constexpr bool kFormsDots = false;
   static constexpr int kTileColumns = kValueColumns;
   static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
@@ -62,6 +63,8 @@ struct StateColumns {
 
 // The rows of an item of a head as they pass: `rows` says what becomes of them.
 //   rows.fetch(token, is_valid): what a row has in memory, asked for before it is wanted.
+//   Rows::kHasOthers, rows.others(), rows.others_stride(): rows as wide that each row of q is multiplied by, or null, of a plan
+//     that kFormsDots; where they are there, rows.measured(fetched, token, is_valid, dot) takes what comes of it.
 //   rows.wants_lengths(), rows.length<kLanes>(squares, token, row_lane, is_valid): of a row of q, in each of its lanes, of which
 //     `squares` is one's share of q.q.
 //   rows.measure(row_smem, row, token, is_valid, length, product, fetched): at the end of a row of q, given q.z; it may write
@@ -230,7 +233,12 @@ struct ForwardOutputRows {
   const ChunkedArguments& args;
   const ValueTile<Plan::kTileColumns>& tile;
   const Element* query_gmem;
+  static constexpr bool kHasOthers = false;
   struct Fetched {};
+
+  __device__ __forceinline__ const Element* others() const { return nullptr; }
+  __device__ __forceinline__ int64_t others_stride() const { return 0; }
+  __device__ __forceinline__ Fetched measured(Fetched fetched, int, bool, float) const { return fetched; }
 
   __device__ __forceinline__ Fetched fetch(int, bool) const { return {}; }
 

@@ -100,7 +100,8 @@ public record KernelEntry(
   /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */
   public boolean formsDelta() {
     return technique == Technique.WGMMA
-        && HopperPlan.formsDelta(operation, headDim, elementType, precision);
+        && (OutputsPlan.formsDelta(operation, precision)
+            || HopperPlan.formsDelta(operation, headDim, elementType, precision));
   }
 
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */

@@ -34,6 +34,11 @@ public record OutputsPlan(int parts, int columns, int warpgroups, int stages, Sh
     return operation == Operation.STATE_OUTPUTS || operation == Operation.GRADIENT_OUTPUTS;
   }
 
+  /** Whether it can form d = o . dO of its rows: three parts leave no registers for it. */
+  static boolean formsDelta(Operation operation, Precision precision) {
+    return operation == Operation.GRADIENT_OUTPUTS && precision != Precision.ACCURATE;
+  }
+
   static OutputsPlan of(KernelSpec spec) {
     boolean accurate = spec.precision() == Precision.ACCURATE;
     boolean wide = spec.elementType() == ElementType.F32;

@@ -258,6 +258,9 @@ final class GradientFill {
     if (plan.keptStep() > 0) {
       chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
     }
+    if (plan.kind() == Kind.NON_CAUSAL) {
+      setOutputRows(chunked);
+    }
     StateArrays before = before();
     if (before != null) {
       chunked
@@ -267,6 +270,14 @@ final class GradientFill {
     }
     if (operator.sumsSlope()) {
       structs.of(Role.QUERY).set("slope_query", input.q());
+    }
+  }
+
+  /** In the place of rows y, which nobody reads then: o, where the kernel forms d, or nothing. */
+  private void setOutputRows(Arguments chunked) {
+    chunked.inner("key", ChunkedStructs.TENSOR_VIEW).clear();
+    if (isFormedBySweep()) {
+      chunked.set("key", call.output());
     }
   }
 
