@@ -107,7 +107,7 @@ struct Comparison {
 };
 
 // Of what a sum of keys or values is multiplied into, which has all digits of the rows.
-double allowed_of_sums() { return Plan::kParts == 2 ? allowed_error : 1e-6; }
+double allowed_of_sums() { return Plan::kParts == 2 && !Plan::kScaled ? allowed_error : 1e-6; }
 
 void expect(bool holds, const char* what) {
   if (!holds) {

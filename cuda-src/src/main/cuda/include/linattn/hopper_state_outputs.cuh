@@ -1,8 +1,8 @@
 // What is read from a state alone by products of warpgroups, on sm_90a.
 //
 // S^T stands in shared memory as a sum of kParts operands, and so does each row of x in registers: one part of 16-bit rows, two
-// bf16 of fp32, three where all digits count. Of the products of parts those are left out that are smaller than what the last
-// part leaves. bf16 has the range of fp32. fp16 has not: a block knows the largest element of its S, and scales by it.
+// of fp32, of whose products that of the last parts is left out. bf16 has the range of fp32. fp16 has not: a block knows the
+// largest element of its S, and scales by it; of fp32, whose digits two fp16 nearly have, a row is scaled box by box.
 //
 // The warpgroups of a block take chunks of 64 rows in turn, of which each warp brings its own 16 and writes what comes of
 // them: once S^T is there no warp waits for another but in products.
@@ -19,17 +19,17 @@ struct OutputsByWarpgroups;
 
 // kWarpgroups take chunks in turn, with kStages boxes of 64 columns of their rows on the way. Products has the instructions:
 // wide(d, a, b, add) of kTileColumns and 8 columns, narrow of 64 and 8.
-template <typename ElementOf, int kPartsOf, int kTileColumnsOf, int kWarpgroupsOf, int kStagesOf, class ProductsOf,
-          int kRowFloatsOf>
+template <typename ElementOf, typename HalfOf, int kPartsOf, int kTileColumnsOf, int kWarpgroupsOf, int kStagesOf,
+          class ProductsOf, int kRowFloatsOf>
 struct HopperOutputsPlan {
   using Element = ElementOf;
-  using Half = std::conditional_t<std::is_same_v<Element, F16>, F16, Bf16>;  // of the operands
+  using Half = HalfOf;  // of the operands
   using Outputs = OutputsByWarpgroups;
   using Products = ProductsOf;
   static constexpr int kParts = kPartsOf;
   static constexpr bool kScaled = std::is_same_v<Half, F16>;
-  static_assert(kParts == 1 || !kScaled, "fp16 rows are operands as they are");
-  static constexpr bool kFormsDots = kParts < 3;  // else there are no registers for it
+  static constexpr bool kScalesRows = kScaled && sizeof(Element) == 4;
+  static constexpr bool kFormsDots = true;
   static constexpr int kTileColumns = kTileColumnsOf;
   static constexpr int kWarpgroups = kWarpgroupsOf;
   static constexpr int kThreads = kWarpgroups * hopper::kWarpgroup;
@@ -62,6 +62,9 @@ __device__ __forceinline__ uint32_t next_part(float2& rest) {
   rest = make_float2(rest.x - part.x, rest.y - part.y);
   return pair;
 }
+
+// A power of two that brings `largest` to what fp16 holds, with room for its neighbours.
+__device__ __forceinline__ float half_scale_for(float largest) { return fminf(scale_for(largest), 0x1p112f) * 0x1p14f; }
 
 // S^T of a tile of kColumns columns, parts of boxes of 64 key columns. The order along these is free as long as rows of x
 // have the same: of 16 columns of fp32 a lane has four neighbours, so that it loads them at once.
@@ -121,7 +124,6 @@ struct StateOperand {
 
   // All threads take part; scratch_smem has a word for each warp.
   __device__ __forceinline__ static float scale_of(float largest, float* scratch_smem) {
-    constexpr float kTop = 0x1p14f;
     largest = max_lanes<kWarp>(largest);
     __syncthreads();
     if (threadIdx.x % kWarp == 0) {
@@ -132,7 +134,7 @@ struct StateOperand {
     for (int warp = 0; warp < Plan::kThreads / kWarp; ++warp) {
       largest = fmaxf(largest, scratch_smem[warp]);
     }
-    return fminf(scale_for(largest), 0x1p112f) * kTop;
+    return half_scale_for(largest);
   }
 
   __device__ __forceinline__ void fill(const StateColumns& state, int key_dim, int num_values, float* scratch_smem) {
@@ -254,52 +256,78 @@ struct RowsOnTheirWay {
     start();
   }
 
-  // The operands of a box, of each step of 16 columns.
-  __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4]) const {
+  // The operands of a box, of each step of 16 columns, and by what a lane's two rows were multiplied, turned over.
+  __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&inverses)[2]) const {
+    if constexpr (sizeof(Element) == 2) {
 #pragma unroll
-    for (int step = 0; step < Plan::kSteps; ++step) {
-      if constexpr (sizeof(Element) == 2) {
-        uint32_t pairs_frag[4];
-        load_matrices(stage() + place(lane % 16, step * 2 + lane / 16), pairs_frag);
+      for (int step = 0; step < Plan::kSteps; ++step) {
+        load_matrices(stage() + place(lane % 16, step * 2 + lane / 16), rows_frag[0][step]);
+      }
+    } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          rows_frag[0][step][i] = pairs_frag[i];
-        }
-      } else {
+      for (int half = 0; half < 2; ++half) {
+        float4 units_frag[Plan::kSteps];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int step = 0; step < Plan::kSteps; ++step) {
           const uint4 unit = load_unit(stage() + place(lane / 4 + half * 8, step * 4 + lane % 4));
-          set(rows_frag, step, half, make_float2(__uint_as_float(unit.x), __uint_as_float(unit.y)));
-          set(rows_frag, step, half + 2, make_float2(__uint_as_float(unit.z), __uint_as_float(unit.w)));
+          units_frag[step] = make_float4(__uint_as_float(unit.x), __uint_as_float(unit.y), __uint_as_float(unit.z),
+                                         __uint_as_float(unit.w));
+        }
+        if constexpr (Plan::kScalesRows) {
+          inverses[half] = scale(units_frag);
+        }
+#pragma unroll
+        for (int step = 0; step < Plan::kSteps; ++step) {
+          set(rows_frag, step, half, make_float2(units_frag[step].x, units_frag[step].y));
+          set(rows_frag, step, half + 2, make_float2(units_frag[step].z, units_frag[step].w));
         }
       }
     }
   }
 
  private:
+  // Brings the largest element of a row, which four lanes have, to what fp16 holds; returns the inverse of its factor.
+  __device__ __forceinline__ static float scale(float4 (&units_frag)[Plan::kSteps]) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+      const float4& unit = units_frag[step];
+      largest = fmaxf(largest, fmaxf(fmaxf(fabsf(unit.x), fabsf(unit.y)), fmaxf(fabsf(unit.z), fabsf(unit.w))));
+    }
+    const float factor = half_scale_for(max_lanes<4>(largest));
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+      float4& unit = units_frag[step];
+      unit = make_float4(unit.x * factor, unit.y * factor, unit.z * factor, unit.w * factor);
+    }
+    return 1.0f / factor;
+  }
+
   __device__ __forceinline__ static void set(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], int step, int i,
                                              float2 pair) {
 #pragma unroll
     for (int part = 0; part < Plan::kParts; ++part) {
-      rows_frag[part][step][i] = next_part<Bf16>(pair);
+      rows_frag[part][step][i] = next_part<typename Plan::Half>(pair);
     }
   }
 };
 
-// Adds the products of the elements of a lane's two rows, which stand in `stage`, with those of other rows in another.
+// Adds the products of the elements of a lane's shares of its two rows, which stand in `stage`, and of those in another.
 template <class Plan>
-__device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage,
-                                         const uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&dots)[2]) {
+__device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage, float (&dots)[2]) {
   using Way = RowsOnTheirWay<Plan, 1>;
   const int lane = lane_of_thread();
 #pragma unroll
   for (int step = 0; step < Plan::kSteps; ++step) {
     if constexpr (sizeof(typename Plan::Element) == 2) {
+      const uint32_t place = Way::place(lane % 16, step * 2 + lane / 16);
+      uint32_t pairs_frag[4];
       uint32_t others_frag[4];
-      load_matrices(other_stage + Way::place(lane % 16, step * 2 + lane / 16), others_frag);
+      load_matrices(stage + place, pairs_frag);
+      load_matrices(other_stage + place, others_frag);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 x = unpack<typename Plan::Half>(rows_frag[0][step][i]);
+        const float2 x = unpack<typename Plan::Half>(pairs_frag[i]);
         const float2 y = unpack<typename Plan::Half>(others_frag[i]);
         dots[i % 2] = fmaf(x.x, y.x, fmaf(x.y, y.y, dots[i % 2]));
       }
@@ -316,12 +344,14 @@ __device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage,
       }
     }
   }
+  asm volatile("" ::: "memory");  // operands that are loaded meanwhile would cost registers
 }
 
-// Adds up the squares of a lane's shares of its two rows.
+// Adds up the squares of a lane's shares of its two rows, which were divided by `inverses`.
 template <class Plan>
 __device__ __forceinline__ void add_squares(const uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4],
-                                            float (&squares)[2]) {
+                                            const float (&inverses)[2], float (&squares)[2]) {
+  float sums[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int step = 0; step < Plan::kSteps; ++step) {
 #pragma unroll
@@ -332,8 +362,12 @@ __device__ __forceinline__ void add_squares(const uint32_t (&rows_frag)[Plan::kP
         const float2 pair = unpack<typename Plan::Half>(rows_frag[part][step][i]);
         sum = make_float2(sum.x + pair.x, sum.y + pair.y);
       }
-      squares[i % 2] = fmaf(sum.x, sum.x, fmaf(sum.y, sum.y, squares[i % 2]));
+      sums[i % 2] = fmaf(sum.x, sum.x, fmaf(sum.y, sum.y, sums[i % 2]));
     }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    squares[half] += sums[half] * inverses[half] * inverses[half];
   }
 }
 
@@ -492,19 +526,20 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
       uint32_t rows_frag[Plan::kParts][Plan::kSteps][4];
       wait_for_groups<Plan::kStages - (kDots ? 2 : 1)>();
       __syncwarp();  // the oldest box is there, for all lanes
-      way.load(rows_frag);
+      float inverses[2] = {1.0f, 1.0f};
       if constexpr (kDots) {
-        add_dots<Plan>(way.stage(), others.stage(), rows_frag, dots);
+        add_dots<Plan>(way.stage(), others.stage(), dots);
       }
+      way.load(rows_frag, inverses);
       if (rows.wants_lengths()) {
-        add_squares<Plan>(rows_frag, squares);
+        add_squares<Plan>(rows_frag, inverses, squares);
       }
-      if constexpr (Plan::kParts == 3) {  // sums of boxes are rounded to nearest, not truncated
+      if constexpr (Plan::kScalesRows) {  // and sums of boxes are rounded to nearest, not truncated
         float box_frag[kRegisters];
         multiply_box<Plan, kColumns>(box_frag, rows_frag, operands, box, false);
 #pragma unroll
         for (int i = 0; i < kRegisters; ++i) {
-          sums_frag[i] = box == 0 ? box_frag[i] : sums_frag[i] + box_frag[i];
+          sums_frag[i] = fmaf(box_frag[i], inverses[i / 2 % 2], box == 0 ? 0.0f : sums_frag[i]);
         }
       } else {
         multiply_box<Plan, kColumns>(sums_frag, rows_frag, operands, box, box > 0);

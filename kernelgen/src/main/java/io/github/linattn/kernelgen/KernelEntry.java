@@ -100,7 +100,7 @@ public record KernelEntry(
   /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */
   public boolean formsDelta() {
     return technique == Technique.WGMMA
-        && (OutputsPlan.formsDelta(operation, precision)
+        && (operation == Operation.GRADIENT_OUTPUTS
             || HopperPlan.formsDelta(operation, headDim, elementType, precision));
   }
 

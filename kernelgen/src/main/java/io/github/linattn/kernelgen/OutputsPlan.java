@@ -34,18 +34,11 @@ public record OutputsPlan(int parts, int columns, int warpgroups, int stages, Sh
     return operation == Operation.STATE_OUTPUTS || operation == Operation.GRADIENT_OUTPUTS;
   }
 
-  /** Whether it can form d = o . dO of its rows: three parts leave no registers for it. */
-  static boolean formsDelta(Operation operation, Precision precision) {
-    return operation == Operation.GRADIENT_OUTPUTS && precision != Precision.ACCURATE;
-  }
-
   static OutputsPlan of(KernelSpec spec) {
-    boolean accurate = spec.precision() == Precision.ACCURATE;
     boolean wide = spec.elementType() == ElementType.F32;
-    int parts = accurate ? 3 : wide ? 2 : 1;
-    // three parts of more columns have no room for D = 256
-    int columns = accurate ? KernelSpec.BOX_COLUMNS : 2 * KernelSpec.BOX_COLUMNS;
-    int warpgroups = accurate ? 3 : 2;
+    int parts = wide ? 2 : 1;
+    int columns = 2 * KernelSpec.BOX_COLUMNS;
+    int warpgroups = 2;
     int stages = wide ? 2 : 4;
     int stage = warpgroups * CHUNK * KernelSpec.BOX_COLUMNS * spec.elementType().bytes();
     int rowFloats = warpgroups * rowFloats(spec.operation()) * CHUNK;

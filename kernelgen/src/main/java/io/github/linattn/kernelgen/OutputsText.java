@@ -28,8 +28,8 @@ final class OutputsText {
 
         namespace {
         %13$s
-        using Plan = linattn::HopperOutputsPlan<%14$s, /*kParts=*/%5$d, /*kTileColumns=*/%8$d, /*kWarpgroups=*/%18$d,
-                                                /*kStages=*/%9$d, Products, /*kRowFloats=*/%15$d>;
+        using Plan = linattn::HopperOutputsPlan<%14$s, %19$s, /*kParts=*/%5$d, /*kTileColumns=*/%8$d,
+                                                /*kWarpgroups=*/%18$d, /*kStages=*/%9$d, Products, /*kRowFloats=*/%15$d>;
         static_assert(Plan::kThreads == %6$d, "the header and the resource plan disagree on threads");
         static_assert(Plan::shared_bytes(%11$d) == %10$d, "the header and the resource plan disagree on the map");
         }  // namespace
@@ -56,12 +56,12 @@ final class OutputsText {
         OutputsPlan.rowFloats(spec.operation()),
         TileText.arguments(spec.operation()),
         operand(spec).id(),
-        plan.warpgroups());
+        plan.warpgroups(),
+        TileText.element(operand(spec)));
   }
 
-  /** fp32 is a sum of bf16, which have its range. */
   private static ElementType operand(KernelSpec spec) {
-    return spec.elementType() == ElementType.F16 ? ElementType.F16 : ElementType.BF16;
+    return spec.precision().operand(spec.elementType());
   }
 
   private static String products(KernelSpec spec, OutputsPlan plan) {
