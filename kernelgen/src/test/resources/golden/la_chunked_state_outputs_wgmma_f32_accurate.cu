@@ -2,22 +2,47 @@
 //
 // operation  state_outputs, family chunked, wgmma, f32 accurate
 // key dim    any
-// products   of 3 bf16 for each element
-// block      384 threads: 3 warpgroups, which take chunks of 64 rows in turn
-// grid       heads x items x tiles of 64 value columns
+// products   of 2 f16 for each element
+// block      256 threads: 2 warpgroups, which take chunks of 64 rows in turn
+// grid       heads x items x tiles of 128 value columns
 // rows       2 boxes of 64 columns on their way
-// shared     211712 bytes for Dk = 256; per_key_box:101120:27648
+// shared     207360 bytes for Dk = 256; per_key_box:68096:34816
 #include "linattn/state_outputs.cuh"
 #include "linattn/hopper_state_outputs.cuh"
 
 namespace {
 struct Products {
-  static __device__ __forceinline__ void wide(float (&d)[36], const uint32_t* a, uint64_t b, int add) {
+  static __device__ __forceinline__ void wide(float (&d)[68], const uint32_t* a, uint64_t b, int add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred accumulate;\n"
+        "setp.ne.b32 accumulate, %73, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+        "%59, %60, %61, %62, %63, %64, %65, %66, %67}, "
+        "{%68, %69, %70, %71}, %72, accumulate, 1, 1, 0;\n"
+        "}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
+          "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  }
+
+  static __device__ __forceinline__ void narrow(float (&d)[36], const uint32_t* a, uint64_t b, int add) {
     asm volatile(
         "{\n"
         ".reg .pred accumulate;\n"
         "setp.ne.b32 accumulate, %41, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
+        "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
         "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35}, "
         "{%36, %37, %38, %39}, %40, accumulate, 1, 1, 0;\n"
@@ -31,13 +56,13 @@ struct Products {
   }
 };
 
-using Plan = linattn::HopperOutputsPlan<float, /*kParts=*/3, /*kTileColumns=*/64, /*kWarpgroups=*/3,
-                                        /*kStages=*/2, Products, /*kRowFloats=*/2>;
-static_assert(Plan::kThreads == 384, "the header and the resource plan disagree on threads");
-static_assert(Plan::shared_bytes(256) == 211712, "the header and the resource plan disagree on the map");
+using Plan = linattn::HopperOutputsPlan<float, linattn::F16, /*kParts=*/2, /*kTileColumns=*/128,
+                                        /*kWarpgroups=*/2, /*kStages=*/2, Products, /*kRowFloats=*/2>;
+static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
+static_assert(Plan::shared_bytes(256) == 207360, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(256, 1)
     la_chunked_state_outputs_wgmma_f32_accurate(const __grid_constant__ linattn::ChunkedArguments arguments) {
   linattn::state_outputs<Plan>(arguments);
 }

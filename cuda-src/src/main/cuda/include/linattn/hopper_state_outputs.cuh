@@ -531,6 +531,11 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
         add_dots<Plan>(way.stage(), others.stage(), dots);
       }
       way.load(rows_frag, inverses);
+      __syncwarp();
+      way.advance();
+      if constexpr (kDots) {
+        others.advance();
+      }
       if (rows.wants_lengths()) {
         add_squares<Plan>(rows_frag, inverses, squares);
       }
@@ -543,11 +548,6 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
         }
       } else {
         multiply_box<Plan, kColumns>(sums_frag, rows_frag, operands, box, box > 0);
-      }
-      __syncwarp();
-      way.advance();
-      if constexpr (kDots) {
-        others.advance();
       }
     }
 

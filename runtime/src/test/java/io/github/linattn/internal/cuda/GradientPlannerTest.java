@@ -745,7 +745,6 @@ class GradientPlannerTest {
             .orElseThrow();
     assertThat(roles(plan))
         .containsExactly(
-            Role.ROWS,
             Role.STATE_SUMS,
             Role.QUERY,
             Role.GRADIENT_SUMS,
@@ -754,6 +753,29 @@ class GradientPlannerTest {
             Role.COEFFICIENTS);
     assertThat(plan.memory().states()).isZero();
     assertThat(plan.memory().totals()).isEqualTo(aligned(StateArrays.bytes(shape, 1)));
+  }
+
+  @Test
+  void aStateThatIsAtHandIsNotSummedAgain() {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, 128);
+    Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
+    GradientPlan plan = planner(true).plan(question).orElseThrow();
+    GradientPlan kept = planner(true).plan(question.ofBackward(true, null)).orElseThrow();
+    assertThat(plan.has(Role.STATE_SUMS)).isTrue();
+    assertThat(kept.has(Role.STATE_SUMS)).isFalse();
+    assertThat(kept.has(Role.STATE_SCAN)).isFalse();
+    assertThat(kept.micros()).isLessThan(0.9 * plan.micros());
+    assertThat(kept.reason()).contains("from the kept state");
+  }
+
+  @Test
+  void dIsFormedWithDqByWarpgroupsAlone() {
+    AttentionShape shape = AttentionShape.of(2, 2, 300, 64);
+    for (DType dtype : DType.values()) {
+      Question question = Question.of(shape, dtype, Mode.DEFAULT, false, false);
+      assertThat(planner(true).plan(question).orElseThrow().has(Role.ROWS)).isFalse();
+      assertThat(planner(false).plan(question).orElseThrow().has(Role.ROWS)).isTrue();
+    }
   }
 
   @Test

@@ -291,6 +291,20 @@ class PlannerTest {
   }
 
   @Test
+  void totalsAreTheFinalStateWhereThatIsWanted() {
+    AttentionShape shape = AttentionShape.of(4, 16, 512, KEY_DIM);
+    Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
+    assertThat(plan(question.keeping(true)).workspaceBytes()).isZero();
+    Question window = question.window(512, true, true);
+    ForwardPlan continued = plan(window);
+    assertThat(continued.steps().stream().map(step -> step.kernel().operation()))
+        .as("a scan adds the initial state")
+        .containsExactly(Operation.STATE_SUMS, Operation.STATE_SCAN, Operation.STATE_OUTPUTS);
+    assertThat(continued.workspaceBytes())
+        .isEqualTo(StateArrays.bytes(shape, continued.cut().items()));
+  }
+
+  @Test
   void withoutCausalityEveryWidthHasAPlan() {
     for (DType dtype : DType.values()) {
       for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {

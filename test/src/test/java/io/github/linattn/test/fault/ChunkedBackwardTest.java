@@ -458,6 +458,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
     AttentionShape shape = new AttentionShape(1, 4, 2, 1000, 48, 80);
     try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
       f.backward(linear().causal(false).normalizeQueriesAndKeys(true));
+      assertThat(number(arguments(0, ROWS), ROWS, "delta")).as("formed with dq").isZero();
       assertThat(kernels(1, 10))
           .containsExactly(
               "state_sums_mma",
@@ -494,7 +495,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
     AttentionShape shape = new AttentionShape(1, 4, 2, 300, 48, 80);
     try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
       f.backward(linear().causal(false));
-      assertThat(kernels(1, 6))
+      assertThat(kernels(0, 6))
           .containsExactly(
               "state_sums_mma",
               "gradient_outputs_wgmma",
@@ -502,14 +503,16 @@ final class ChunkedBackwardTest extends BackwardLaunches {
               "gradient_outputs_wgmma",
               "gradient_outputs_wgmma",
               "gradient_recurrence_simt");
-      MemorySegment sums = arguments(1, CHUNKED);
-      MemorySegment query = arguments(2, GRADIENT);
+      MemorySegment sums = arguments(0, CHUNKED);
+      MemorySegment query = arguments(1, GRADIENT);
       assertThat(number(query, CHUNKED, "state_in")).isEqualTo(number(sums, CHUNKED, "state_out"));
       assertThat(number(query, CHUNKED, "value_sum_in"))
           .as("z")
           .isEqualTo(number(sums, CHUNKED, "key_sum_out"));
-      MemorySegment ofGradients = arguments(3, GRADIENT);
-      MemorySegment value = arguments(5, GRADIENT);
+      assertThat(number(query, CHUNKED, "key")).as("o, for d").isEqualTo(address(f.o));
+      assertThat(number(query, GRADIENT, "delta")).isNotZero();
+      MemorySegment ofGradients = arguments(2, GRADIENT);
+      MemorySegment value = arguments(4, GRADIENT);
       assertThat(number(value, CHUNKED, "state_in"))
           .isEqualTo(number(ofGradients, CHUNKED, "state_out"));
       assertThat(number(value, CHUNKED, "value_sum_in"))
@@ -523,9 +526,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
     AttentionShape shape = new AttentionShape(1, 4, 2, 300, 48, 80);
     try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
       LinearAttention attention = linear().causal(false).keepState(true).on(f.gpu);
-      assertThat(attention.plan(shape, DType.F32).backward().steps())
-          .as("as many as below, and d")
-          .hasSize(6);
+      assertThat(attention.plan(shape, DType.F32).backward().steps()).hasSize(5);
       try (Forward y = attention.forward(f.input)) {
         AttentionState state = y.state().orElseThrow();
         assertThat(kernels(0, 2)).containsExactly("state_sums_mma", "state_outputs_wgmma");
@@ -534,14 +535,14 @@ final class ChunkedBackwardTest extends BackwardLaunches {
         assertThat(number(sums, CHUNKED, "key_sum_out")).isEqualTo(address(state.z()));
         assertThat(state.count(0)).isEqualTo(300);
         attention.backwardInto(y, f.dO, null, f.gradients);
-        assertThat(kernels(3, 5))
+        assertThat(kernels(2, 5))
             .containsExactly(
                 "gradient_outputs_wgmma",
                 "gradient_sums_mma",
                 "gradient_outputs_wgmma",
                 "gradient_outputs_wgmma",
                 "gradient_recurrence_simt");
-        MemorySegment query = arguments(3, GRADIENT);
+        MemorySegment query = arguments(2, GRADIENT);
         assertThat(number(query, CHUNKED, "state_in")).isEqualTo(address(state.s()));
         assertThat(number(query, CHUNKED, "value_sum_in")).isEqualTo(address(state.z()));
         assertThat(number(query, CHUNKED, "key_sum_in")).isEqualTo(address(state.u()));
@@ -561,7 +562,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
       try (Forward y = Forward.over(from, f.o, f.g, null)) {
         attention.backwardInto(y, f.dO, last, f.with(first));
       }
-      assertThat(kernels(1, 8))
+      assertThat(kernels(0, 8))
           .containsExactly(
               "state_sums_mma",
               "state_scan_simt",
@@ -571,14 +572,14 @@ final class ChunkedBackwardTest extends BackwardLaunches {
               "gradient_outputs_wgmma",
               "gradient_outputs_wgmma",
               "gradient_recurrence_simt");
-      MemorySegment states = arguments(2, SCAN);
+      MemorySegment states = arguments(1, SCAN);
       assertThat(number(states, SCAN, "state_in")).isEqualTo(address(initial.s()));
-      MemorySegment query = arguments(3, GRADIENT);
+      MemorySegment query = arguments(2, GRADIENT);
       assertThat(number(query, CHUNKED, "state_in")).isEqualTo(number(states, SCAN, "state_out"));
-      MemorySegment gradients = arguments(5, SCAN);
+      MemorySegment gradients = arguments(4, SCAN);
       assertThat(number(gradients, SCAN, "state_in")).isEqualTo(address(last.ds()));
       assertThat(number(gradients, SCAN, "state_out")).isEqualTo(address(first.ds()));
-      MemorySegment value = arguments(7, GRADIENT);
+      MemorySegment value = arguments(6, GRADIENT);
       assertThat(number(value, CHUNKED, "state_in")).isEqualTo(address(first.ds()));
       assertThat(number(value, CHUNKED, "value_sum_in")).isEqualTo(address(first.du()));
     }
