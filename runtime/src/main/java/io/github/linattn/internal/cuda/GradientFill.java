@@ -259,7 +259,7 @@ final class GradientFill {
       chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
     }
     if (plan.kind() == Kind.NON_CAUSAL) {
-      setOutputRows(chunked);
+      setOtherRows(chunked, Role.QUERY, input.q());
     }
     StateArrays before = before();
     if (before != null) {
@@ -273,11 +273,19 @@ final class GradientFill {
     }
   }
 
-  /** In the place of rows y, which nobody reads then: o, where the kernel forms d, or nothing. */
-  private void setOutputRows(Arguments chunked) {
+  /**
+   * In the places of rows y and z, which are read in sums alone: o, where the kernel forms d, and
+   * the rows of which it gives the gradients, where it makes these from others.
+   */
+  private void setOtherRows(Arguments chunked, Role role, Tensor own) {
     chunked.inner("key", ChunkedStructs.TENSOR_VIEW).clear();
-    if (isFormedBySweep()) {
+    chunked.inner("value", ChunkedStructs.TENSOR_VIEW).clear();
+    if (role == Role.QUERY && isFormedBySweep()) {
       chunked.set("key", call.output());
+    }
+    boolean areDivided = operator.normalize() && role != Role.VALUE;
+    if (areDivided && plan.step(role).kernel().formsRawGradients(shape.keyDim())) {
+      chunked.set("value", own);
     }
   }
 
@@ -334,6 +342,9 @@ final class GradientFill {
     Arguments chunked = fillTask(Role.KEY, KEY_TASK);
     setSweepItems(chunked, Role.KEY, plan.cut());
     setMarks(chunked, Role.KEY, plan.memory().keyMarksAt());
+    if (plan.kind() == Kind.NON_CAUSAL) {
+      setOtherRows(chunked, Role.KEY, input.k());
+    }
     StateArrays after = after(Role.KEY);
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.z());

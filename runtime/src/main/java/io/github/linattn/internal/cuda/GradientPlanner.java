@@ -206,7 +206,9 @@ final class GradientPlanner {
     draft.addGradientTotals();
     draft.addKeyAndValueOfRows(kernel, ofKey);
     draft.addCoefficientsWithoutRepair();
-    draft.addNormalized();
+    if (!kernel.formsRawGradients(question.shape().keyDim())) {
+      draft.addNormalized();
+    }
     return draft.planWithoutMarks(Kind.NON_CAUSAL);
   }
 

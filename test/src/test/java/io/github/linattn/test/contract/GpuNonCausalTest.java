@@ -54,6 +54,8 @@ final class GpuNonCausalTest {
         SweepContract.of(name, 2, 4, 2, 320, 128, 96).normalized(),
         SweepContract.of(name, 1, 1, 1300, 128),
         SweepContract.of(name, 1, 2, 200, 48).coefficients(1.5f, 0),
+        SweepContract.of(name, 1, 2, 200, 48).coefficients(1.5f, 0).normalized(),
+        SweepContract.of(name, 2, 4, 2, 391, 64, 80).normalized(),
         SweepContract.of(name, 1, 3, 77, 192),
         SweepContract.of(name, 1, 2, 300, 256).normalized(),
         SweepContract.of(name, 1, 2, 271, 32).packed(70, 0, 1, 200),
