@@ -258,9 +258,6 @@ final class GradientFill {
     if (plan.keptStep() > 0) {
       chunked.set("slots", keptSegments()).set("slot_step", plan.keptStep());
     }
-    if (plan.kind() == Kind.NON_CAUSAL) {
-      setOtherRows(chunked, Role.QUERY, input.q());
-    }
     StateArrays before = before();
     if (before != null) {
       chunked
@@ -270,22 +267,6 @@ final class GradientFill {
     }
     if (operator.sumsSlope()) {
       structs.of(Role.QUERY).set("slope_query", input.q());
-    }
-  }
-
-  /**
-   * In the places of rows y and z, which are read in sums alone: o, where the kernel forms d, and
-   * the rows of which it gives the gradients, where it makes these from others.
-   */
-  private void setOtherRows(Arguments chunked, Role role, Tensor own) {
-    chunked.inner("key", ChunkedStructs.TENSOR_VIEW).clear();
-    chunked.inner("value", ChunkedStructs.TENSOR_VIEW).clear();
-    if (role == Role.QUERY && isFormedBySweep()) {
-      chunked.set("key", call.output());
-    }
-    boolean areDivided = operator.normalize() && role != Role.VALUE;
-    if (areDivided && plan.step(role).kernel().formsRawGradients(shape.keyDim())) {
-      chunked.set("value", own);
     }
   }
 
@@ -342,9 +323,6 @@ final class GradientFill {
     Arguments chunked = fillTask(Role.KEY, KEY_TASK);
     setSweepItems(chunked, Role.KEY, plan.cut());
     setMarks(chunked, Role.KEY, plan.memory().keyMarksAt());
-    if (plan.kind() == Kind.NON_CAUSAL) {
-      setOtherRows(chunked, Role.KEY, input.k());
-    }
     StateArrays after = after(Role.KEY);
     if (after != null) {
       chunked.set("state_in", after.s()).set("value_sum_in", after.z());
@@ -456,8 +434,27 @@ final class GradientFill {
           chunked.setSequences(cut, counts, queue.lists());
         }
       }
-      case NON_CAUSAL -> chunked.setOutputs(plan.outputs(role), counts, queue.lists());
+      case NON_CAUSAL -> {
+        chunked.setOutputs(plan.outputs(role), counts, queue.lists());
+        setOtherRows(chunked, role);
+      }
       case CHAIN -> throw ofParts();
+    }
+  }
+
+  /**
+   * In the places of rows y and z, which sums alone read then: o, where the kernel forms d, and the
+   * rows whose gradients it gives, where it makes these from those of rows over their length.
+   */
+  private void setOtherRows(Arguments chunked, Role role) {
+    chunked.inner("key", ChunkedStructs.TENSOR_VIEW).clear();
+    chunked.inner("value", ChunkedStructs.TENSOR_VIEW).clear();
+    if (role == Role.QUERY && isFormedBySweep()) {
+      chunked.set("key", call.output());
+    }
+    boolean areDivided = operator.normalize() && role != Role.VALUE;
+    if (areDivided && plan.step(role).kernel().formsRawGradients(shape.keyDim())) {
+      chunked.set("value", role == Role.QUERY ? input.q() : input.k());
     }
   }
 

@@ -513,6 +513,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
       assertThat(number(key, CHUNKED, "value")).isEqualTo(address(f.input.k()));
       assertThat(number(key, CHUNKED, "key")).isZero();
       assertThat(number(value, CHUNKED, "query")).isEqualTo(address(f.input.k()));
+      assertThat(number(value, CHUNKED, "value")).as("rows of v have no length").isZero();
     }
   }
 
@@ -537,6 +538,9 @@ final class ChunkedBackwardTest extends BackwardLaunches {
           .isEqualTo(number(sums, CHUNKED, "key_sum_out"));
       assertThat(number(query, CHUNKED, "key")).as("o, for d").isEqualTo(address(f.o));
       assertThat(number(query, GRADIENT, "delta")).isNotZero();
+      for (int launch : new int[] {1, 3, 4}) {
+        assertThat(number(arguments(launch, GRADIENT), CHUNKED, "value")).isZero();
+      }
       MemorySegment ofGradients = arguments(2, GRADIENT);
       MemorySegment value = arguments(4, GRADIENT);
       assertThat(number(value, CHUNKED, "state_in"))
