@@ -210,8 +210,7 @@ void run_forward(int key_dim, int value_dim, bool normalize, unsigned seed) {
   }
 }
 
-// x is dO, v or k, and its width that of the contraction. Where dq has scales it forms d of o itself, and dq and dk are of rows
-// as they are, if a tile has all columns of them.
+// x is dO, v or k, and its width that of the contraction. Where dq has scales it forms d of o itself.
 template <class AnyPlan>
 void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsigned seed) {
   if constexpr (AnyPlan::kRowFloats == 3) {
@@ -225,20 +224,14 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     };
     const std::vector<float>& of_out = is_value ? state.of_values : state.of_keys;
     const std::vector<float> g = draw(static_cast<size_t>(kHeads) * kTokens, 5e5f, 1e6f);
-    const bool forms = is_query && scaled && AnyPlan::kReadsOthers;
-    const bool raw = scaled && !is_value && AnyPlan::kReadsOthers && out_width <= AnyPlan::kMostRawColumns;
-    Tensor o(heads, width, -0.1f, 0.1f), k(kKeyHeads, out_width, -1, 1);
-    Tensor& own = is_query ? q : k;
+    const bool forms = is_query && scaled && AnyPlan::kFormsDots;
+    Tensor o(heads, width, -0.1f, 0.1f);
     std::vector<float> delta = draw(static_cast<size_t>(kHeads) * kTokens, -1, 1);
     if (forms) {
       std::fill(delta.begin(), delta.end(), NAN);
     }
-    std::vector<float> query_scale = draw(static_cast<size_t>(kHeads) * kTokens, 0.5f, 2);
-    std::vector<float> key_scale = draw(static_cast<size_t>(kKeyHeads) * kTokens, 0.5f, 2);
-    std::vector<float>& own_scale = is_query ? query_scale : key_scale;
-    if (raw) {
-      own_scale[5] = -1;  // which says that the row has zeros
-    }
+    const std::vector<float> query_scale = draw(static_cast<size_t>(kHeads) * kTokens, 0.5f, 2);
+    const std::vector<float> key_scale = draw(static_cast<size_t>(kKeyHeads) * kTokens, 0.5f, 2);
     const int boxes = ceil_div(out_width, 64);
     std::vector<double> partials(static_cast<size_t>(kHeads) * kItems * boxes * 2, NAN);
     const std::vector<Item> all = items();
@@ -247,9 +240,6 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     args.chunked.query = x.view();
     if (forms) {
       args.chunked.key = o.view();
-    }
-    if (raw) {
-      args.chunked.value = own.view();
     }
     args.chunked.out = out.view();
     args.chunked.normalizer = {const_cast<float*>(g.data()), int64_t{kHeads} * kTokens, kTokens, 1};
@@ -292,24 +282,15 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
           da += along / g[row];
           of_da.norm += along / g[row] * along / g[row];
         }
-        const double scale = !scaled ? 1 : raw ? std::max(own_scale[row], 0.0f) : query_scale[row];
-        std::vector<double> gradients(out_width);
-        double along = 0;
         for (int j = 0; j < out_width; ++j) {
           double sum = constant * of_out[kv * out_width + j];
           for (int i = 0; i < width; ++i) {
             sum += linear * x.at(head, token, i) * element(kv, i, j);
           }
-          gradients[j] = sum;
-          const double term = own.at(is_query ? head : kv, token, j) * scale * sum;
-          along += term;
+          const double term = q.at(head, token, j) * (scaled ? query_scale[row] : 1) * sum;
+          db += term;
           of_db.norm += term * term;
-        }
-        db += along;
-        for (int j = 0; j < out_width; ++j) {
-          const double of_length = raw ? own.at(head, token, j) * scale * along : 0;
-          const double gradient = (raw ? scale : 1) * (gradients[j] - of_length);
-          of_out_rows.add(is_query ? kSlopes[head] * gradient : gradient, out.at(head, token, j));
+          of_out_rows.add(is_query ? kSlopes[head] * sum : sum, out.at(head, token, j));
         }
       }
       double got_da = 0, got_db = 0;

@@ -8,10 +8,8 @@
 namespace linattn {
 
 // A block has a tile of columns of out of an item of a head of x. Where all tokens see one state it stands for y and z
-// of all of them, and item.count is their number. So no row of y and z is read. Instead chunked.key of kQueryGradient may be o:
-// then d = dO . o is formed, and the first tile of a row writes it; and chunked.value may be the rows that out is the gradient
-// of, q or k, where a tile has all columns: then out is that of rows as they are, and else of rows over their length. This is the
-// plan of products by warps, which does neither.
+// of all of them, and item.count is their number. So no row of y is read, and chunked.key of kQueryGradient may be o instead:
+// then the first tile of a row forms d = dO . o, and writes it. This is the plan of products by warps, which reads d.
 template <typename Element, bool kAccurate>
 struct GradientOutputsPlan : StateOutputsPlan<Element, kAccurate, /*kRowFloats=*/3> {};
 
@@ -25,12 +23,11 @@ struct GradientOutputRows {
   float b;                     // of kQueryGradient
   const Element* query_gmem;   // q at the first column of the tile, where db is asked
   const Element* output_gmem;  // o, where d is formed
-  const Element* own_gmem;     // rows of q or k, where out is of rows as they are
   double constant_sum;         // m / g
   double slope_sum;            // q . dq / b
 
   __device__ __forceinline__ GradientOutputRows(const GradientArguments& all, const Tile& of)
-      : args(all), tile(of), b(1.0f), query_gmem(nullptr), output_gmem(nullptr), own_gmem(nullptr), constant_sum(0.0), slope_sum(0.0) {
+      : args(all), tile(of), b(1.0f), query_gmem(nullptr), output_gmem(nullptr), constant_sum(0.0), slope_sum(0.0) {
     if (is_query()) {
       b = coefficient(args.chunked.b_per_head, args.chunked.b, tile.head_idx);
       if (args.slope_query.address != nullptr) {
@@ -41,29 +38,11 @@ struct GradientOutputRows {
         output_gmem = row_address<Element>(args.chunked.key, tile.batch_idx, tile.head_idx, tile.item.start);
       }
     }
-    if (kHasOthers && args.chunked.value.address != nullptr) {
-      own_gmem = row_address<Element>(args.chunked.value, tile.batch_idx, tile.head_idx, tile.item.start);
-    }
   }
 
-  static constexpr bool kHasOthers = Plan::kReadsOthers;
-  using Source = RowSource<Element>;
-  __device__ __forceinline__ Source others() const {
-    return {output_gmem, args.chunked.key.token_stride, args.chunked.key_dim};
-  }
-  __device__ __forceinline__ Source own(int num_columns) const {
-    return {own_gmem, args.chunked.value.token_stride, num_columns};
-  }
-
-  __device__ __forceinline__ float scale(const float* row_smem, int row) const {
-    return fmaxf(row_smem[2 * Plan::kTokens + row], 0.0f);
-  }
-
-  __device__ __forceinline__ void pass(float along, bool is_first) {
-    if (wants_outputs() && is_first) {
-      slope_sum += static_cast<double>(along);
-    }
-  }
+  static constexpr bool kHasOthers = Plan::kFormsDots;
+  __device__ __forceinline__ const Element* others() const { return output_gmem; }
+  __device__ __forceinline__ int64_t others_stride() const { return args.chunked.key.token_stride; }
 
   __device__ __forceinline__ bool is_query() const { return args.task == kQueryGradient; }
 
@@ -91,7 +70,7 @@ struct GradientOutputRows {
         row.delta = args.delta[row_index(token)];
       }
     }
-    if (is_valid && args.query_scale != nullptr) {
+    if (is_valid && args.query_scale != nullptr && args.task != kKeyGradient) {
       row.scale = (is_query() ? args.query_scale : args.key_scale)[row_index(token)];
     }
     return row;
@@ -123,7 +102,7 @@ struct GradientOutputRows {
                        static_cast<double>(fetched.delta) * static_cast<double>(tile.item.count)) *
                       static_cast<double>(linear);
     } else if (is_valid) {
-      linear = args.task == kValueGradient ? fetched.scale : 1.0f;
+      linear = fetched.scale;
       constant = 1.0f;
     }
     row_smem[row] = linear;

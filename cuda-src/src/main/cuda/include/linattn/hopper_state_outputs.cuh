@@ -29,8 +29,7 @@ struct HopperOutputsPlan {
   static constexpr int kParts = kPartsOf;
   static constexpr bool kScaled = std::is_same_v<Half, F16>;
   static constexpr bool kScalesRows = kScaled && sizeof(Element) == 4;
-  static constexpr bool kReadsOthers = true;
-  static constexpr int kMostRawColumns = sizeof(Element) == 2 ? 128 : 64;  // of more fp32 there are no registers for it
+  static constexpr bool kFormsDots = true;
   static constexpr int kTileColumns = kTileColumnsOf;
   static constexpr int kWarpgroups = kWarpgroupsOf;
   static constexpr int kThreads = kWarpgroups * hopper::kWarpgroup;
@@ -187,35 +186,38 @@ struct StateOperand {
   }
 };
 
-// The rows of a warp on their way: those of the chunks of its warpgroup, box by box, and behind those of a chunk, twice, the
-// same rows of another tensor, if there is one. Lanes copy units of 16 bytes, neighbours of a row.
+// The rows of a warp on their way: those of the chunks of its warpgroup, box by box. Lanes copy units of 16 bytes, neighbours
+// of a row.
 template <class Plan, int kStages>
 struct RowsOnTheirWay {
   using Element = typename Plan::Element;
-  using Source = RowSource<Element>;
   static constexpr int kUnitColumns = kUnitBytes / static_cast<int>(sizeof(Element));
   static constexpr int kLanesOfRow = Plan::kBoxColumns / kUnitColumns;
   static constexpr int kRows = kWarp / kLanesOfRow;  // that are copied at once
 
   uint32_t stages;
-  Source first;
-  Source second;
-  int tokens;       // of the item
-  int row;          // this lane's first one of the chunk of the next box
-  int next_column;  // of this lane's unit of that box
+  int64_t token_stride;
+  int rows_left;  // from this lane's first one of the next box on
+  int key_dim;
   int lane;
-  int round = 0;  // of that box: 0 of the first, 1 and 2 of the second
+  const Element* query_gmem;
+  const Element* next_gmem;  // of this lane: its first unit of the next box
+  int next_column;           // of that unit
   int next_stage = 0;
   int stage_idx = 0;
 
-  __device__ __forceinline__ RowsOnTheirWay(const Source& rows, const Source& others, const Item& item, int first_row,
-                                            uint32_t stages_of_warp)
-      : stages(stages_of_warp), first(rows), second(others), tokens(item.tokens), lane(lane_of_thread()) {
-    row = first_row + lane / kLanesOfRow;
-    next_column = first_column();
+  __device__ __forceinline__ RowsOnTheirWay(const Element* rows_gmem, int64_t stride, int num_columns, const Item& item,
+                                            int first_row, uint32_t stages_of_warp)
+      : stages(stages_of_warp),
+        token_stride(stride),
+        key_dim(num_columns),
+        lane(lane_of_thread()),
+        query_gmem(rows_gmem) {
+    const int row = first_row + lane / kLanesOfRow;
+    rows_left = item.tokens - row;
+    next_column = lane % kLanesOfRow * kUnitColumns;
+    next_gmem = query_gmem + row * token_stride + next_column;
   }
-
-  __device__ __forceinline__ int first_column() const { return lane % kLanesOfRow * kUnitColumns; }
 
   __device__ __forceinline__ uint32_t stage() const { return stages + stage_idx * Plan::kStageBytes; }
 
@@ -227,32 +229,32 @@ struct RowsOnTheirWay {
 
   // Brings the next box to the next stage, which nobody reads any more; zeros past the last row and the last column.
   __device__ __forceinline__ void start() {
-    const int num_columns = round == 0 ? first.num_columns : second.num_columns;
-    const int64_t token_stride = round == 0 ? first.token_stride : second.token_stride;
-    const Element* const rows_gmem = round == 0 ? first.rows_gmem : second.rows_gmem;
-    const Element* const unit_gmem = rows_gmem + row * token_stride + next_column;
     const uint32_t target = stages + next_stage * Plan::kStageBytes;
-    const int num_rows = next_column < num_columns ? tokens - row : 0;
+    const int num_rows = next_column < key_dim ? rows_left : 0;
 #pragma unroll
     for (int i = 0; i < Plan::kWarpTokens / kRows; ++i) {
       const bool valid = i * kRows < num_rows;
-      copy_async_part(target + place(lane / kLanesOfRow + i * kRows, lane % kLanesOfRow),
-                      valid ? unit_gmem + i * kRows * token_stride : rows_gmem, valid ? kUnitBytes : 0);
+      copy_async_part(target + place(lane / kLanesOfRow + i * kRows, lane % kLanesOfRow), valid ? next_gmem + i * kRows * token_stride : query_gmem,
+                      valid ? kUnitBytes : 0);
     }
     commit_copies();
     next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
+    next_gmem += Plan::kBoxColumns;
     next_column += Plan::kBoxColumns;
-    if (next_column >= ceil_div(num_columns, Plan::kBoxColumns) * Plan::kBoxColumns) {
-      next_column = first_column();
-      round = round == 2 || second.rows_gmem == nullptr ? 0 : round + 1;
-      if (round == 0) {
-        row += Plan::kWarpgroups * Plan::kTokens;
-      }
+    const int past = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns;
+    if (next_column >= past) {
+      constexpr int kStep = Plan::kWarpgroups * Plan::kTokens;
+      next_column -= past;
+      next_gmem += kStep * token_stride - past;
+      rows_left -= kStep;
     }
   }
 
-  // The oldest box is wanted no more.
-  __device__ __forceinline__ void release() { stage_idx = stage_idx + 1 == kStages ? 0 : stage_idx + 1; }
+  // The oldest box is wanted no more: the next one takes its place.
+  __device__ __forceinline__ void advance() {
+    stage_idx = stage_idx + 1 == kStages ? 0 : stage_idx + 1;
+    start();
+  }
 
   // The operands of a box, of each step of 16 columns, and by what a lane's two rows were multiplied, turned over.
   __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&inverses)[2]) const {
@@ -281,14 +283,6 @@ struct RowsOnTheirWay {
         }
       }
     }
-  }
-
-  // Where in a stage a lane's two rows have what stands in the columns of its outputs: pair i of 16 columns, 8 i further.
-  __device__ __forceinline__ static uint32_t place_of_pair(int step, int half, int i) {
-    const int lane = lane_of_thread();
-    const int column = step * 16 + i * 8 + lane % 4 * 2;
-    return place(lane / 4 + half * 8, column / kUnitColumns) +
-           static_cast<uint32_t>(column % kUnitColumns * static_cast<int>(sizeof(Element)));
   }
 
  private:
@@ -436,25 +430,7 @@ __device__ __forceinline__ void store_share(Element* share_gmem, bool stores, bo
   }
 }
 
-// What a lane has of a row of outputs, of whose chunk it has two.
-template <typename Element, int kRegisters>
-struct OutputShare {
-  const float (&sums_frag)[kRegisters];
-  const float* value_sum_smem;
-  int half;
-  float linear;
-  float constant;
-
-  // Pair i of 16 columns.
-  __device__ __forceinline__ float2 pair(int column, int i) const {
-    const int value = column + i * 8 + lane_of_thread() % 4 * 2;
-    const float* const pair_frag = sums_frag + column / 2 + i * 4 + half * 2;
-    return make_float2(fmaf(linear, pair_frag[0], constant * value_sum_smem[value]),
-                       fmaf(linear, pair_frag[1], constant * value_sum_smem[value + 1]));
-  }
-};
-
-// The outputs of a chunk. kVisits: whether rows are told of them.
+// The outputs of a chunk, of whose rows a lane has two. kVisits: whether rows are told of them.
 template <class Plan, int kColumns, bool kVisits, class Rows, int kRegisters>
 __device__ __forceinline__ void store_outputs(const float (&sums_frag)[kRegisters], const float* value_sum_smem,
                                               const float* row_smem, int first_row, int token, const Item& item,
@@ -466,9 +442,8 @@ __device__ __forceinline__ void store_outputs(const float (&sums_frag)[kRegister
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + half * 8;
     const OutputFactors factors = rows.factors(row_smem, row);
-    const float all = kVisits ? 1.0f : factors.factor;
-    const OutputShare<Element, kRegisters> share = {sums_frag, value_sum_smem, half, inverse_scale * (factors.linear * all),
-                                                    factors.constant * all};
+    const float linear = inverse_scale * (kVisits ? factors.linear : factors.linear * factors.factor);
+    const float constant = kVisits ? factors.constant : factors.constant * factors.factor;
     const bool is_valid = token + row < item.tokens;
     Element* const share_gmem =
         out_gmem + static_cast<int64_t>(token + row) * token_stride + column_of_lane<Element>(lane);
@@ -477,94 +452,17 @@ __device__ __forceinline__ void store_outputs(const float (&sums_frag)[kRegister
       float2 x_frag[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        x_frag[i] = share.pair(column, i);
+        const int value = column + i * 8 + lane % 4 * 2;
+        const float* const pair_frag = sums_frag + column / 2 + i * 4 + half * 2;
+        x_frag[i] = make_float2(fmaf(linear, pair_frag[0], constant * value_sum_smem[value]),
+                                fmaf(linear, pair_frag[1], constant * value_sum_smem[value + 1]));
         if constexpr (kVisits) {
-          rows.visit(row_smem, row, token, column + i * 8 + lane % 4 * 2, x_frag[i]);
+          rows.visit(row_smem, row, token, value, x_frag[i]);
           x_frag[i] = make_float2(x_frag[i].x * factors.factor, x_frag[i].y * factors.factor);
         }
       }
       store_share(share_gmem + column, is_valid && column < num_values, lane % 2 == 1, x_frag[0], x_frag[1]);
     }
-  }
-}
-
-// Two neighbours of a row.
-template <typename Element>
-__device__ __forceinline__ float2 load_pair(const unsigned char* pair_smem) {
-  if constexpr (sizeof(Element) == 2) {
-    return unpack<Element>(*reinterpret_cast<const uint32_t*>(pair_smem));
-  } else {
-    return *reinterpret_cast<const float2*>(pair_smem);
-  }
-}
-
-// Gradients of rows y = s x of length 1, made into those of x: s (dy - y (y . dy)). Rows x are the next steps, box by box, twice.
-// next_step(visit) waits for one, hands it to visit(stage_smem) and gives it back.
-template <class Plan, int kColumns, class Way, class Rows, int kRegisters, typename NextStep>
-__device__ __forceinline__ void store_raw_gradients(const float (&sums_frag)[kRegisters], const float* value_sum_smem,
-                                                    const float* row_smem, int first_row, int token, const Item& item,
-                                                    int num_values, float inverse_scale,
-                                                    typename Plan::Element* out_gmem, int64_t token_stride, Rows& rows,
-                                                    NextStep&& next_step) {
-  using Element = typename Plan::Element;
-  const int lane = lane_of_thread();
-  const auto share_of = [&](int half) {
-    const OutputFactors factors = rows.factors(row_smem, first_row + half * 8);
-    return OutputShare<Element, kRegisters>{sums_frag, value_sum_smem, half, inverse_scale * factors.linear,
-                                            factors.constant};
-  };
-  float along[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (int first_column = 0; first_column < kColumns; first_column += Plan::kBoxColumns) {
-    next_step([&](const unsigned char* stage_smem) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto share = share_of(half);
-#pragma unroll
-        for (int i = 0; i < Plan::kSteps * 2; ++i) {
-          const float2 x = load_pair<Element>(stage_smem + Way::place_of_pair(i / 2, half, i % 2));
-          const float2 gradient = share.pair(first_column + i / 2 * 16, i % 2);
-          along[half] = fmaf(x.x, gradient.x, fmaf(x.y, gradient.y, along[half]));
-        }
-        asm volatile("" ::: "memory");  // values that are loaded meanwhile would cost registers
-      }
-    });
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first_row + half * 8;
-    along[half] = rows.scale(row_smem, row) * sum_lanes<4>(along[half]);
-    rows.pass(along[half], token + row < item.tokens && lane % 4 == 0);
-  }
-#pragma unroll
-  for (int first_column = 0; first_column < kColumns; first_column += Plan::kBoxColumns) {
-    next_step([&](const unsigned char* stage_smem) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = first_row + half * 8;
-        const auto share = share_of(half);
-        const float scale = rows.scale(row_smem, row);
-        const float of_gradient = rows.factors(row_smem, row).factor * scale;
-        const float of_row = -of_gradient * scale * along[half];
-        const bool is_valid = token + row < item.tokens;
-        Element* const share_gmem =
-            out_gmem + static_cast<int64_t>(token + row) * token_stride + first_column + column_of_lane<Element>(lane);
-#pragma unroll
-        for (int step = 0; step < Plan::kSteps; ++step) {
-          float2 x_frag[2];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const float2 x = load_pair<Element>(stage_smem + Way::place_of_pair(step, half, i));
-            const float2 gradient = share.pair(first_column + step * 16, i);
-            x_frag[i] =
-                make_float2(fmaf(of_gradient, gradient.x, of_row * x.x), fmaf(of_gradient, gradient.y, of_row * x.y));
-          }
-          store_share(share_gmem + step * 16, is_valid && first_column + step * 16 < num_values, lane % 2 == 1, x_frag[0],
-                      x_frag[1]);
-        }
-        asm volatile("" ::: "memory");
-      }
-    });
   }
 }
 
@@ -595,39 +493,15 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   constexpr int kStages = kDots ? Plan::kStages / 2 : Plan::kStages;
   const uint32_t stages_of_warp = stages + warp * Plan::kStages * Plan::kStageBytes;
   const int first_row_of_item = warpgroup * Plan::kTokens + first_row;
-  using Source = RowSource<typename Plan::Element>;
-  const Source none = {nullptr, 0, 0};
-  Source own_rows = none;
-  Source other_rows = none;
-  constexpr bool kMayBeRaw = Rows::kHasOthers && kColumns <= Plan::kMostRawColumns;
-  if constexpr (kMayBeRaw) {
-    own_rows = rows.own(num_values);
-  }
-  if constexpr (kDots) {
-    other_rows = rows.others();
-  }
-  RowsOnTheirWay<Plan, kStages> way({query_gmem, args.query.token_stride, args.key_dim},
-                                    own_rows, item, first_row_of_item, stages_of_warp);
-  RowsOnTheirWay<Plan, kStages> others(other_rows, none, item, first_row_of_item,
+  RowsOnTheirWay<Plan, kStages> way(query_gmem, args.query.token_stride, args.key_dim, item, first_row_of_item,
+                                    stages_of_warp);
+  RowsOnTheirWay<Plan, kStages> others(rows.others(), rows.others_stride(), args.key_dim, item, first_row_of_item,
                                        stages_of_warp + kStages * Plan::kStageBytes);
-  const auto start_step = [&] {
-    const bool has_others = way.round == 0;
-    way.start();
-    if constexpr (kDots) {  // two groups of copies for each step
-      if (has_others) {
-        others.start();
-      } else {
-        commit_copies();
-      }
-    }
-  };
-  const auto wait_for_step = [&] {
-    wait_for_groups<Plan::kStages - (kDots ? 2 : 1)>();
-    __syncwarp();  // the oldest box is there, for all lanes
-  };
-#pragma unroll 1
   for (int i = 0; i < kStages; ++i) {
-    start_step();
+    way.start();
+    if constexpr (kDots) {
+      others.start();
+    }
   }
   operands.fill(state, args.key_dim, num_values, value_sum_smem + Plan::kTileColumns);
   if (thread < kColumns) {
@@ -650,18 +524,18 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
 #pragma unroll 1
     for (int box = 0; box < num_boxes; ++box) {
       uint32_t rows_frag[Plan::kParts][Plan::kSteps][4];
-      wait_for_step();
+      wait_for_groups<Plan::kStages - (kDots ? 2 : 1)>();
+      __syncwarp();  // the oldest box is there, for all lanes
       float inverses[2] = {1.0f, 1.0f};
       if constexpr (kDots) {
         add_dots<Plan>(way.stage(), others.stage(), dots);
       }
       way.load(rows_frag, inverses);
       __syncwarp();
-      way.release();
+      way.advance();
       if constexpr (kDots) {
-        others.release();
+        others.advance();
       }
-      start_step();
       if (rows.wants_lengths()) {
         add_squares<Plan>(rows_frag, inverses, squares);
       }
@@ -696,20 +570,6 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
                    is_first ? products[0] : products[1], kDots ? rows.measured(fetched, token + measured_row, is_valid, dot) : fetched);
     }
     __syncwarp();
-    if constexpr (kMayBeRaw) {
-      if (own_rows.rows_gmem != nullptr) {
-        store_raw_gradients<Plan, kColumns, RowsOnTheirWay<Plan, kStages>>(
-            sums_frag, value_sum_smem, row_smem, lane_row, token, item, num_values, inverse_scale, out_gmem,
-            args.out.token_stride, rows, [&](auto&& visit) {
-              wait_for_step();
-              visit(chunk_smem + (way.stage() - start));
-              __syncwarp();
-              way.release();
-              start_step();
-            });
-        continue;  // behind a barrier of the warp
-      }
-    }
     if (rows.wants_outputs()) {
       store_outputs<Plan, kColumns, true>(sums_frag, value_sum_smem, row_smem, lane_row, token, item, num_values, inverse_scale,
                                           out_gmem, args.out.token_stride, rows);
@@ -744,7 +604,7 @@ struct OutputsByWarpgroups {
                                                typename Plan::Element* out_gmem, const StateColumns& state,
                                                Rows& rows) {
     if constexpr (Rows::kHasOthers) {
-      if (rows.others().rows_gmem != nullptr) {
+      if (rows.others() != nullptr) {
         hopper::write_outputs<Plan, kColumns, true>(args, item, num_values, query_gmem, out_gmem, state, rows);
         return;
       }

@@ -20,7 +20,7 @@ template <typename ElementOf, bool kAccurateOf, int kRowFloatsOf = 2>
 struct StateOutputsPlan {
   using Element = ElementOf;
   using Outputs = OutputsByWarps;
-  static constexpr bool kReadsOthers = false;
+  static constexpr bool kFormsDots = false;
   static constexpr int kTileColumns = kValueColumns;
   static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
@@ -52,14 +52,6 @@ struct OutputFactors {
   float factor;
 };
 
-// Rows of a tensor, from the first one of an item on.
-template <typename Element>
-struct RowSource {
-  const Element* rows_gmem;  // or null
-  int64_t token_stride;
-  int num_columns;
-};
-
 // The part of a state and of its sums that a block reads; null: zero.
 struct StateColumns {
   const float* state_gmem;
@@ -71,10 +63,8 @@ struct StateColumns {
 
 // The rows of an item of a head as they pass: `rows` says what becomes of them.
 //   rows.fetch(token, is_valid): what a row has in memory, asked for before it is wanted.
-//   Rows::kHasOthers: of a plan that reads further rows. rows.others(): as wide as q, each of which is multiplied by its row of
-//     q, or none; where they are there, rows.measured(fetched, token, is_valid, dot) takes what comes of it. rows.own(columns):
-//     those that outputs are gradients of, or none; rows.scale(row_smem, row) is by what a row was multiplied, and
-//     rows.pass(along, is_first) takes its product with its output before the factor.
+//   Rows::kHasOthers, rows.others(), rows.others_stride(): rows as wide that each row of q is multiplied by, or null, of a plan
+//     that kFormsDots; where they are there, rows.measured(fetched, token, is_valid, dot) takes what comes of it.
 //   rows.wants_lengths(), rows.length<kLanes>(squares, token, row_lane, is_valid): of a row of q, in each of its lanes, of which
 //     `squares` is one's share of q.q.
 //   rows.measure(row_smem, row, token, is_valid, length, product, fetched): at the end of a row of q, given q.z; it may write
@@ -246,6 +236,8 @@ struct ForwardOutputRows {
   static constexpr bool kHasOthers = false;
   struct Fetched {};
 
+  __device__ __forceinline__ const Element* others() const { return nullptr; }
+  __device__ __forceinline__ int64_t others_stride() const { return 0; }
   __device__ __forceinline__ Fetched measured(Fetched fetched, int, bool, float) const { return fetched; }
 
   __device__ __forceinline__ Fetched fetch(int, bool) const { return {}; }

@@ -104,16 +104,6 @@ public record KernelEntry(
             || HopperPlan.formsDelta(operation, headDim, elementType, precision));
   }
 
-  /**
-   * Whether gradients read from sums become those of rows as they are, of so many columns, and not
-   * of the rows over their length.
-   */
-  public boolean formsRawGradients(int columns) {
-    return operation == Operation.GRADIENT_OUTPUTS
-        && technique == Technique.WGMMA
-        && columns <= OutputsPlan.mostRawColumns(elementType);
-  }
-
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */
   public int tiles() {
     return gridRule.per() == GridRule.Per.HEAD ? gridRule.size() : 1;

@@ -34,11 +34,6 @@ public record OutputsPlan(int parts, int columns, int warpgroups, int stages, Sh
     return operation == Operation.STATE_OUTPUTS || operation == Operation.GRADIENT_OUTPUTS;
   }
 
-  /** Columns of rows whose gradients it can make from those of the rows over their length. */
-  static int mostRawColumns(ElementType element) {
-    return element.bytes() == 2 ? 2 * KernelSpec.BOX_COLUMNS : KernelSpec.BOX_COLUMNS;
-  }
-
   static OutputsPlan of(KernelSpec spec) {
     boolean wide = spec.elementType() == ElementType.F32;
     int parts = wide ? 2 : 1;

@@ -436,25 +436,19 @@ final class GradientFill {
       }
       case NON_CAUSAL -> {
         chunked.setOutputs(plan.outputs(role), counts, queue.lists());
-        setOtherRows(chunked, role);
+        setOutputRows(chunked, role);
       }
       case CHAIN -> throw ofParts();
     }
   }
 
   /**
-   * In the places of rows y and z, which sums alone read then: o, where the kernel forms d, and the
-   * rows whose gradients it gives, where it makes these from those of rows over their length.
+   * In the place of rows y, which sums alone read then: o, where the kernel forms d, or nothing.
    */
-  private void setOtherRows(Arguments chunked, Role role) {
+  private void setOutputRows(Arguments chunked, Role role) {
     chunked.inner("key", ChunkedStructs.TENSOR_VIEW).clear();
-    chunked.inner("value", ChunkedStructs.TENSOR_VIEW).clear();
     if (role == Role.QUERY && isFormedBySweep()) {
       chunked.set("key", call.output());
-    }
-    boolean areDivided = operator.normalize() && role != Role.VALUE;
-    if (areDivided && plan.step(role).kernel().formsRawGradients(shape.keyDim())) {
-      chunked.set("value", role == Role.QUERY ? input.q() : input.k());
     }
   }
 

@@ -206,9 +206,7 @@ final class GradientPlanner {
     draft.addGradientTotals();
     draft.addKeyAndValueOfRows(kernel, ofKey);
     draft.addCoefficientsWithoutRepair();
-    if (!kernel.formsRawGradients(question.shape().keyDim())) {
-      draft.addNormalized();
-    }
+    draft.addNormalized();
     return draft.planWithoutMarks(Kind.NON_CAUSAL);
   }
 
