@@ -69,7 +69,7 @@ class AttendCommandTest {
     Path in = InputFile.write(folder.resolve("in"), s, data, DType.F32);
     Path out = folder.resolve("out");
 
-    Cli cli = attend(in, out, "--grad --mode accurate " + asked.options() + state(problem));
+    Cli cli = attend(in, out, "--grad --mode accurate --state " + asked.options());
 
     assertThat(cli.err()).isEmpty();
     assertThat(cli.exitCode()).isZero();
@@ -85,21 +85,13 @@ class AttendCommandTest {
       requireClose(got, "dv", expected.dv(), keyRows, s.tokens(), s.valueDim());
       requireClose(got, "da", expected.da(), queryRows);
       requireClose(got, "db", expected.db(), queryRows);
-      if (problem.causal()) {
-        long n = problem.sequences().count();
-        Reference.State state = expected.state();
-        requireClose(got, "S", state.s(), keyRows, n, s.keyDim(), s.valueDim());
-        requireClose(got, "z", state.z(), keyRows, n, s.keyDim());
-        requireClose(got, "u", state.u(), keyRows, n, s.valueDim());
-        assertThat(counts(got)).containsExactly(state.counts());
-      } else {
-        assertThat(got.names()).containsExactly("o", "g", "dq", "dk", "dv", "da", "db");
-      }
+      long n = problem.sequences().count();
+      Reference.State state = expected.state();
+      requireClose(got, "S", state.s(), keyRows, n, s.keyDim(), s.valueDim());
+      requireClose(got, "z", state.z(), keyRows, n, s.keyDim());
+      requireClose(got, "u", state.u(), keyRows, n, s.valueDim());
+      assertThat(counts(got)).containsExactly(state.counts());
     }
-  }
-
-  private static String state(CheckCase problem) {
-    return problem.causal() ? " --state" : "";
   }
 
   @Test

@@ -44,8 +44,6 @@ class AttendRefusalTest {
         "--seqlens 22,-1               | sequence length 1 is negative: -1",
         "--seqlens 20,x                | 'x' is not an int",
         "--heads 3 --seqlens 21        | --heads 3 makes 2 of them",
-        "--non-causal --state          | --state is for causal attention",
-        "--non-causal --state-in x     | --state-in is for causal attention",
         "--dtype f64                   | it is one of f32, bf16, f16, not 'f64'",
         "--mode fast                   | it is one of accurate, default, tf32, not 'fast'",
         "--dtype bf16 --mode accurate  | --dtype bf16 has the mode default only",

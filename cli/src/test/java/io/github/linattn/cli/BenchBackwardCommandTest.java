@@ -97,7 +97,9 @@ class BenchBackwardCommandTest {
             "B=4 H=4 N=9 D=128 from state bf16 default",
             "B=4 H=4 N=9 D=128 from state and forward bf16 default");
     assertThat(cases("--keep-state", "--preset=targets")).hasSize(9);
-    assertThat(cases("--non-causal", "--preset=targets")).hasSize(9);
+    assertThat(cases("--non-causal", "--preset=targets")).hasSameSizeAs(cases("--preset=targets"));
+    assertThat(cases("--keep-state", "--non-causal", "--heads=4", "--tokens=9"))
+        .containsExactly("B=4 H=4 N=9 D=128 full from state bf16 default");
     BenchCase backward =
         BenchCase.of(AttentionShape.of(1, 2, 100, 64), BF16).with(BenchPass.BACKWARD);
     BenchCase kept = backward.keepingState();
@@ -112,7 +114,6 @@ class BenchBackwardCommandTest {
   @CsvSource(
       delimiter = '|',
       value = {
-        "--keep-state --non-causal | others have no state",
         "--preset=targets --heads=5 | shapes of its own",
         "--family=paper --all-plans | one plan",
         "--family=paper --beside-paper | another family than paper"
