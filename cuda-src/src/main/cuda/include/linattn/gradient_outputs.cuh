@@ -8,7 +8,7 @@
 namespace linattn {
 
 // A block has a tile of columns of out of an item of a head of x. Where all tokens see one state it stands for y and z
-// of all of them, and item.count is their number. So no row of y is read, and chunked.key of kQueryGradient may be o instead:
+// of all of them, and item.count is their number. So no row of y is read, and chunked.key is null, or o of kQueryGradient:
 // then the first tile of a row forms d = dO . o, and writes it. This is the plan of products by warps, which reads d.
 template <typename Element, bool kAccurate>
 struct GradientOutputsPlan : StateOutputsPlan<Element, kAccurate, /*kRowFloats=*/3> {};

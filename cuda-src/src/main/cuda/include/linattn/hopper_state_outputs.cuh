@@ -2,7 +2,8 @@
 //
 // S^T stands in shared memory as a sum of kParts operands, and so does each row of x in registers: one part of 16-bit rows, two
 // of fp32, of whose products that of the last parts is left out. bf16 has the range of fp32. fp16 has not: a block knows the
-// largest element of its S, and scales by it; of fp32, whose digits two fp16 nearly have, a row is scaled box by box.
+// largest element of its S, and scales by it; of fp32, whose digits two fp16 nearly have, a row is scaled box by box. Elements
+// below 2^-17 of the largest that share their scale lose digits.
 //
 // The warpgroups of a block take chunks of 64 rows in turn, of which each warp brings its own 16 and writes what comes of
 // them: once S^T is there no warp waits for another but in products.
@@ -29,6 +30,8 @@ struct HopperOutputsPlan {
   static constexpr int kParts = kPartsOf;
   static constexpr bool kScaled = std::is_same_v<Half, F16>;
   static constexpr bool kScalesRows = kScaled && sizeof(Element) == 4;
+  // Of the scale of S, what is taken off with that of a row, so that sums of large rows stay in the range of fp32.
+  static constexpr float kSharedScale = kScalesRows ? 0x1p15f : 1.0f;
   static constexpr bool kFormsDots = true;
   static constexpr int kTileColumns = kTileColumnsOf;
   static constexpr int kWarpgroups = kWarpgroupsOf;
@@ -62,6 +65,9 @@ __device__ __forceinline__ uint32_t next_part(float2& rest) {
   rest = make_float2(rest.x - part.x, rest.y - part.y);
   return pair;
 }
+
+// The size of an element that others are scaled by: one that is not finite spoils its own column alone.
+__device__ __forceinline__ float finite_size(float x) { return fabsf(x) < INFINITY ? fabsf(x) : 0.0f; }
 
 // A power of two that brings `largest` to what fp16 holds, with room for its neighbours.
 __device__ __forceinline__ float half_scale_for(float largest) { return fminf(scale_for(largest), 0x1p112f) * 0x1p14f; }
@@ -142,12 +148,12 @@ struct StateOperand {
     if constexpr (Plan::kScaled) {
       float largest = 0.0f;
       visit_pairs(state, key_dim, num_values, [&](int, int, float2 values) {
-        largest = fmaxf(largest, fmaxf(fabsf(values.x), fabsf(values.y)));
+        largest = fmaxf(largest, fmaxf(finite_size(values.x), finite_size(values.y)));
       });
       scale = scale_of(largest, scratch_smem);
       largest = 0.0f;
       for (int key = static_cast<int>(threadIdx.x); sums_gmem != nullptr && key < key_dim; key += Plan::kThreads) {
-        largest = fmaxf(largest, fabsf(sums_gmem[key]));
+        largest = fmaxf(largest, finite_size(sums_gmem[key]));
       }
       sum_scale = scale_of(largest, scratch_smem);
     }
@@ -256,7 +262,7 @@ struct RowsOnTheirWay {
     start();
   }
 
-  // The operands of a box, of each step of 16 columns, and by what a lane's two rows were multiplied, turned over.
+  // The operands of a box, of each step of 16 columns, and what takes the scales of a lane's two rows off their products.
   __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&inverses)[2]) const {
     if constexpr (sizeof(Element) == 2) {
 #pragma unroll
@@ -286,7 +292,7 @@ struct RowsOnTheirWay {
   }
 
  private:
-  // Brings the largest element of a row, which four lanes have, to what fp16 holds; returns the inverse of its factor.
+  // Brings the largest element of a row, which four lanes have, to what fp16 holds; returns what takes it back.
   __device__ __forceinline__ static float scale(float4 (&units_frag)[Plan::kSteps]) {
     float largest = 0.0f;
 #pragma unroll
@@ -294,13 +300,13 @@ struct RowsOnTheirWay {
       const float4& unit = units_frag[step];
       largest = fmaxf(largest, fmaxf(fmaxf(fabsf(unit.x), fabsf(unit.y)), fmaxf(fabsf(unit.z), fabsf(unit.w))));
     }
-    const float factor = half_scale_for(max_lanes<4>(largest));
+    const float factor = fminf(half_scale_for(max_lanes<4>(largest)), 0x1p111f);
 #pragma unroll
     for (int step = 0; step < Plan::kSteps; ++step) {
       float4& unit = units_frag[step];
       unit = make_float4(unit.x * factor, unit.y * factor, unit.z * factor, unit.w * factor);
     }
-    return 1.0f / factor;
+    return 1.0f / (Plan::kSharedScale * factor);
   }
 
   __device__ __forceinline__ static void set(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], int step, int i,
@@ -347,7 +353,7 @@ __device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage, f
   asm volatile("" ::: "memory");  // operands that are loaded meanwhile would cost registers
 }
 
-// Adds up the squares of a lane's shares of its two rows, which were divided by `inverses`.
+// Adds up the squares of a lane's shares of its two rows, whose scales `inverses` take off.
 template <class Plan>
 __device__ __forceinline__ void add_squares(const uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4],
                                             const float (&inverses)[2], float (&squares)[2]) {
@@ -367,7 +373,8 @@ __device__ __forceinline__ void add_squares(const uint32_t (&rows_frag)[Plan::kP
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    squares[half] += sums[half] * inverses[half] * inverses[half];
+    const float inverse = inverses[half] * Plan::kSharedScale;
+    squares[half] += sums[half] * inverse * inverse;
   }
 }
 
@@ -510,8 +517,8 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   }
   publish_to_async_proxy();
   __syncthreads();
-  const float inverse_scale = 1.0f / operands.scale;
-  const float inverse_sum_scale = 1.0f / operands.sum_scale;
+  const float inverse_scale = Plan::kSharedScale / operands.scale;
+  const float inverse_sum_scale = Plan::kSharedScale / operands.sum_scale;
 
   float sums_frag[kRegisters];
   for (int chunk = warpgroup; chunk < num_chunks; chunk += Plan::kWarpgroups) {
@@ -526,7 +533,7 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
       uint32_t rows_frag[Plan::kParts][Plan::kSteps][4];
       wait_for_groups<Plan::kStages - (kDots ? 2 : 1)>();
       __syncwarp();  // the oldest box is there, for all lanes
-      float inverses[2] = {1.0f, 1.0f};
+      float inverses[2] = {1.0f, 1.0f};  // of rows that are not scaled
       if constexpr (kDots) {
         add_dots<Plan>(way.stage(), others.stage(), dots);
       }
@@ -590,7 +597,7 @@ struct OutputsByWarpgroups {
                                                const typename Plan::Element* query_gmem,
                                                typename Plan::Element* out_gmem, const StateColumns& state,
                                                Rows& rows) {
-    if (Plan::kTileColumns > kValueColumns && num_values <= kValueColumns) {
+    if (num_values <= kValueColumns) {
       write<Plan, kValueColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
     } else {
       write<Plan, Plan::kTileColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);

@@ -7,8 +7,8 @@ import java.util.Arrays;
  * of tokens, per key/value head and sequence (equation 9 of the paper with its constant term). All
  * sums are fp32. With normalised keys the sums are over k/|k|.
  *
- * <p>A run that starts from the state of another equals one run over both. Written by one call at a
- * time; closing frees the tensors if {@link Backend#newState} made them.
+ * <p>A causal run that starts from the state of another equals one run over both. Written by one
+ * call at a time; closing frees the tensors if {@link Backend#newState} made them.
  */
 public final class AttentionState implements AutoCloseable {
   /**

@@ -517,14 +517,14 @@ public final class LinearAttention {
      * |a| / 16 and up to 16,384 tokens of bf16, 10,240 of fp16, not packed. Without causality the
      * state is what every token has seen, and a backward on any GPU need not sum k and v again.
      *
-     * <p>{@link #forward} keeps more, too, if it takes at most a tenth of the memory of q, k and v,
-     * so that its backward need not compute it again. States before segments of the tokens: where a
-     * GPU cuts the tokens of few heads, not packed, and, of many heads, every so many tokens up to
-     * 327,680 of bf16 and 65,536 of fp16, so that longer sequences are read once as well. Lengths
-     * of rows that are normalised: on a GPU of compute capability 9.0. All this is part of {@link
-     * Plan.Pass#resultBytes} and belongs to the {@link Forward}, which is planned so that it and
-     * its backward together take least, unless it was tuned. For other problems the state changes
-     * nothing.
+     * <p>A causal {@link #forward} keeps more, too, if it takes at most a tenth of the memory of q,
+     * k and v, so that its backward need not compute it again. States before segments of the
+     * tokens: where a GPU cuts the tokens of few heads, not packed, and, of many heads, every so
+     * many tokens up to 327,680 of bf16 and 65,536 of fp16, so that longer sequences are read once
+     * as well. Lengths of rows that are normalised: on a GPU of compute capability 9.0. All this is
+     * part of {@link Plan.Pass#resultBytes} and belongs to the {@link Forward}, which is planned so
+     * that it and its backward together take least, unless it was tuned. For other problems the
+     * state changes nothing.
      */
     public Builder keepState(boolean keepState) {
       this.keepState = keepState;

@@ -43,7 +43,7 @@ public record BackwardCall(
         .initialState()
         .ifPresent(state -> Collections.addAll(tensors, state.s(), state.z(), state.u()));
     if (lastState != null) {
-      Collections.addAll(tensors, lastState.s(), lastState.z());
+      Collections.addAll(tensors, lastState.s(), lastState.z(), lastState.u());
     }
     if (checkpoints != null) {
       tensors.add(checkpoints.memory());

@@ -78,7 +78,7 @@ final class Cut {
     return most;
   }
 
-  /** Whether each sequence has tokens and is one item, so that its sums need no scan. */
+  /** Whether each sequence has tokens and is one item, whose sums are its own. */
   boolean hasOneItemEach() {
     return IntStream.range(0, sequences()).allMatch(i -> length(i) > 0 && items(i) == 1);
   }

@@ -241,8 +241,8 @@ final class ForwardLaunches {
   }
 
   /**
-   * Sums of segments, the totals of sequences from these, where no item is all of its sequence, and
-   * every query against the total of its own.
+   * Sums of segments, the totals of sequences from these where they are not the totals themselves,
+   * and every query against the total of its own.
    */
   private void fillNonCausal(
       ForwardPlan plan, AttentionShape shape, Boundary ends, long workspace) {

@@ -19,9 +19,9 @@ import org.jspecify.annotations.Nullable;
  *     cut} as one; of a relay those that {@code cut} is cut into
  * @param summed items of {@code cut} whose sums are wanted; 0 where there are none
  * @param turns blocks that walk the same chunks of an item and write their outputs in turn
- * @param stateBytes of the states of items, then of the sums of sequences, of these alone where
- *     each is one item; of a relay what it hands on; of stages those between them, of which two are
- *     under way, then what their parts take in turn
+ * @param stateBytes of the states of items; without causality of those that a scan adds up, and of
+ *     the sums of sequences unless they go to the final state; of a relay what it hands on; of
+ *     stages those between them, of which two are under way, then what their parts take in turn
  * @param markBytes of the marks of the forward
  * @param copyBytes of an initial state that would be overwritten while it is read
  * @param parts of a chain or of stages: the plan of each segment, one after the other; else none

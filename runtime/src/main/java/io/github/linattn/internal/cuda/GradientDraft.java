@@ -199,7 +199,7 @@ final class GradientDraft {
     }
   }
 
-  /** Their gradients, in the same places. */
+  /** Their gradients, in the same places where they have no others. */
   void addGradientTotals() {
     addGradientSums(cut.items(), cut.items(), Technique.WGMMA);
     addTotals(Role.GRADIENT_SCAN, question.lastGradient());

@@ -97,14 +97,14 @@ final class Planner {
   }
 
   private List<ForwardPlan> candidates(Question question) {
-    if (!question.causal()) {
-      return nonCausal(question, Technique.WGMMA).stream().toList();
-    }
-    if (isDecode(question)) {
+    if (isDecode(question)) { // causal or not
       Optional<ForwardPlan> decode = decode(question);
       if (decode.isPresent()) {
         return List.of(decode.get());
       }
+    }
+    if (!question.causal()) {
+      return nonCausal(question, Technique.WGMMA).stream().toList();
     }
     List<ForwardPlan> candidates = new ArrayList<>();
     for (KernelEntry forward : forwards(question)) {

@@ -1,5 +1,8 @@
 package io.github.linattn.test.contract;
 
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.test.harness.Backends;
@@ -8,6 +11,7 @@ import io.github.linattn.test.harness.GpuTest;
 import io.github.linattn.test.harness.Layout;
 import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.Run;
+import io.github.linattn.test.harness.Seeds;
 import io.github.linattn.test.harness.Subject;
 import java.util.ArrayList;
 import java.util.List;
@@ -66,6 +70,40 @@ final class GpuNonCausalTest {
         SweepContract.of(name, 1, 2, 131, 64).afterTokens(20).keepingState(),
         SweepContract.of(name, 1, 4, 2, 300, 96, 80).normalized().throughStates(),
         large.v(values));
+  }
+
+  static List<Arguments> typesAndSubjects() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (DType dtype : DType.values()) {
+        rows.add(Arguments.of(dtype, subject));
+      }
+    }
+    return rows;
+  }
+
+  /** S is scaled by its largest element where that is not told from an infinity. */
+  @ParameterizedTest
+  @MethodSource("typesAndSubjects")
+  void anInfinityStaysInItsColumn(DType dtype, Subject subject) {
+    int dim = 64;
+    int column = 5;
+    Case clean = SweepContract.of(dtype + "", 1, 1, 300, dim).nonCausal().dtype(dtype).build();
+    float[] v = clean.v.clone();
+    v[100 * dim + column] = Float.POSITIVE_INFINITY;
+    float[] expected = Run.of(clean, subject.backend()).o();
+    float[] o = Run.of(clean.but("one infinite").v(v).build(), subject.backend()).o();
+    for (int i = 0; i < o.length; i++) {
+      boolean isSpoiled = i % dim == column;
+      assertThat(Float.isFinite(o[i]))
+          .as("element %d%s", i, Seeds.replay())
+          .isNotEqualTo(isSpoiled);
+      if (!isSpoiled) {
+        assertThat(o[i])
+            .as("element %d%s", i, Seeds.replay())
+            .isCloseTo(expected[i], within(1e-3f));
+      }
+    }
   }
 
   @AfterEach
