@@ -1,10 +1,9 @@
 package io.github.linattn.kernelgen;
 
 import io.github.linattn.kernelgen.WgmmaText.Instruction;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Locale;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /** The text of what is read from a state alone on sm_90a. */
 final class OutputsText {
@@ -65,14 +64,11 @@ final class OutputsText {
   }
 
   private static String products(KernelSpec spec, OutputsPlan plan) {
-    List<Instruction> instructions = new ArrayList<>();
-    instructions.add(instruction("wide", plan.columns(), operand(spec)));
-    if (plan.columns() > KernelSpec.BOX_COLUMNS) {
-      instructions.add(instruction("narrow", KernelSpec.BOX_COLUMNS, operand(spec)));
-    }
-    return "struct Products {\n"
-        + instructions.stream().map(WgmmaText::function).collect(Collectors.joining("\n"))
-        + "};\n";
+    return Stream.of(
+            instruction("wide", plan.columns(), operand(spec)),
+            instruction("narrow", KernelSpec.BOX_COLUMNS, operand(spec)))
+        .map(WgmmaText::function)
+        .collect(Collectors.joining("\n", "struct Products {\n", "};\n"));
   }
 
   /** Rows in registers times the columns of a state, and those of the sum behind them. */
