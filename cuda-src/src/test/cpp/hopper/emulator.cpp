@@ -557,6 +557,7 @@ void run_cluster(unsigned first_block, int blocks, int threads, unsigned seed, c
 }
 
 unsigned thread_number() { return running->thread; }
+unsigned block_rank() { return running->block->rank; }
 unsigned block_number() { return running->block->number; }
 int block_threads() { return static_cast<int>(running->block->lanes.size()); }
 

@@ -49,6 +49,7 @@ namespace emulator {
 void run_cluster(unsigned first_block, int blocks, int threads, unsigned seed, const std::function<void()>& kernel);
 
 unsigned thread_number();
+unsigned block_rank();  // in its cluster
 unsigned block_number();
 int block_threads();
 

@@ -132,9 +132,10 @@ bool is_of_no_item(int token) { return token >= kItemTokens[0] + kItemTokens[1] 
 
 template <typename Run>
 void launch(int heads, int value_dim, unsigned seed, Run run) {
-  const int blocks = heads * kItems * ceil_div(value_dim, Plan::kTileColumns);
-  for (int block = 0; block < blocks; ++block) {
-    emulator::run_cluster(static_cast<unsigned>(block), 1, Plan::kThreads, seed + static_cast<unsigned>(block), [&] {
+  const int tiles = ceil_div(value_dim, Plan::kTileColumns);
+  const int size = Plan::kFinishes && tiles == 2 ? 2 : 1;
+  for (int block = 0; block < heads * kItems * tiles; block += size) {
+    emulator::run_cluster(static_cast<unsigned>(block), size, Plan::kThreads, seed + static_cast<unsigned>(block), [&] {
       run();
       end_copies();
     });
@@ -212,7 +213,8 @@ void run_forward(int key_dim, int value_dim, bool normalize, unsigned seed) {
   }
 }
 
-// x is dO, v or k, and its width that of the contraction. Where dq has scales it forms d of o itself.
+// x is dO, v or k, and its width that of the contraction. Where dq has scales it forms d of o itself. A plan that finishes dq and
+// dk makes them gradients of rows that were not divided.
 template <class AnyPlan>
 void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsigned seed) {
   if constexpr (AnyPlan::kRowFloats == 3) {
@@ -227,13 +229,19 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     const std::vector<float>& of_out = is_value ? state.of_values : state.of_keys;
     const std::vector<float> g = draw(static_cast<size_t>(kHeads) * kTokens, 5e5f, 1e6f);
     const bool forms = is_query && scaled && AnyPlan::kFormsDots;
-    Tensor o(heads, width, -0.1f, 0.1f);
+    const bool finishes = AnyPlan::kFinishes;
+    Tensor o(heads, width, -0.1f, 0.1f), k(kKeyHeads, out_width, -1, 1);
+    Tensor& own = is_query ? q : k;
     std::vector<float> delta = draw(static_cast<size_t>(kHeads) * kTokens, -1, 1);
     if (forms) {
       std::fill(delta.begin(), delta.end(), NAN);
     }
-    const std::vector<float> query_scale = draw(static_cast<size_t>(kHeads) * kTokens, 0.5f, 2);
-    const std::vector<float> key_scale = draw(static_cast<size_t>(kKeyHeads) * kTokens, 0.5f, 2);
+    std::vector<float> query_scale = draw(static_cast<size_t>(kHeads) * kTokens, 0.5f, 2);
+    std::vector<float> key_scale = draw(static_cast<size_t>(kKeyHeads) * kTokens, 0.5f, 2);
+    std::vector<float>& own_scale = is_query ? query_scale : key_scale;
+    if (finishes) {
+      own_scale[5] = -1;  // which says that the row has zeros
+    }
     const int boxes = ceil_div(out_width, 64);
     std::vector<double> partials(static_cast<size_t>(kHeads) * kItems * boxes * 2, NAN);
     const std::vector<Item> all = items();
@@ -242,6 +250,9 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     args.chunked.query = x.view();
     if (forms) {
       args.chunked.key = o.view();
+    }
+    if (finishes) {
+      args.chunked.value = own.view();
     }
     args.chunked.out = out.view();
     args.chunked.normalizer = {const_cast<float*>(g.data()), int64_t{kHeads} * kTokens, kTokens, 1};
@@ -284,15 +295,24 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
           da += along / g[row];
           of_da.norm += along / g[row] * along / g[row];
         }
+        const double scale = !scaled ? 1 : finishes ? std::max(own_scale[row], 0.0f) : query_scale[row];
+        std::vector<double> gradients(out_width);
+        double along = 0;
         for (int j = 0; j < out_width; ++j) {
           double sum = constant * of_out[kv * out_width + j];
           for (int i = 0; i < width; ++i) {
             sum += linear * x.at(head, token, i) * element(kv, i, j);
           }
-          const double term = q.at(head, token, j) * (scaled ? query_scale[row] : 1) * sum;
-          db += term;
+          gradients[j] = sum;
+          const double term = own.at(is_query ? head : kv, token, j) * scale * sum;
+          along += term;
           of_db.norm += term * term;
-          of_out_rows.add(is_query ? kSlopes[head] * sum : sum, out.at(head, token, j));
+        }
+        db += along;
+        for (int j = 0; j < out_width; ++j) {
+          const double of_length = finishes ? own.at(head, token, j) * scale * along : 0;
+          const double gradient = (finishes ? scale : 1) * (gradients[j] - of_length);
+          of_out_rows.add(is_query ? kSlopes[head] * gradient : gradient, out.at(head, token, j));
         }
       }
       double got_da = 0, got_db = 0;
@@ -322,7 +342,9 @@ int main(int count, char** values) {
       for (const bool divided : {false, true}) {
         run_forward<Plan>(width, out_width, divided, seed);
         for (const GradientTask task : {kQueryGradient, kKeyGradient, kValueGradient}) {
-          run_gradient<Plan>(task, width, out_width, divided, seed);
+          if (!Plan::kFinishes || (divided && task != kValueGradient)) {
+            run_gradient<Plan>(task, width, out_width, divided, seed);
+          }
         }
       }
       std::printf("\n");

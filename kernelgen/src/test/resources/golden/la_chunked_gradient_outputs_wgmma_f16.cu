@@ -57,7 +57,8 @@ struct Products {
 };
 
 using Plan = linattn::HopperOutputsPlan<linattn::F16, linattn::F16, /*kParts=*/1, /*kTileColumns=*/128,
-                                        /*kWarpgroups=*/2, /*kStages=*/4, Products, /*kRowFloats=*/3>;
+                                        /*kWarpgroups=*/2, /*kStages=*/4, Products, /*kRowFloats=*/3,
+                                        /*kFinishes=*/false>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::shared_bytes(256) == 138240, "the header and the resource plan disagree on the map");
 }  // namespace

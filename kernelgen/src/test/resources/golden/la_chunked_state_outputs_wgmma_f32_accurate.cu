@@ -57,7 +57,8 @@ struct Products {
 };
 
 using Plan = linattn::HopperOutputsPlan<float, linattn::F16, /*kParts=*/2, /*kTileColumns=*/128,
-                                        /*kWarpgroups=*/2, /*kStages=*/2, Products, /*kRowFloats=*/2>;
+                                        /*kWarpgroups=*/2, /*kStages=*/2, Products, /*kRowFloats=*/2,
+                                        /*kFinishes=*/false>;
 static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
 static_assert(Plan::shared_bytes(256) == 207360, "the header and the resource plan disagree on the map");
 }  // namespace

@@ -8,8 +8,10 @@
 namespace linattn {
 
 // A block has a tile of columns of out of an item of a head of x. Where all tokens see one state it stands for y and z
-// of all of them, and item.count is their number. So no row of y is read, and chunked.key is null, or o of kQueryGradient:
-// then the first tile of a row forms d = dO . o, and writes it. This is the plan of products by warps, which reads d.
+// of all of them, and item.count is their number. So no row of y or z is read. chunked.key is null, or o of kQueryGradient: then
+// d = dO . o is formed, and the first tile of a row writes it. Of a plan that kFinishes, chunked.value is q or k, rows that
+// were divided by their length, and out is their gradient, as normalize_rows_gradient would leave it. This is the plan of
+// products by warps, which reads d and finishes nothing.
 template <typename Element, bool kAccurate>
 struct GradientOutputsPlan : StateOutputsPlan<Element, kAccurate, /*kRowFloats=*/3> {};
 
@@ -41,8 +43,24 @@ struct GradientOutputRows {
   }
 
   static constexpr bool kHasOthers = Plan::kFormsDots;
-  __device__ __forceinline__ const Element* others() const { return output_gmem; }
-  __device__ __forceinline__ int64_t others_stride() const { return args.chunked.key.token_stride; }
+  using Source = RowSource<Element>;
+  __device__ __forceinline__ Source others() const {
+    return {output_gmem, args.chunked.key.token_stride, args.chunked.key_dim};
+  }
+  __device__ __forceinline__ Source own(int num_columns) const {
+    const TensorView& view = args.chunked.value;
+    return {row_address<Element>(view, tile.batch_idx, tile.head_idx, tile.item.start) + tile.first_column,
+            view.token_stride, num_columns};
+  }
+
+  __device__ __forceinline__ float scale(const float* row_smem, int row) const {
+    return fmaxf(row_smem[2 * Plan::kTokens + row], 0.0f);
+  }
+  __device__ __forceinline__ void pass(float along, bool is_first) {
+    if (query_gmem != nullptr && is_first) {
+      slope_sum += static_cast<double>(along);
+    }
+  }
 
   __device__ __forceinline__ bool is_query() const { return args.task == kQueryGradient; }
 
@@ -70,7 +88,7 @@ struct GradientOutputRows {
         row.delta = args.delta[row_index(token)];
       }
     }
-    if (is_valid && args.query_scale != nullptr && args.task != kKeyGradient) {
+    if (is_valid && args.query_scale != nullptr && (Plan::kFinishes || args.task != kKeyGradient)) {
       row.scale = (is_query() ? args.query_scale : args.key_scale)[row_index(token)];
     }
     return row;
@@ -90,7 +108,7 @@ struct GradientOutputRows {
     return 1.0f;
   }
 
-  // The two factors, and of q for db. `product` is x . sum of y.
+  // The two factors, and 1 / length of a row that was divided. `product` is x . sum of y.
   __device__ __forceinline__ void measure(float* row_smem, int row, int, bool is_valid, float, float product,
                                           const Fetched& fetched) {
     float linear = 0.0f;
@@ -102,7 +120,7 @@ struct GradientOutputRows {
                        static_cast<double>(fetched.delta) * static_cast<double>(tile.item.count)) *
                       static_cast<double>(linear);
     } else if (is_valid) {
-      linear = fetched.scale;
+      linear = Plan::kFinishes ? 1.0f : fetched.scale;
       constant = 1.0f;
     }
     row_smem[row] = linear;

@@ -19,9 +19,10 @@ namespace linattn {
 struct OutputsByWarpgroups;
 
 // kWarpgroups take chunks in turn, with kStages boxes of 64 columns of their rows on the way. Products has the instructions:
-// wide(d, a, b, add) of kTileColumns and 8 columns, narrow of 64 and 8.
+// wide(d, a, b, add) of kTileColumns and 8 columns, narrow of 64 and 8. kFinishes: whether outputs are gradients of rows over
+// their length and become those of the rows; then two tiles of a row, if it has two, are a cluster.
 template <typename ElementOf, typename HalfOf, int kPartsOf, int kTileColumnsOf, int kWarpgroupsOf, int kStagesOf,
-          class ProductsOf, int kRowFloatsOf>
+          class ProductsOf, int kRowFloatsOf, bool kFinishesOf>
 struct HopperOutputsPlan {
   using Element = ElementOf;
   using Half = HalfOf;  // of the operands
@@ -33,6 +34,7 @@ struct HopperOutputsPlan {
   // Of the scale of S, what is taken off with that of a row, so that sums of large rows stay in the range of fp32.
   static constexpr float kSharedScale = kScalesRows ? 0x1p15f : 1.0f;
   static constexpr bool kFormsDots = true;
+  static constexpr bool kFinishes = kFinishesOf;
   static constexpr int kTileColumns = kTileColumnsOf;
   static constexpr int kWarpgroups = kWarpgroupsOf;
   static constexpr int kThreads = kWarpgroups * hopper::kWarpgroup;
@@ -47,7 +49,10 @@ struct HopperOutputsPlan {
   static constexpr int kRowBytes = kBoxColumns * static_cast<int>(sizeof(Element));
   static constexpr int kStageBytes = kWarpTokens * kRowBytes;  // of a warp
   static constexpr int kAlignment = 1024;
-  static constexpr int kFixedBytes = kAlignment + kThreads / kWarp * kStages * kStageBytes +
+  // Of a warp: sums of its rows from the other tile, of two chunks, and a barrier for each of these.
+  static constexpr int kRowSumBytes = kWarpTokens / 2 * hopper::kUnitBytes;
+  static constexpr int kExchangeBytes = kFinishes ? kThreads / kWarp * 2 * (kRowSumBytes + 8) : 0;
+  static constexpr int kFixedBytes = kAlignment + kThreads / kWarp * kStages * kStageBytes + kExchangeBytes +
                                      (kTileColumns + kWarpgroups * kRowFloats * kTokens) * 4;
 
   __host__ __device__ static constexpr int shared_bytes(int key_dim) {
@@ -192,82 +197,97 @@ struct StateOperand {
   }
 };
 
-// The rows of a warp on their way: those of the chunks of its warpgroup, box by box. Lanes copy units of 16 bytes, neighbours
-// of a row.
-template <class Plan, int kStages>
-struct RowsOnTheirWay {
+// The rows of a tensor that a warp walks: those of the chunks of its warpgroup, box by box. Lanes copy units of 16 bytes,
+// neighbours of a row.
+template <class Plan>
+struct RowCursor {
   using Element = typename Plan::Element;
   static constexpr int kUnitColumns = kUnitBytes / static_cast<int>(sizeof(Element));
   static constexpr int kLanesOfRow = Plan::kBoxColumns / kUnitColumns;
   static constexpr int kRows = kWarp / kLanesOfRow;  // that are copied at once
 
-  uint32_t stages;
   int64_t token_stride;
   int rows_left;  // from this lane's first one of the next box on
-  int key_dim;
+  int num_columns;
   int lane;
-  const Element* query_gmem;
+  const Element* rows_gmem;
   const Element* next_gmem;  // of this lane: its first unit of the next box
   int next_column;           // of that unit
-  int next_stage = 0;
-  int stage_idx = 0;
 
-  __device__ __forceinline__ RowsOnTheirWay(const Element* rows_gmem, int64_t stride, int num_columns, const Item& item,
-                                            int first_row, uint32_t stages_of_warp)
-      : stages(stages_of_warp),
-        token_stride(stride),
-        key_dim(num_columns),
+  __device__ __forceinline__ RowCursor(const RowSource<Element>& source, const Item& item, int first_row)
+      : token_stride(source.token_stride),
+        num_columns(source.num_columns),
         lane(lane_of_thread()),
-        query_gmem(rows_gmem) {
+        rows_gmem(source.rows_gmem) {
     const int row = first_row + lane / kLanesOfRow;
     rows_left = item.tokens - row;
     next_column = lane % kLanesOfRow * kUnitColumns;
-    next_gmem = query_gmem + row * token_stride + next_column;
+    next_gmem = rows_gmem + row * token_stride + next_column;
   }
 
-  __device__ __forceinline__ uint32_t stage() const { return stages + stage_idx * Plan::kStageBytes; }
-
-  // Of a unit of a row: such that the eight, or two, rows that lanes read at once want different banks.
+  // Of a unit of a row in a stage: such that the eight, or two, rows that lanes read at once want different banks.
   __device__ __forceinline__ static uint32_t place(int row, int unit) {
     const int swizzle = sizeof(Element) == 2 ? row % 8 : row % 2 * 4;
     return static_cast<uint32_t>(row * Plan::kRowBytes + (unit ^ swizzle) * kUnitBytes);
   }
 
-  // Brings the next box to the next stage, which nobody reads any more; zeros past the last row and the last column.
-  __device__ __forceinline__ void start() {
-    const uint32_t target = stages + next_stage * Plan::kStageBytes;
-    const int num_rows = next_column < key_dim ? rows_left : 0;
+  // Brings the next box to a stage, zeros past the last row and the last column; whether it was the last of its chunk.
+  __device__ __forceinline__ bool copy_next(uint32_t stage) {
+    const int num_rows = next_column < num_columns ? rows_left : 0;
 #pragma unroll
     for (int i = 0; i < Plan::kWarpTokens / kRows; ++i) {
       const bool valid = i * kRows < num_rows;
-      copy_async_part(target + place(lane / kLanesOfRow + i * kRows, lane % kLanesOfRow), valid ? next_gmem + i * kRows * token_stride : query_gmem,
-                      valid ? kUnitBytes : 0);
+      copy_async_part(stage + place(lane / kLanesOfRow + i * kRows, lane % kLanesOfRow),
+                      valid ? next_gmem + i * kRows * token_stride : rows_gmem, valid ? kUnitBytes : 0);
     }
     commit_copies();
-    next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
     next_gmem += Plan::kBoxColumns;
     next_column += Plan::kBoxColumns;
-    const int past = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns;
-    if (next_column >= past) {
-      constexpr int kStep = Plan::kWarpgroups * Plan::kTokens;
-      next_column -= past;
-      next_gmem += kStep * token_stride - past;
-      rows_left -= kStep;
+    const int past = ceil_div(num_columns, Plan::kBoxColumns) * Plan::kBoxColumns;
+    if (next_column < past) {
+      return false;
     }
+    constexpr int kStep = Plan::kWarpgroups * Plan::kTokens;
+    next_column -= past;
+    next_gmem += kStep * token_stride - past;
+    rows_left -= kStep;
+    return true;
+  }
+};
+
+// The stages of a warp, and the operands of a box in one of them.
+template <class Plan>
+struct RowsOnTheirWay {
+  using Element = typename Plan::Element;
+  using Cursor = RowCursor<Plan>;
+
+  uint32_t stages;
+  int next_stage = 0;
+  int stage_idx = 0;
+
+  __device__ __forceinline__ explicit RowsOnTheirWay(uint32_t of_warp) : stages(of_warp) {}
+
+  // Of the oldest box, and of the next one.
+  __device__ __forceinline__ uint32_t stage() const { return stages + stage_idx * Plan::kStageBytes; }
+  __device__ __forceinline__ uint32_t second_stage() const { return stages + after(stage_idx) * Plan::kStageBytes; }
+
+  // The next box comes to the next stage, which nobody reads any more; as RowCursor::copy_next.
+  __device__ __forceinline__ bool start(Cursor& cursor) {
+    const uint32_t target = stages + next_stage * Plan::kStageBytes;
+    next_stage = after(next_stage);
+    return cursor.copy_next(target);
   }
 
-  // The oldest box is wanted no more: the next one takes its place.
-  __device__ __forceinline__ void advance() {
-    stage_idx = stage_idx + 1 == kStages ? 0 : stage_idx + 1;
-    start();
-  }
+  // The oldest box is wanted no more.
+  __device__ __forceinline__ void release() { stage_idx = after(stage_idx); }
 
   // The operands of a box, of each step of 16 columns, and what takes the scales of a lane's two rows off their products.
   __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&inverses)[2]) const {
+    const int lane = lane_of_thread();
     if constexpr (sizeof(Element) == 2) {
 #pragma unroll
       for (int step = 0; step < Plan::kSteps; ++step) {
-        load_matrices(stage() + place(lane % 16, step * 2 + lane / 16), rows_frag[0][step]);
+        load_matrices(stage() + Cursor::place(lane % 16, step * 2 + lane / 16), rows_frag[0][step]);
       }
     } else {
 #pragma unroll
@@ -275,7 +295,7 @@ struct RowsOnTheirWay {
         float4 units_frag[Plan::kSteps];
 #pragma unroll
         for (int step = 0; step < Plan::kSteps; ++step) {
-          const uint4 unit = load_unit(stage() + place(lane / 4 + half * 8, step * 4 + lane % 4));
+          const uint4 unit = load_unit(stage() + Cursor::place(lane / 4 + half * 8, step * 4 + lane % 4));
           units_frag[step] = make_float4(__uint_as_float(unit.x), __uint_as_float(unit.y), __uint_as_float(unit.z),
                                          __uint_as_float(unit.w));
         }
@@ -292,6 +312,8 @@ struct RowsOnTheirWay {
   }
 
  private:
+  __device__ __forceinline__ static int after(int stage) { return stage + 1 == Plan::kStages ? 0 : stage + 1; }
+
   // Brings the largest element of a row, which four lanes have, to what fp16 holds; returns what takes it back.
   __device__ __forceinline__ static float scale(float4 (&units_frag)[Plan::kSteps]) {
     float largest = 0.0f;
@@ -318,15 +340,41 @@ struct RowsOnTheirWay {
   }
 };
 
+// The boxes of a chunk in the order in which they are wanted: those of x, each with that of the rows that x is multiplied by, if
+// there are such, and then those of the rows whose gradients outputs are, where these are to be finished.
+template <class Plan, bool kDots>
+struct BoxOrder {
+  using Cursor = RowCursor<Plan>;
+  enum Next { kX, kOthers, kLastOthers, kOwn };
+
+  Cursor x;
+  Cursor others;
+  Cursor own;
+  Next next = kX;
+
+  template <class Way>
+  __device__ __forceinline__ void start(Way& way) {
+    if (next == kX) {
+      const bool is_last = way.start(x) && Plan::kFinishes;
+      next = kDots ? (is_last ? kLastOthers : kOthers) : is_last ? kOwn : kX;
+    } else if (next == kOwn) {
+      next = way.start(own) ? kX : kOwn;
+    } else {
+      way.start(others);
+      next = next == kLastOthers ? kOwn : kX;
+    }
+  }
+};
+
 // Adds the products of the elements of a lane's shares of its two rows, which stand in `stage`, and of those in another.
 template <class Plan>
 __device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage, float (&dots)[2]) {
-  using Way = RowsOnTheirWay<Plan, 1>;
+  using Cursor = RowCursor<Plan>;
   const int lane = lane_of_thread();
 #pragma unroll
   for (int step = 0; step < Plan::kSteps; ++step) {
     if constexpr (sizeof(typename Plan::Element) == 2) {
-      const uint32_t place = Way::place(lane % 16, step * 2 + lane / 16);
+      const uint32_t place = Cursor::place(lane % 16, step * 2 + lane / 16);
       uint32_t pairs_frag[4];
       uint32_t others_frag[4];
       load_matrices(stage + place, pairs_frag);
@@ -340,7 +388,7 @@ __device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage, f
     } else {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint32_t place = Way::place(lane / 4 + half * 8, step * 4 + lane % 4);
+        const uint32_t place = Cursor::place(lane / 4 + half * 8, step * 4 + lane % 4);
         const uint4 x = load_unit(stage + place);
         const uint4 y = load_unit(other_stage + place);
         dots[half] = fmaf(__uint_as_float(x.x), __uint_as_float(y.x), dots[half]);
@@ -473,6 +521,165 @@ __device__ __forceinline__ void store_outputs(const float (&sums_frag)[kRegister
   }
 }
 
+// Sums over the columns of the tiles of a row, of which a warp has 16 rows, from the blocks of its cluster: each sends its own
+// sums to the other. Sums of two chunks have places, and the other warp sends those of a chunk once it has read those of the one
+// before, so that none is overwritten unread.
+template <class Plan>
+struct RowSums {
+  uint32_t sums;      // of this warp
+  uint32_t barriers;  // likewise
+  uint32_t other_rank;
+  bool has_other;
+  int lane;
+  RingPosition<2> at;
+
+  // All threads of the cluster take part.
+  __device__ __forceinline__ RowSums(uint32_t exchange, int rank, bool has_two_tiles)
+      : sums(exchange + warp_of_thread() * 2 * Plan::kRowSumBytes),
+        barriers(exchange + (Plan::kThreads / kWarp * Plan::kRowSumBytes + warp_of_thread() * 8) * 2),
+        other_rank(1 - rank),
+        has_other(has_two_tiles),
+        lane(lane_of_thread()) {
+    if (has_other) {
+      if (lane == 0) {
+        barrier_init(barriers, 1);
+        barrier_init(barriers + 8, 1);
+        barrier_init_fence();
+      }
+      __syncwarp();
+      cluster_sync();
+    }
+  }
+
+  // Adds what the other tile has of this lane's two rows, as the four lanes of each row do.
+  __device__ __forceinline__ void add_others(float (&sums_frag)[2]) {
+    if (!has_other) {
+      return;
+    }
+    const uint32_t barrier = barriers + at.index() * 8;
+    const uint32_t unit = sums + at.index() * Plan::kRowSumBytes + lane / 4 * kUnitBytes;
+    if (lane == 0) {
+      barrier_expect(barrier, Plan::kRowSumBytes);
+    }
+    __syncwarp();
+    if (lane % 4 == 0) {
+      store_unit_async(address_in_block(unit, other_rank),
+                       make_uint4(__float_as_uint(sums_frag[0]), __float_as_uint(sums_frag[1]), 0, 0),
+                       address_in_block(barrier, other_rank));
+    }
+    barrier_wait(barrier, at.parity());
+    const uint4 others = load_unit(unit);
+    sums_frag[0] += __uint_as_float(others.x);
+    sums_frag[1] += __uint_as_float(others.y);
+    reads_are_used();
+    __syncwarp();
+    at.advance();
+  }
+
+  // No block ends while the other sends.
+  __device__ __forceinline__ void end() const {
+    if (has_other) {
+      cluster_sync();
+    }
+  }
+};
+
+// What a lane has of its two rows of a tensor of as many columns as a tile: those of its outputs.
+template <class Plan, int kColumns>
+struct OwnRows {
+  using Element = typename Plan::Element;
+  static constexpr int kWords = sizeof(Element) == 2 ? 4 : 8;  // of 16 columns
+  uint32_t words_frag[kColumns / 16][kWords];
+
+  // A box of 64 columns from a stage.
+  __device__ __forceinline__ void load(uint32_t stage, int first_column) {
+    const int lane = lane_of_thread();
+    using Cursor = RowCursor<Plan>;
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+      uint32_t(&words)[kWords] = words_frag[first_column / 16 + step];
+      if constexpr (sizeof(Element) == 2) {
+        load_matrices(stage + Cursor::place(lane % 16, step * 2 + lane / 16), words);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int unit = step * 4 + i / 2 * 2 + lane % 4 / 2;
+          const float2 x = load_float2(stage + Cursor::place(lane / 4 + i % 2 * 8, unit) + lane % 2 * 8);
+          words[2 * i] = __float_as_uint(x.x);
+          words[2 * i + 1] = __float_as_uint(x.y);
+        }
+      }
+    }
+  }
+
+  // Of the lane's row `half`, pair i of 16 columns.
+  __device__ __forceinline__ float2 pair(int column, int half, int i) const {
+    const uint32_t(&words)[kWords] = words_frag[column / 16];
+    if constexpr (sizeof(Element) == 2) {
+      return unpack<Element>(words[2 * i + half]);
+    } else {
+      return make_float2(__uint_as_float(words[4 * i + 2 * half]), __uint_as_float(words[4 * i + 2 * half + 1]));
+    }
+  }
+};
+
+// Gradients dy of rows y = s x of length 1, made into those of x: s (dy - y (y . dy)).
+template <class Plan, int kColumns, class Rows, int kRegisters>
+__device__ __forceinline__ void store_finished(float (&sums_frag)[kRegisters], const OwnRows<Plan, kColumns>& own,
+                                               const float* value_sum_smem, const float* row_smem, int first_row,
+                                               int token, const Item& item, int num_values, float inverse_scale,
+                                               typename Plan::Element* out_gmem, int64_t token_stride, Rows& rows,
+                                               RowSums<Plan>& row_sums) {
+  using Element = typename Plan::Element;
+  const int lane = lane_of_thread();
+  float along[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const OutputFactors factors = rows.factors(row_smem, first_row + half * 8);
+    const float scale = rows.scale(row_smem, first_row + half * 8);
+    const float linear = inverse_scale * factors.linear;
+#pragma unroll
+    for (int column = 0; column < kColumns; column += 16) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int value = column + i * 8 + lane % 4 * 2;
+        float* const pair_frag = sums_frag + column / 2 + i * 4 + half * 2;
+        const float2 x = own.pair(column, half, i);
+        pair_frag[0] = fmaf(linear, pair_frag[0], factors.constant * value_sum_smem[value]);
+        pair_frag[1] = fmaf(linear, pair_frag[1], factors.constant * value_sum_smem[value + 1]);
+        along[half] = fmaf(scale * x.x, pair_frag[0], fmaf(scale * x.y, pair_frag[1], along[half]));
+      }
+    }
+    along[half] = sum_lanes<4>(along[half]);
+    rows.pass(along[half], token + first_row + half * 8 < item.tokens && lane % 4 == 0);
+  }
+  row_sums.add_others(along);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + half * 8;
+    const float scale = rows.scale(row_smem, row);
+    const float factor = rows.factors(row_smem, row).factor * scale;
+    const float of_row = -scale * along[half];
+    const bool is_valid = token + row < item.tokens;
+    Element* const share_gmem =
+        out_gmem + static_cast<int64_t>(token + row) * token_stride + column_of_lane<Element>(lane);
+#pragma unroll
+    for (int column = 0; column < kColumns; column += 16) {
+      float2 x_frag[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float* const pair_frag = sums_frag + column / 2 + i * 4 + half * 2;
+        const float2 x = own.pair(column, half, i);
+        x_frag[i] = make_float2(factor * fmaf(of_row, x.x, pair_frag[0]), factor * fmaf(of_row, x.y, pair_frag[1]));
+        if (scale == 0.0f) {  // a row of zeros, whatever its gradient
+          x_frag[i] = make_float2(0.0f, 0.0f);
+        }
+      }
+      store_share(share_gmem + column, is_valid && column < num_values, lane % 2 == 1, x_frag[0], x_frag[1]);
+    }
+  }
+}
+
 // kColumns: of the tile, or 64 where there are no more. kDots: whether rows are multiplied by others, which share the stages.
 template <class Plan, int kColumns, bool kDots, class Rows>
 __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, const Item& item, int num_values,
@@ -497,18 +704,23 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + (floats - start));
   float* const row_smem = value_sum_smem + Plan::kTileColumns + warpgroup * Plan::kRowFloats * Plan::kTokens;
 
-  constexpr int kStages = kDots ? Plan::kStages / 2 : Plan::kStages;
-  const uint32_t stages_of_warp = stages + warp * Plan::kStages * Plan::kStageBytes;
   const int first_row_of_item = warpgroup * Plan::kTokens + first_row;
-  RowsOnTheirWay<Plan, kStages> way(query_gmem, args.query.token_stride, args.key_dim, item, first_row_of_item,
-                                    stages_of_warp);
-  RowsOnTheirWay<Plan, kStages> others(rows.others(), rows.others_stride(), args.key_dim, item, first_row_of_item,
-                                       stages_of_warp + kStages * Plan::kStageBytes);
-  for (int i = 0; i < kStages; ++i) {
-    way.start();
-    if constexpr (kDots) {
-      others.start();
-    }
+  const RowSource<typename Plan::Element> x = {query_gmem, args.query.token_stride, args.key_dim};
+  RowSource<typename Plan::Element> others = x;
+  RowSource<typename Plan::Element> own_rows = x;
+  if constexpr (kDots) {
+    others = rows.others();
+  }
+  if constexpr (Plan::kFinishes) {
+    own_rows = rows.own(num_values);
+  }
+  BoxOrder<Plan, kDots> order{{x, item, first_row_of_item},
+                              {others, item, first_row_of_item},
+                              {own_rows, item, first_row_of_item}};
+  RowsOnTheirWay<Plan> way(stages + warp * Plan::kStages * Plan::kStageBytes);
+#pragma unroll
+  for (int i = 0; i < Plan::kStages; ++i) {
+    order.start(way);
   }
   operands.fill(state, args.key_dim, num_values, value_sum_smem + Plan::kTileColumns);
   if (thread < kColumns) {
@@ -517,6 +729,8 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   }
   publish_to_async_proxy();
   __syncthreads();
+  RowSums<Plan> row_sums(floats + (Plan::kTileColumns + Plan::kWarpgroups * Plan::kRowFloats * Plan::kTokens) * 4,
+                         rows.tile.block.tile_idx, Plan::kFinishes && args.value_dim > Plan::kTileColumns);
   const float inverse_scale = Plan::kSharedScale / operands.scale;
   const float inverse_sum_scale = Plan::kSharedScale / operands.sum_scale;
 
@@ -525,23 +739,25 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
     const int token = chunk * Plan::kTokens;
     const int lane_row = first_row + lane / 4;  // and eight further
     const int measured_row = lane_row + lane % 2 * 8;
-    const auto fetched = rows.fetch(token + measured_row, token + measured_row < item.tokens);
+    auto fetched = rows.fetch(token + measured_row, token + measured_row < item.tokens);
     float squares[2] = {0.0f, 0.0f};
     float dots[2] = {0.0f, 0.0f};
 #pragma unroll 1
     for (int box = 0; box < num_boxes; ++box) {
       uint32_t rows_frag[Plan::kParts][Plan::kSteps][4];
-      wait_for_groups<Plan::kStages - (kDots ? 2 : 1)>();
-      __syncwarp();  // the oldest box is there, for all lanes
+      constexpr int kBoxes = kDots ? 2 : 1;
+      wait_for_groups<Plan::kStages - kBoxes>();
+      __syncwarp();  // the oldest are there, for all lanes
       float inverses[2] = {1.0f, 1.0f};  // of rows that are not scaled
       if constexpr (kDots) {
-        add_dots<Plan>(way.stage(), others.stage(), dots);
+        add_dots<Plan>(way.stage(), way.second_stage(), dots);
       }
       way.load(rows_frag, inverses);
       __syncwarp();
-      way.advance();
-      if constexpr (kDots) {
-        others.advance();
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i) {
+        way.release();
+        order.start(way);
       }
       if (rows.wants_lengths()) {
         add_squares<Plan>(rows_frag, inverses, squares);
@@ -572,12 +788,28 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
     if (lane % 4 < 2) {
       const bool is_first = lane % 2 == 0;
       const bool is_valid = token + measured_row < item.tokens;
-      const float dot = is_first ? dots[0] : dots[1];
+      if constexpr (kDots) {
+        fetched = rows.measured(fetched, token + measured_row, is_valid, is_first ? dots[0] : dots[1]);
+      }
       rows.measure(row_smem, measured_row, token, is_valid, is_first ? lengths[0] : lengths[1],
-                   is_first ? products[0] : products[1], kDots ? rows.measured(fetched, token + measured_row, is_valid, dot) : fetched);
+                   is_first ? products[0] : products[1], fetched);
     }
     __syncwarp();
-    if (rows.wants_outputs()) {
+    if constexpr (Plan::kFinishes) {
+      OwnRows<Plan, kColumns> own;
+#pragma unroll
+      for (int column = 0; column < kColumns; column += Plan::kBoxColumns) {
+        wait_for_groups<Plan::kStages - 1>();
+        __syncwarp();
+        own.load(way.stage(), column);
+        reads_are_used();
+        __syncwarp();
+        way.release();
+        order.start(way);
+      }
+      store_finished<Plan, kColumns>(sums_frag, own, value_sum_smem, row_smem, lane_row, token, item, num_values,
+                                     inverse_scale, out_gmem, args.out.token_stride, rows, row_sums);
+    } else if (rows.wants_outputs()) {
       store_outputs<Plan, kColumns, true>(sums_frag, value_sum_smem, row_smem, lane_row, token, item, num_values, inverse_scale,
                                           out_gmem, args.out.token_stride, rows);
     } else {
@@ -587,6 +819,7 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
     __syncwarp();  // the factors of this chunk have been read
   }
   wait_for_copies();  // of zeros past the last row
+  row_sums.end();
 }
 
 }  // namespace hopper
@@ -597,26 +830,21 @@ struct OutputsByWarpgroups {
                                                const typename Plan::Element* query_gmem,
                                                typename Plan::Element* out_gmem, const StateColumns& state,
                                                Rows& rows) {
-    if (num_values <= kValueColumns) {
-      write<Plan, kValueColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
-    } else {
-      write<Plan, Plan::kTileColumns>(args, item, num_values, query_gmem, out_gmem, state, rows);
-    }
-  }
-
- private:
-  template <class Plan, int kColumns, class Rows>
-  __device__ __forceinline__ static void write(const ChunkedArguments& args, const Item& item, int num_values,
-                                               const typename Plan::Element* query_gmem,
-                                               typename Plan::Element* out_gmem, const StateColumns& state,
-                                               Rows& rows) {
-    if constexpr (Rows::kHasOthers) {
-      if (rows.others() != nullptr) {
-        hopper::write_outputs<Plan, kColumns, true>(args, item, num_values, query_gmem, out_gmem, state, rows);
-        return;
+    const auto write_tile = [&](auto columns) {
+      constexpr int kColumns = decltype(columns)::value;
+      if constexpr (Rows::kHasOthers) {
+        if (rows.others().rows_gmem != nullptr) {
+          hopper::write_outputs<Plan, kColumns, true>(args, item, num_values, query_gmem, out_gmem, state, rows);
+          return;
+        }
       }
+      hopper::write_outputs<Plan, kColumns, false>(args, item, num_values, query_gmem, out_gmem, state, rows);
+    };
+    if (num_values <= kValueColumns) {
+      write_tile(std::integral_constant<int, kValueColumns>());
+    } else {
+      write_tile(std::integral_constant<int, Plan::kTileColumns>());
     }
-    hopper::write_outputs<Plan, kColumns, false>(args, item, num_values, query_gmem, out_gmem, state, rows);
   }
 };
 

@@ -21,6 +21,7 @@ struct StateOutputsPlan {
   using Element = ElementOf;
   using Outputs = OutputsByWarps;
   static constexpr bool kFormsDots = false;
+  static constexpr bool kFinishes = false;
   static constexpr int kTileColumns = kValueColumns;
   static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
@@ -52,6 +53,14 @@ struct OutputFactors {
   float factor;
 };
 
+// Rows of a tensor, from the first one of an item on.
+template <typename Element>
+struct RowSource {
+  const Element* rows_gmem;  // or null
+  int64_t token_stride;
+  int num_columns;
+};
+
 // The part of a state and of its sums that a block reads; null: zero.
 struct StateColumns {
   const float* state_gmem;
@@ -63,8 +72,12 @@ struct StateColumns {
 
 // The rows of an item of a head as they pass: `rows` says what becomes of them.
 //   rows.fetch(token, is_valid): what a row has in memory, asked for before it is wanted.
-//   Rows::kHasOthers, rows.others(), rows.others_stride(): rows as wide that each row of q is multiplied by, or null, of a plan
-//     that kFormsDots; where they are there, rows.measured(fetched, token, is_valid, dot) takes what comes of it.
+//   rows.tile: what the block works on.
+//   Rows::kHasOthers, rows.others(): rows as wide that each row of q is multiplied by, or none, of a plan that kFormsDots; where
+//     they are there, rows.measured(fetched, token, is_valid, dot) takes what comes of it.
+//   Of a plan that kFinishes, rows.own(num_columns): those whose gradients outputs are, once they are finished; rows.scale(row_smem,
+//     row): 1 / length of such a row, 0 of a row of zeros; rows.pass(along, is_first): its product over the length with its
+//     output before the factor, over the columns of the tile.
 //   rows.wants_lengths(), rows.length<kLanes>(squares, token, row_lane, is_valid): of a row of q, in each of its lanes, of which
 //     `squares` is one's share of q.q.
 //   rows.measure(row_smem, row, token, is_valid, length, product, fetched): at the end of a row of q, given q.z; it may write
@@ -235,10 +248,6 @@ struct ForwardOutputRows {
   const Element* query_gmem;
   static constexpr bool kHasOthers = false;
   struct Fetched {};
-
-  __device__ __forceinline__ const Element* others() const { return nullptr; }
-  __device__ __forceinline__ int64_t others_stride() const { return 0; }
-  __device__ __forceinline__ Fetched measured(Fetched fetched, int, bool, float) const { return fetched; }
 
   __device__ __forceinline__ Fetched fetch(int, bool) const { return {}; }
 

@@ -14,10 +14,10 @@ struct LaneCopy {
   int bytes;
 };
 
-// The groups of a lane of the block that runs, the last one open.
+// The groups of a lane of the block that runs, of a cluster of at most two, the last one open.
 inline std::deque<std::vector<LaneCopy>>& lane_copies() {
-  static std::vector<std::deque<std::vector<LaneCopy>>> of_lanes(1024);
-  auto& groups = of_lanes[emulator::thread_number()];
+  static std::vector<std::deque<std::vector<LaneCopy>>> of_lanes(2 * 1024);
+  auto& groups = of_lanes[emulator::block_rank() * 1024 + emulator::thread_number()];
   if (groups.empty()) {
     groups.emplace_back();
   }

@@ -192,7 +192,9 @@ class HopperEmulationTest {
         kernel(Operation.STATE_OUTPUTS, 0, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.STATE_OUTPUTS, 0, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.GRADIENT_OUTPUTS, 0, ElementType.F16, Precision.NATIVE),
-        kernel(Operation.GRADIENT_OUTPUTS, 0, ElementType.F32, Precision.ACCURATE));
+        kernel(Operation.GRADIENT_OUTPUTS, 0, ElementType.F32, Precision.ACCURATE),
+        kernel(Operation.NORMALIZED_GRADIENT_OUTPUTS, 0, ElementType.BF16, Precision.NATIVE),
+        kernel(Operation.NORMALIZED_GRADIENT_OUTPUTS, 0, ElementType.F32, Precision.DEFAULT));
   }
 
   @ParameterizedTest(allowZeroInvocations = true)

@@ -216,7 +216,10 @@ public final class Catalogue {
 
   private static List<KernelSpec> hopperOutputs() {
     Set<Architecture> hopper = EnumSet.of(Architecture.SM_90A);
-    return Stream.of(Operation.STATE_OUTPUTS, Operation.GRADIENT_OUTPUTS)
+    return Stream.of(
+            Operation.STATE_OUTPUTS,
+            Operation.GRADIENT_OUTPUTS,
+            Operation.NORMALIZED_GRADIENT_OUTPUTS)
         .flatMap(
             operation ->
                 NUMBERS.stream()

@@ -100,8 +100,16 @@ public record KernelEntry(
   /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */
   public boolean formsDelta() {
     return technique == Technique.WGMMA
-        && (operation == Operation.GRADIENT_OUTPUTS
+        && (operation.plain() == Operation.GRADIENT_OUTPUTS
             || HopperPlan.formsDelta(operation, headDim, elementType, precision));
+  }
+
+  /**
+   * Whether gradients of rows that were divided by their length leave it as those of the rows, read
+   * from one state.
+   */
+  public boolean finishesGradients() {
+    return OutputsPlan.finishes(operation);
   }
 
   /** Partial sums per head of the coefficients' gradients, for scans; 1 for other kernels. */

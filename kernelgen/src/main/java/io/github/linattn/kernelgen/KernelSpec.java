@@ -186,6 +186,8 @@ public record KernelSpec(
               NORMALIZED_GRADIENT_SUMS,
               ONE_SWEEP ->
               technique == Technique.WGMMA; // others ask at run time
+          case NORMALIZED_GRADIENT_OUTPUTS ->
+              technique == Technique.WGMMA && OutputsPlan.exists(operation, precision);
           case STATE_OUTPUTS, GRADIENT_OUTPUTS ->
               technique == Technique.MMA
                   || (technique == Technique.WGMMA && OutputsPlan.exists(operation, precision));

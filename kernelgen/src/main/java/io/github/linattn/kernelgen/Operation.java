@@ -88,6 +88,9 @@ public enum Operation {
   /** dq, dk or dv of each item from one state, without causality. */
   GRADIENT_OUTPUTS("gradient_outputs", false),
 
+  /** dq or dk likewise, of rows that were divided by their length; the lengths are given. */
+  NORMALIZED_GRADIENT_OUTPUTS("normalized_gradient_outputs", false),
+
   /**
    * dq, dk and dv token by token in fp32, where a sweep met what is not finite; then da and db of
    * each head, the partial sums of its items and tiles.
@@ -128,6 +131,7 @@ public enum Operation {
       case QUERY_GRADIENT -> NORMALIZED_QUERY_GRADIENT;
       case KEY_VALUE_GRADIENT -> NORMALIZED_KEY_VALUE_GRADIENT;
       case GRADIENT_SUMS -> NORMALIZED_GRADIENT_SUMS;
+      case GRADIENT_OUTPUTS -> NORMALIZED_GRADIENT_OUTPUTS;
       default -> throw new IllegalArgumentException("no kernel always normalises for " + id);
     };
   }
@@ -140,6 +144,7 @@ public enum Operation {
       case NORMALIZED_QUERY_GRADIENT -> QUERY_GRADIENT;
       case NORMALIZED_KEY_VALUE_GRADIENT -> KEY_VALUE_GRADIENT;
       case NORMALIZED_GRADIENT_SUMS -> GRADIENT_SUMS;
+      case NORMALIZED_GRADIENT_OUTPUTS -> GRADIENT_OUTPUTS;
       default -> this;
     };
   }
@@ -149,7 +154,7 @@ public enum Operation {
     return this == QUERY_GRADIENT
         || this == KEY_VALUE_GRADIENT
         || this == GRADIENT_SUMS
-        || this == GRADIENT_OUTPUTS;
+        || plain() == GRADIENT_OUTPUTS;
   }
 
   /** Whether its kernel is one of D: the state stays in registers across the tokens of an item. */

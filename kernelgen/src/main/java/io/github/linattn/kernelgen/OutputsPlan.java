@@ -2,16 +2,19 @@ package io.github.linattn.kernelgen;
 
 /**
  * Plan of what is read from a state alone by products of warpgroups: {@link
- * Operation#STATE_OUTPUTS} and {@link Operation#GRADIENT_OUTPUTS} on sm_90a, one kernel for every
- * head dimension. The header {@code linattn/hopper_state_outputs.cuh} derives the same numbers.
+ * Operation#STATE_OUTPUTS}, {@link Operation#GRADIENT_OUTPUTS} and {@link
+ * Operation#NORMALIZED_GRADIENT_OUTPUTS} on sm_90a, one kernel for every head dimension. The header
+ * {@code linattn/hopper_state_outputs.cuh} derives the same numbers.
  *
  * @param parts 16-bit numbers that an element of a row, or of a state, is the sum of
  * @param columns value columns of a block
  * @param warpgroups that take chunks of 64 rows in turn
  * @param stages boxes of 64 columns of their rows that are on their way
  * @param shared dynamic shared memory of a block
+ * @param per what a block is for: two tiles of rows that are finished are a cluster
  */
-public record OutputsPlan(int parts, int columns, int warpgroups, int stages, SharedRule shared)
+public record OutputsPlan(
+    int parts, int columns, int warpgroups, int stages, SharedRule shared, GridRule.Per per)
     implements ResourcePlan {
   private static final int WARPGROUP = 128;
 
@@ -25,13 +28,24 @@ public record OutputsPlan(int parts, int columns, int warpgroups, int stages, Sh
 
   private static final int ROW_BYTES = 128;
 
+  /** Warps of a warpgroup. */
+  private static final int WARPS = 4;
+
+  /** Bytes in which a warp takes what another tile has of its rows: of two chunks, 16 rows each. */
+  private static final int EXCHANGED = 2 * (16 / 2 * 16 + Long.BYTES);
+
   /** Whether there is such a kernel: TF32 is served by the precision default. */
   static boolean exists(Operation operation, Precision precision) {
     return isOutputs(operation) && precision != Precision.TF32;
   }
 
   static boolean isOutputs(Operation operation) {
-    return operation == Operation.STATE_OUTPUTS || operation == Operation.GRADIENT_OUTPUTS;
+    return operation == Operation.STATE_OUTPUTS || operation.plain() == Operation.GRADIENT_OUTPUTS;
+  }
+
+  /** Whether its outputs become gradients of rows, from those of the rows over their length. */
+  static boolean finishes(Operation operation) {
+    return operation == Operation.NORMALIZED_GRADIENT_OUTPUTS;
   }
 
   static OutputsPlan of(KernelSpec spec) {
@@ -39,21 +53,24 @@ public record OutputsPlan(int parts, int columns, int warpgroups, int stages, Sh
     int parts = wide ? 2 : 1;
     int columns = 2 * KernelSpec.BOX_COLUMNS;
     int warpgroups = 2;
-    int stages = wide ? 2 : 4;
+    boolean finishes = finishes(spec.operation());
+    int stages = wide ? 2 : finishes ? 8 : 4;
     int stage = warpgroups * CHUNK * KernelSpec.BOX_COLUMNS * spec.elementType().bytes();
     int rowFloats = warpgroups * rowFloats(spec.operation()) * CHUNK;
-    int fixed = ALIGNMENT + stages * stage + (columns + rowFloats) * Float.BYTES;
+    int exchanged = finishes ? warpgroups * WARPS * EXCHANGED : 0;
+    int fixed = ALIGNMENT + stages * stage + exchanged + (columns + rowFloats) * Float.BYTES;
     return new OutputsPlan(
         parts,
         columns,
         warpgroups,
         stages,
-        new SharedRule.PerKeyBox(fixed, parts * (columns + EXTRA) * ROW_BYTES));
+        new SharedRule.PerKeyBox(fixed, parts * (columns + EXTRA) * ROW_BYTES),
+        finishes ? GridRule.Per.CLUSTER : GridRule.Per.VALUE_TILE);
   }
 
   /** What a row of a chunk has beside its elements. */
   static int rowFloats(Operation operation) {
-    return operation == Operation.GRADIENT_OUTPUTS ? 3 : 2;
+    return operation == Operation.STATE_OUTPUTS ? 2 : 3;
   }
 
   @Override
@@ -78,6 +95,6 @@ public record OutputsPlan(int parts, int columns, int warpgroups, int stages, Sh
 
   @Override
   public GridRule gridRule() {
-    return new GridRule(GridRule.Per.VALUE_TILE, columns);
+    return new GridRule(per, columns);
   }
 }

@@ -61,6 +61,7 @@ public sealed interface ResourcePlan
           NORMALIZED_GRADIENT_SUMS,
           ONE_SWEEP,
           GRADIENT_OUTPUTS,
+          NORMALIZED_GRADIENT_OUTPUTS,
           GRADIENT_RECURRENCE,
           NORMALIZE_ROWS_GRADIENT ->
           throw new IllegalArgumentException("the family paper has no " + spec.operation());

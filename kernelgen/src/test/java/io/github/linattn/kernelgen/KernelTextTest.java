@@ -34,6 +34,7 @@ class KernelTextTest {
             EnumSet.of(Architecture.SM_90A)),
         hopper(Operation.STATE_OUTPUTS, 0, ElementType.F32, Precision.ACCURATE),
         hopper(Operation.GRADIENT_OUTPUTS, 0, ElementType.F16, Precision.NATIVE),
+        hopper(Operation.NORMALIZED_GRADIENT_OUTPUTS, 0, ElementType.BF16, Precision.NATIVE),
         hopper(Operation.KEY_VALUE_GRADIENT, 128, ElementType.BF16, Precision.NATIVE),
         hopper(Operation.NORMALIZED_QUERY_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
         hopper(Operation.ONE_SWEEP, 128, ElementType.BF16, Precision.NATIVE),

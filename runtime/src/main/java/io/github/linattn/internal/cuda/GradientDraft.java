@@ -327,10 +327,10 @@ final class GradientDraft {
   }
 
   /** dk and dv of rows against sums over all tokens. */
-  void addKeyAndValueOfRows(KernelEntry kernel, Cut items) {
+  void addKeyAndValueOfRows(KernelEntry key, KernelEntry value, Cut items) {
     keyOutputs = items;
-    addTask(Role.KEY, kernel, items, 1);
-    addTask(Role.VALUE, kernel, items, 1);
+    addTask(Role.KEY, key, items, 1);
+    addTask(Role.VALUE, value, items, 1);
   }
 
   /**

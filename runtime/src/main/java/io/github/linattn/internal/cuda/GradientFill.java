@@ -443,12 +443,17 @@ final class GradientFill {
   }
 
   /**
-   * In the place of rows y, which sums alone read then: o, where the kernel forms d, or nothing.
+   * In the places of rows y and z, which sums alone read then: o, where the kernel forms d, and the
+   * rows whose gradients it finishes, or nothing.
    */
   private void setOutputRows(Arguments chunked, Role role) {
     chunked.inner("key", ChunkedStructs.TENSOR_VIEW).clear();
+    chunked.inner("value", ChunkedStructs.TENSOR_VIEW).clear();
     if (role == Role.QUERY && isFormedBySweep()) {
       chunked.set("key", call.output());
+    }
+    if (plan.step(role).kernel().finishesGradients()) {
+      chunked.set("value", role == Role.QUERY ? input.q() : input.k());
     }
   }
 

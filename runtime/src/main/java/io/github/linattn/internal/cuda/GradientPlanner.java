@@ -190,23 +190,35 @@ final class GradientPlanner {
             Math.max(shape.keyDim(), shape.valueDim()),
             Math.min(shape.keyDim(), shape.valueDim()),
             question.keyValueBytes());
+    KernelEntry ofDivided = model.finishingKernel(question, kernel).orElse(kernel);
     return fastest(
         model.itemsOfTotals(question, most).stream()
-            .map(cut -> nonCausal(question, kernel, cut, ofQuery, ofKey))
+            .map(cut -> nonCausal(question, kernel, ofDivided, cut, ofQuery, ofKey))
             .flatMap(Optional::stream)
             .toList());
   }
 
+  /**
+   * By {@code ofDivided} for dq and dk, which is another kernel where that makes gradients of rows
+   * that were divided those of the rows.
+   */
   private Optional<GradientPlan> nonCausal(
-      Question question, KernelEntry kernel, Cut cut, Cut ofQuery, Cut ofKey) {
+      Question question,
+      KernelEntry kernel,
+      KernelEntry ofDivided,
+      Cut cut,
+      Cut ofQuery,
+      Cut ofKey) {
     var draft = new GradientDraft(model, question, cut);
-    draft.addRows(kernel);
+    draft.addRows(ofDivided);
     draft.addStateTotals();
-    draft.addQuery(kernel, ofQuery, 1);
+    draft.addQuery(ofDivided, ofQuery, 1);
     draft.addGradientTotals();
-    draft.addKeyAndValueOfRows(kernel, ofKey);
+    draft.addKeyAndValueOfRows(ofDivided, kernel, ofKey);
     draft.addCoefficientsWithoutRepair();
-    draft.addNormalized();
+    if (!ofDivided.finishesGradients()) {
+      draft.addNormalized();
+    }
     return draft.planWithoutMarks(Kind.NON_CAUSAL);
   }
 

@@ -123,6 +123,29 @@ record LaunchModel(GpuTraits gpu, Built built) {
         .or(() -> mma(question, operation, 0));
   }
 
+  /**
+   * The kernel that does what this one does and makes gradients of rows that were divided by their
+   * length those of the rows, if there is one: where rows are divided, and come in no more tiles
+   * than a cluster has.
+   */
+  Optional<KernelEntry> finishingKernel(Question question, KernelEntry outputs) {
+    int keyDim = question.shape().keyDim();
+    int widest = Math.max(keyDim, question.shape().valueDim());
+    return question.normalize() && outputs.technique() == Technique.WGMMA
+        ? built
+            .find(
+                outputs.operation().normalized(),
+                Technique.WGMMA,
+                0,
+                outputs.elementType(),
+                outputs.precision())
+            .filter(kernel -> kernel.shared().bytes(widest, 1) <= gpu.sharedBytes())
+            .filter(
+                kernel ->
+                    kernel.gridRule().blocks(1, 0, keyDim) == kernel.gridRule().cluster(keyDim))
+        : Optional.empty();
+  }
+
   /** The kernel that multiplies in fp32. */
   Optional<KernelEntry> simt(Question question, Operation operation) {
     return built.find(operation, Technique.SIMT, 0, question.element(), question.exactPrecision());

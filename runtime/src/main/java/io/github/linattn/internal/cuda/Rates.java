@@ -207,7 +207,8 @@ final class Rates {
           scaling * KEY_VALUE_GRADIENT.micros(precision, keyDim);
       case ONE_SWEEP ->
           kernel.elementType() == ElementType.F16 ? ONE_SWEEP_F16 : of(ONE_SWEEP, keyDim);
-      case STATE_OUTPUTS, GRADIENT_OUTPUTS -> OUTPUTS.micros(precision, keyDim);
+      case STATE_OUTPUTS, GRADIENT_OUTPUTS, NORMALIZED_GRADIENT_OUTPUTS ->
+          OUTPUTS.micros(precision, keyDim);
       case NORMALIZED_STATE_SUMS -> NORMALIZED_SHARE * forward / 2;
       case NORMALIZED_FORWARD -> NORMALIZED_SHARE * forward;
       default -> forward;

@@ -134,7 +134,8 @@ public final class SupportMatrix {
           ONE_SWEEP,
           NORMALIZED_QUERY_GRADIENT,
           NORMALIZED_KEY_VALUE_GRADIENT,
-          GRADIENT_OUTPUTS ->
+          GRADIENT_OUTPUTS,
+          NORMALIZED_GRADIENT_OUTPUTS ->
           true;
       default -> false;
     };
