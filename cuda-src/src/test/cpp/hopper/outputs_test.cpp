@@ -185,8 +185,12 @@ void run_forward(int key_dim, int value_dim, bool normalize, unsigned seed) {
     args.key_sum_in = state.of_keys.data();
     args.value_sum_in = state.of_values.data();
     args.normalize = normalize;
+    std::vector<float> scales(static_cast<size_t>(kHeads) * kTokens, NAN);
+    if (normalize) {
+      args.key.address = scales.data();
+    }
     launch(kHeads, value_dim, seed, [args] { state_outputs<AnyPlan>(args); });
-    Comparison of_o{"o"}, of_g{"g", allowed_of_sums()};
+    Comparison of_o{"o"}, of_g{"g", allowed_of_sums()}, of_scales{"1 / |q|", allowed_of_sums()};
     for (int head = 0; head < kHeads; ++head) {
       const int kv = head / kGroup;
       for (int token = 0; token < kTokens; ++token) {
@@ -199,6 +203,9 @@ void run_forward(int key_dim, int value_dim, bool normalize, unsigned seed) {
         if (is_of_no_item(token)) {
           expect(std::isnan(got) && std::isnan(o.at(head, token, 0)), "a row of no item");
           continue;
+        }
+        if (normalize) {
+          of_scales.add(1 / length, scales[static_cast<size_t>(head) * kTokens + token]);
         }
         of_g.add(normalizer / length, got);
         for (int j = 0; j < value_dim; ++j) {

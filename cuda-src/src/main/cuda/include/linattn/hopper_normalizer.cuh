@@ -110,12 +110,17 @@ struct Normalizer {
     }
   }
 
-  // Of rows of q, and of the k that its group shares: the first block of each tells a backward.
+  // Of rows of q, and of the k that its group shares: the first block of each tells a backward. Sums know k alone.
   __device__ __forceinline__ void keep_lengths(int chunk, float2 query, float2 key) const {
     const ItemWork& work = block.work;
     const ChunkedArguments& args = block.chunked();
     float* const scales_gmem = block.args.row_scales;
     if (scales_gmem == nullptr || work.tile != 0) {
+      return;
+    }
+    if constexpr (Plan::kSums) {
+      const int64_t key_head = static_cast<int64_t>(work.batch) * args.kv_heads.value + work.kv_head;
+      keep(scales_gmem + key_head * args.tokens, chunk, key, block.scale(kKeyScale));
       return;
     }
     const int64_t query_head = static_cast<int64_t>(work.batch) * args.heads.value + work.head;
@@ -129,13 +134,13 @@ struct Normalizer {
 
   // |q| of the rows, for the scores, and what a backward is told.
   __device__ __forceinline__ void store_lengths(int stage_idx, int chunk, float2 query, float2 key) const {
-    if constexpr (!Plan::kSums) {
-      if (lane == diagonal_lane()) {
+    if (lane == diagonal_lane()) {
+      if constexpr (!Plan::kSums) {
         const uint32_t lengths = block.lengths(stage_idx) + (first_row + (lane >> 2)) * 4;
         store_float(lengths, sqrtf(usable(query.x)));
         store_float(lengths + 32, sqrtf(usable(query.y)));
-        keep_lengths(chunk, query, key);
       }
+      keep_lengths(chunk, query, key);
     }
   }
 

@@ -260,16 +260,19 @@ struct ForwardOutputRows {
     }
     const Element* const row_gmem = query_gmem + static_cast<int64_t>(token) * args.query.token_stride;
     const int num_columns = is_valid ? args.key_dim : 0;
-    return row_length<kLanes>(squares, [&](auto&& visit) {
+    const float length = row_length<kLanes>(squares, [&](auto&& visit) {
       for (int column = row_lane; column < num_columns; column += kLanes) {
         visit(column, to_float(row_gmem[column]), 0.0f);
       }
     });
+    return is_plain(sum_lanes<kLanes>(squares)) ? length : -length;
   }
 
-  // a and 1 / g, times |q| where q is normalised
-  __device__ __forceinline__ void measure(float* row_smem, int row, int token, bool is_valid, float length,
+  // a and 1 / g, times |q| where q is normalised. `signed_length` is -|q|, and -1 of zeros, where squares were not plain: a
+  // backward measures such rows itself.
+  __device__ __forceinline__ void measure(float* row_smem, int row, int token, bool is_valid, float signed_length,
                                           float query_key_sum, Fetched) const {
+    const float length = fabsf(signed_length);
     const double constant = static_cast<double>(tile.head.a) * length;
     const float normalizer = static_cast<float>(constant * static_cast<double>(tile.item.count) +
                                                 static_cast<double>(tile.head.b) * query_key_sum);
@@ -277,6 +280,14 @@ struct ForwardOutputRows {
     row_smem[Plan::kTokens + row] = 1.0f / normalizer;
     if (tile.block.tile_idx == 0 && is_valid) {
       tile.normalizer(args)[static_cast<int64_t>(token + row) * args.normalizer.token_stride] = normalizer / length;
+      keep_scale(token + row, signed_length > 0.0f ? 1.0f / length : 0.0f);
+    }
+  }
+
+  // 1 / |q| for a backward, 0 where that was not measured: [batch, heads, tokens] in the place of k, which nobody reads; or null.
+  __device__ __forceinline__ void keep_scale(int token, float scale) const {
+    if (args.key.address != nullptr) {
+      static_cast<float*>(args.key.address)[tile.head.index * args.tokens + tile.item.start + token] = scale;
     }
   }
 

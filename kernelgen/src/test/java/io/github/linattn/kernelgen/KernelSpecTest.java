@@ -15,7 +15,7 @@ class KernelSpecTest {
   private static final int WGMMA = 10 * 6 * 5;
 
   private static final int ONE_SWEEP = 3;
-  private static final int OUTPUTS = 2 * 4;
+  private static final int OUTPUTS = 3 * 4;
   private static final int MMA = (4 * 6 - 2) + 2 * (4 * 6 - 3); // the forward, two gradients
   private static final int STATES = 4 * 4 + 5 * 3 + 1;
 

@@ -77,4 +77,13 @@ public record Checkpoints(Tensor memory, Form form) {
         ? memory.segment().address() + form.stateElements(shape) * Float.BYTES
         : 0;
   }
+
+  /**
+   * Address of those of the rows of k, likewise.
+   *
+   * @param shape of the forward
+   */
+  public long keyLengthsAddress(AttentionShape shape) {
+    return form.lengths() ? lengthsAddress(shape) + shape.normalizer().elements() * Float.BYTES : 0;
+  }
 }

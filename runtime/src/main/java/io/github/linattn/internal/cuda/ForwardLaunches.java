@@ -114,7 +114,7 @@ final class ForwardLaunches {
       }
       case RELAY -> fillRelay(plan, shape, ends, states, marks);
       case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
-      case NON_CAUSAL -> fillNonCausal(plan, shape, ends, workspace);
+      case NON_CAUSAL -> fillNonCausal(plan, shape, ends, workspace, kept);
       case CHAIN, STAGES -> throw new IllegalStateException("each part has launches of its own");
     }
     List<Step> steps = plan.steps();
@@ -164,6 +164,7 @@ final class ForwardLaunches {
     if (step.kernel().takesTensorMaps()) {
       Arguments withMaps = arguments.equals(sums) ? hopperSums : hopper;
       fillHopper(withMaps, arguments, forward, step.kernel().elementType());
+      withMaps.set("row_scales", rowScales(plan, forward, withMaps.equals(hopperSums)));
       arguments = withMaps;
     }
     return queue.prepare(mine, step, kernel, arguments);
@@ -245,7 +246,11 @@ final class ForwardLaunches {
    * and every query against the total of its own.
    */
   private void fillNonCausal(
-      ForwardPlan plan, AttentionShape shape, Boundary ends, long workspace) {
+      ForwardPlan plan,
+      AttentionShape shape,
+      Boundary ends,
+      long workspace,
+      @Nullable Checkpoints kept) {
     Cut cut = plan.cut();
     boolean scans = plan.steps().stream().anyMatch(Step::scansStates);
     long behind = scans ? StateArrays.bytes(shape, cut.items()) : 0;
@@ -266,6 +271,8 @@ final class ForwardLaunches {
       throw new IllegalStateException("a plan without causality has items of outputs");
     }
     main.setOutputs(outputs, counts, queue.lists()).setState("_in", totals);
+    main.inner("key", ChunkedStructs.TENSOR_VIEW).clear(); // nobody reads k: lengths of q, or null
+    main.set("key", kept == null ? 0 : kept.lengthsAddress(shape));
   }
 
   private Arguments fillSums(Cut cut, int slots, AttentionShape shape, StateArrays out) {
@@ -285,8 +292,16 @@ final class ForwardLaunches {
     setMap(struct, "key", input.k(), element);
     setMap(struct, "value", input.v(), element);
     setMap(struct, "out", forward.output(), element);
+  }
+
+  /** Where the lengths of rows are kept: sums find those of k, and keep them if no other does. */
+  private static long rowScales(ForwardPlan plan, ForwardCall forward, boolean isOfSums) {
     Checkpoints kept = forward.checkpoints();
-    struct.set("row_scales", kept == null ? 0 : kept.lengthsAddress(input.shape()));
+    AttentionShape shape = forward.input().shape();
+    if (kept == null || (isOfSums && plan.kind() != Kind.NON_CAUSAL)) {
+      return 0;
+    }
+    return isOfSums ? kept.keyLengthsAddress(shape) : kept.lengthsAddress(shape);
   }
 
   private void setMap(Arguments struct, String member, Tensor tensor, ElementType element) {

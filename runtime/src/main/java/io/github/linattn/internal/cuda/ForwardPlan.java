@@ -231,11 +231,13 @@ record ForwardPlan(
 
   /** Whether its kernels find the lengths of all rows of q and k. */
   private boolean measuresRows(Question question) {
+    Operation ofKeys =
+        kind == Kind.NON_CAUSAL ? Operation.NORMALIZED_STATE_SUMS : Operation.NORMALIZED_FORWARD;
     return question.normalize()
         && steps.stream()
             .anyMatch(
                 step ->
-                    step.kernel().operation() == Operation.NORMALIZED_FORWARD
+                    step.kernel().operation() == ofKeys
                         && step.kernel().technique() == Technique.WGMMA);
   }
 

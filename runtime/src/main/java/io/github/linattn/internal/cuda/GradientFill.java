@@ -120,14 +120,14 @@ final class GradientFill {
             ? totals
             : StateArrays.at(workspace + behind, shape, plan.stateItems().items());
     this.delta = workspace + memory.deltaAt();
-    long kept = call.checkpoints() == null ? 0 : call.checkpoints().lengthsAddress(shape);
-    this.lengthsAreKept = kept != 0;
+    Checkpoints kept = call.checkpoints();
+    this.lengthsAreKept = kept != null && kept.form().lengths();
     if (!operator.normalize()) {
       this.queryScale = 0;
       this.keyScale = 0;
     } else if (lengthsAreKept) {
-      this.queryScale = kept;
-      this.keyScale = kept + shape.normalizer().elements() * Float.BYTES;
+      this.queryScale = kept.lengthsAddress(shape);
+      this.keyScale = kept.keyLengthsAddress(shape);
     } else {
       this.queryScale = workspace + memory.queryScaleAt();
       this.keyScale = workspace + memory.keyScaleAt();

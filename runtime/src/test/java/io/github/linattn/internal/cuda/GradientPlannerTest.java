@@ -694,10 +694,10 @@ class GradientPlannerTest {
             Role.GRADIENT_SCAN,
             Role.KEY,
             Role.VALUE,
-            Role.COEFFICIENTS,
-            Role.NORMALIZED_QUERY,
-            Role.NORMALIZED_KEY);
-    assertThat(plan.step(Role.QUERY).kernel().operation()).isEqualTo(Operation.GRADIENT_OUTPUTS);
+            Role.COEFFICIENTS);
+    assertThat(plan.step(Role.QUERY).kernel().operation())
+        .isEqualTo(Operation.NORMALIZED_GRADIENT_OUTPUTS);
+    assertThat(plan.step(Role.VALUE).kernel().operation()).isEqualTo(Operation.GRADIENT_OUTPUTS);
     int outputs = plan.outputs().items();
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(8 * outputs);
     assertThat(plan.step(Role.VALUE).blocks())
@@ -707,6 +707,31 @@ class GradientPlannerTest {
         .isEqualTo(aligned(4L * plan.cut().items() * stateBytes(48, 80)));
     assertThat(plan.memory().totals()).isEqualTo(aligned(4L * stateBytes(48, 80)));
     assertThat(plan.memory().partials()).isEqualTo(aligned(8L * outputs * 16));
+  }
+
+  @Test
+  void withoutCausalityGradientsOfDividedRowsNeedNoPassByWgmma() {
+    for (DType dtype : DType.values()) {
+      for (int dim = 16; dim <= 256; dim += 16) {
+        Question question =
+            Question.of(AttentionShape.of(1, 2, 300, dim), dtype, Mode.DEFAULT, false, true);
+        GradientPlan plan = planner(true).plan(question).orElseThrow();
+        String what = "%s, D = %d".formatted(dtype, dim);
+        assertThat(plan.has(Role.NORMALIZED_QUERY) || plan.has(Role.NORMALIZED_KEY))
+            .as(what)
+            .isFalse();
+        for (Role role : List.of(Role.QUERY, Role.KEY)) {
+          assertThat(plan.step(role).kernel().finishesGradients()).as(what).isTrue();
+          assertThat(plan.step(role).cluster()).as(what).isEqualTo(dim <= 128 ? 1 : 2);
+        }
+        assertThat(plan.step(Role.VALUE).kernel().finishesGradients()).as(what).isFalse();
+        assertThat(plan.step(Role.VALUE).cluster()).as(what).isEqualTo(1);
+        GradientPlan byMma = planner(false).plan(question).orElseThrow();
+        assertThat(byMma.has(Role.NORMALIZED_QUERY) && byMma.has(Role.NORMALIZED_KEY))
+            .as(what)
+            .isTrue();
+      }
+    }
   }
 
   @Test

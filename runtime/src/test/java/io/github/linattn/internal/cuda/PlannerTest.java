@@ -190,6 +190,12 @@ class PlannerTest {
     assertThat(plan(few).toKeep(few))
         .contains(Checkpoints.Form.ofSegments(plan(few).cut().itemTokens()).withLengths());
     assertThat(planner(false).plan(keeping).orElseThrow().toKeep(keeping)).as("by mma").isEmpty();
+    Question all = Question.of(shape, DType.BF16, Mode.DEFAULT, false, true).keeping(true);
+    assertThat(plan(all).toKeep(all)).as("without causality").contains(lengths);
+    assertThat(planner(false).plan(all).orElseThrow().toKeep(all)).as("by mma").isEmpty();
+    AttentionShape odd = AttentionShape.of(4, 16, 10_000, KEY_DIM - 16);
+    Question byWarps = Question.of(odd, DType.BF16, Mode.DEFAULT, false, true).keeping(true);
+    assertThat(plan(byWarps).toKeep(byWarps)).as("sums by mma").isEmpty();
   }
 
   private static Question normalized(AttentionShape shape) {

@@ -32,7 +32,11 @@ final class GpuKeptLengthsTest {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (Case.Builder builder : cases()) {
-        rows.add(Arguments.of(builder.normalized().keepingState().build(), subject));
+        Case problem = builder.normalized().keepingState().build();
+        rows.add(Arguments.of(problem, subject));
+        if (problem.shape.tokens() < 1000) {
+          rows.add(Arguments.of(problem.but("all tokens").nonCausal().build(), subject));
+        }
       }
     }
     return rows;
@@ -76,7 +80,8 @@ final class GpuKeptLengthsTest {
         for (float size : new float[] {0, 1e-25f, 1e-13f, 1e-3f, 8e3f, 1e19f}) {
           boolean isHalf = size >= 1e-3f && size <= 8e3f; // where lengths have a unit
           if (size == 0 || isHalf == (dtype == DType.F16)) {
-            rows.add(Arguments.of(dtype, size, subject));
+            rows.add(Arguments.of(dtype, size, true, subject));
+            rows.add(Arguments.of(dtype, size, false, subject));
           }
         }
       }
@@ -85,9 +90,9 @@ final class GpuKeptLengthsTest {
   }
 
   /** Such elements or their squares leave the range of operands and sums; zeros have no length. */
-  @ParameterizedTest(name = "{0}, rows of {1}, on {2}")
+  @ParameterizedTest(name = "{0}, rows of {1}, causal: {2}, on {3}")
   @MethodSource("sizesAndSubjects")
-  void aRowOfAnySizeHasItsLength(DType dtype, float size, Subject subject) {
+  void aRowOfAnySizeHasItsLength(DType dtype, float size, boolean causal, Subject subject) {
     int dim = 64;
     Case drawn =
         Case.of("sizes", AttentionShape.of(1, 2, TOKENS, dim)).dtype(dtype).normalized().build();
@@ -97,7 +102,8 @@ final class GpuKeptLengthsTest {
       q[3 * dim + i] *= size;
       k[(TOKENS + 150) * dim + i] *= size;
     }
-    Case problem = drawn.but("rows of " + size).q(q).k(k).keepingState().build();
+    Case.Builder sized = drawn.but("rows of " + size).q(q).k(k).keepingState();
+    Case problem = (causal ? sized : sized.nonCausal()).build();
     assumeKept(problem, subject);
     Run.of(problem, subject.backend()).assertRight(problem);
   }
@@ -108,7 +114,10 @@ final class GpuKeptLengthsTest {
     LinearAttention keeping = operator.keepState(true).on(subject.backend());
     assumeTrue(
         keeping.plan(problem.shape, problem.dtype).forward().steps().stream()
-            .anyMatch(step -> step.contains("_normalized_forward_wgmma_")),
+            .anyMatch(
+                step ->
+                    step.contains("_normalized_forward_wgmma_")
+                        || (step.contains("_normalized_state_sums_wgmma_") && !problem.causal)),
         "left out: this GPU's forward finds no lengths");
     assertThat(workspace(keeping, problem))
         .as("without a place for lengths")

@@ -459,18 +459,17 @@ final class ChunkedBackwardTest extends BackwardLaunches {
     try (BackwardFixture f = new BackwardFixture(shape, DType.F32)) {
       f.backward(linear().causal(false).normalizeQueriesAndKeys(true));
       assertThat(number(arguments(0, ROWS), ROWS, "delta")).as("formed with dq").isZero();
-      assertThat(kernels(1, 10))
+      assertThat(kernels(1, 8))
           .containsExactly(
               "state_sums_mma",
               "state_scan_simt",
-              "gradient_outputs_wgmma",
+              "normalized_gradient_outputs_wgmma",
               "gradient_sums_mma",
               "state_scan_simt",
+              "normalized_gradient_outputs_wgmma",
               "gradient_outputs_wgmma",
-              "gradient_outputs_wgmma",
-              "gradient_recurrence_simt",
-              "normalize_rows_gradient_simt",
-              "normalize_rows_gradient_simt");
+              "gradient_recurrence_simt");
+      assertThat(cudart.launches()).as("gradients are finished").isEqualTo(9);
       MemorySegment forwards = arguments(2, SCAN);
       MemorySegment query = arguments(3, GRADIENT);
       assertThat(number(query, CHUNKED, "state_in")).isEqualTo(number(forwards, SCAN, "state_out"));
@@ -480,14 +479,46 @@ final class ChunkedBackwardTest extends BackwardLaunches {
       assertThat(count(query, CHUNKED, "normalize")).isEqualTo(1);
       assertThat(number(query, GRADIENT, "key_scale")).isNotZero();
       assertThat(count(arguments(8, REPAIR), REPAIR, "count")).as("nothing is marked").isZero();
-      MemorySegment ofKeys = arguments(10, NORMALIZED);
-      assertThat(number(ofKeys, NORMALIZED, "row")).isEqualTo(address(f.input.k()));
-      assertThat(number(ofKeys, NORMALIZED, "gradient")).isEqualTo(address(f.gradients.dk()));
-      assertThat(number(ofKeys, NORMALIZED, "scale"))
+      MemorySegment key = arguments(6, GRADIENT);
+      MemorySegment value = arguments(7, GRADIENT);
+      assertThat(number(query, CHUNKED, "value")).as("its own").isEqualTo(address(f.input.q()));
+      assertThat(number(key, CHUNKED, "value")).isEqualTo(address(f.input.k()));
+      assertThat(number(key, GRADIENT, "key_scale"))
           .isEqualTo(number(query, GRADIENT, "key_scale"));
-      assertThat(count(ofKeys, NORMALIZED, "heads")).isEqualTo(2);
-      assertThat(count(ofKeys, NORMALIZED, "dim")).isEqualTo(48);
+      assertThat(number(value, CHUNKED, "query")).isEqualTo(address(f.input.k()));
+      assertThat(number(value, CHUNKED, "value")).as("v has no length").isZero();
     }
+  }
+
+  @Test
+  void withoutCausalityLengthsThatAForwardKeptAreTaken() {
+    AttentionShape shape = new AttentionShape(2, 4, 2, 100, D, D);
+    LinearAttention.Builder operator = linear().causal(false).normalizeQueriesAndKeys(true);
+    try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
+      LinearAttention attention = operator.keepState(true).on(f.gpu);
+      try (Forward y = attention.forward(f.input)) {
+        assertThat(kernels(0, 2))
+            .containsExactly("normalized_state_sums_wgmma_d128", "state_outputs_wgmma");
+        long ofKeys =
+            number(arguments(0, ChunkedStructs.HOPPER), ChunkedStructs.HOPPER, "row_scales");
+        long ofQueries = number(arguments(1, CHUNKED), CHUNKED, "key");
+        assertThat(ofQueries).isNotZero();
+        assertThat(ofKeys).isEqualTo(ofQueries + 4L * 2 * 4 * 100);
+        attention.backwardInto(y, f.dO, null, f.gradients);
+        MemorySegment rows = arguments(2, ROWS);
+        assertThat(count(rows, ROWS, "scales_are_kept")).isEqualTo(1);
+        MemorySegment query = arguments(3, GRADIENT);
+        assertThat(number(query, GRADIENT, "query_scale")).isEqualTo(ofQueries);
+        assertThat(number(query, GRADIENT, "key_scale")).isEqualTo(ofKeys);
+      }
+      int at = Math.toIntExact(cudart.launches());
+      attention.forwardInto(f.input, f.o, f.g, f.state(1));
+      assertThat(number(arguments(at, ChunkedStructs.HOPPER), ChunkedStructs.HOPPER, "row_scales"))
+          .as("nobody has memory for them")
+          .isZero();
+      assertThat(number(arguments(at + 1, CHUNKED), CHUNKED, "key")).isZero();
+    }
+    assertThat(cudart.live()).isZero();
   }
 
   @Test
