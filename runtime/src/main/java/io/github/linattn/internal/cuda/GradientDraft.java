@@ -278,7 +278,8 @@ final class GradientDraft {
     double chunk = Rates.chunkMicros(query, width, turns);
     double start = Rates.gradientStartMicros(query) + Rates.stateMicros(width);
     double ofOutputs = query.formsDelta() ? question.queryBytes() / 2 : 0; // o
-    double bytes = question.keyValueBytes() + question.queryBytes() + ofOutputs;
+    double ofOwn = query.finishesGradients() ? question.queryRowBytes() : 0; // q
+    double bytes = question.keyValueBytes() + question.queryBytes() + ofOutputs + ofOwn;
     long shares = (long) items.items() * turns;
     add(
         Role.QUERY,
