@@ -341,8 +341,8 @@ int main(int count, char** values) {
   allowed_error = std::atof(count > 1 ? values[1] : "1e-2");
   const int schedules = count > 2 ? std::atoi(values[2]) : 1;
   const int first = count > 3 ? std::atoi(values[3]) : 0;
-  // One box of columns in part, several of which the last is in part; tiles of 64 columns and less, and of more.
-  for (const auto& [width, out_width] : {std::pair{48, 64}, {144, 208}, {kWide, 80}}) {
+  // One box of columns in part, several of which the last is in part; tiles of 64 columns and less, of more, and of both.
+  for (const auto& [width, out_width] : {std::pair{48, 64}, {144, 208}, {kWide, 80}, {80, 160}}) {
     for (int i = first; i < first + schedules; ++i) {
       const auto seed = static_cast<unsigned>(i);
       std::printf("%d to %d columns, seed %d:", width, out_width, i);

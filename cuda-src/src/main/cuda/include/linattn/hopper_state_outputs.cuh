@@ -281,13 +281,18 @@ struct RowsOnTheirWay {
   // The oldest box is wanted no more.
   __device__ __forceinline__ void release() { stage_idx = after(stage_idx); }
 
-  // The operands of a box, of each step of 16 columns, and what takes the scales of a lane's two rows off their products.
-  __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&inverses)[2]) const {
+  // The operands of a box, of each step of 16 columns, and what takes the scales of a lane's two rows off their products; adds
+  // the squares of its shares of these rows where they are wanted.
+  __device__ __forceinline__ void load(uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4], float (&inverses)[2], bool wants_squares,
+                                       float (&squares)[2]) const {
     const int lane = lane_of_thread();
     if constexpr (sizeof(Element) == 2) {
 #pragma unroll
       for (int step = 0; step < Plan::kSteps; ++step) {
         load_matrices(stage() + Cursor::place(lane % 16, step * 2 + lane / 16), rows_frag[0][step]);
+      }
+      if (wants_squares) {
+        add_squares(rows_frag[0], squares);
       }
     } else {
 #pragma unroll
@@ -298,6 +303,9 @@ struct RowsOnTheirWay {
           const uint4 unit = load_unit(stage() + Cursor::place(lane / 4 + half * 8, step * 4 + lane % 4));
           units_frag[step] = make_float4(__uint_as_float(unit.x), __uint_as_float(unit.y), __uint_as_float(unit.z),
                                          __uint_as_float(unit.w));
+        }
+        if (wants_squares) {
+          add_squares(units_frag, squares[half]);
         }
         if constexpr (Plan::kScalesRows) {
           inverses[half] = scale(units_frag);
@@ -312,6 +320,27 @@ struct RowsOnTheirWay {
   }
 
  private:
+  __device__ __forceinline__ static void add_squares(const uint32_t (&rows_frag)[Plan::kSteps][4],
+                                                     float (&squares)[2]) {
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack<typename Plan::Half>(rows_frag[step][i]);
+        squares[i % 2] = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, squares[i % 2]));
+      }
+    }
+  }
+
+  // Of fp32 before it is split.
+  __device__ __forceinline__ static void add_squares(const float4 (&units_frag)[Plan::kSteps], float& squares) {
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step) {
+      const float4& unit = units_frag[step];
+      squares = fmaf(unit.x, unit.x, fmaf(unit.y, unit.y, fmaf(unit.z, unit.z, fmaf(unit.w, unit.w, squares))));
+    }
+  }
+
   __device__ __forceinline__ static int after(int stage) { return stage + 1 == Plan::kStages ? 0 : stage + 1; }
 
   // Brings the largest element of a row, which four lanes have, to what fp16 holds; returns what takes it back.
@@ -399,31 +428,6 @@ __device__ __forceinline__ void add_dots(uint32_t stage, uint32_t other_stage, f
     }
   }
   asm volatile("" ::: "memory");  // operands that are loaded meanwhile would cost registers
-}
-
-// Adds up the squares of a lane's shares of its two rows, whose scales `inverses` take off.
-template <class Plan>
-__device__ __forceinline__ void add_squares(const uint32_t (&rows_frag)[Plan::kParts][Plan::kSteps][4],
-                                            const float (&inverses)[2], float (&squares)[2]) {
-  float sums[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (int step = 0; step < Plan::kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-      for (int part = Plan::kParts - 1; part >= 0; --part) {
-        const float2 pair = unpack<typename Plan::Half>(rows_frag[part][step][i]);
-        sum = make_float2(sum.x + pair.x, sum.y + pair.y);
-      }
-      sums[i % 2] = fmaf(sum.x, sum.x, fmaf(sum.y, sum.y, sums[i % 2]));
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float inverse = inverses[half] * Plan::kSharedScale;
-    squares[half] += sums[half] * inverse * inverse;
-  }
 }
 
 // The products of a box, the small terms first.
@@ -525,7 +529,7 @@ __device__ __forceinline__ void store_outputs(const float (&sums_frag)[kRegister
 // sums to the other. Sums of two chunks have places, and the other warp sends those of a chunk once it has read those of the one
 // before, so that none is overwritten unread.
 template <class Plan>
-struct RowSums {
+struct RowExchange {
   uint32_t sums;      // of this warp
   uint32_t barriers;  // likewise
   uint32_t other_rank;
@@ -534,9 +538,9 @@ struct RowSums {
   RingPosition<2> at;
 
   // All threads of the cluster take part.
-  __device__ __forceinline__ RowSums(uint32_t exchange, int rank, bool has_two_tiles)
-      : sums(exchange + warp_of_thread() * 2 * Plan::kRowSumBytes),
-        barriers(exchange + (Plan::kThreads / kWarp * Plan::kRowSumBytes + warp_of_thread() * 8) * 2),
+  __device__ __forceinline__ RowExchange(uint32_t place, int rank, bool has_two_tiles)
+      : sums(place + warp_of_thread() * 2 * Plan::kRowSumBytes),
+        barriers(place + (Plan::kThreads / kWarp * Plan::kRowSumBytes + warp_of_thread() * 8) * 2),
         other_rank(1 - rank),
         has_other(has_two_tiles),
         lane(lane_of_thread()) {
@@ -629,7 +633,7 @@ __device__ __forceinline__ void store_finished(float (&sums_frag)[kRegisters], c
                                                const float* value_sum_smem, const float* row_smem, int first_row,
                                                int token, const Item& item, int num_values, float inverse_scale,
                                                typename Plan::Element* out_gmem, int64_t token_stride, Rows& rows,
-                                               RowSums<Plan>& row_sums) {
+                                               RowExchange<Plan>& exchange) {
   using Element = typename Plan::Element;
   const int lane = lane_of_thread();
   float along[2] = {0.0f, 0.0f};
@@ -653,12 +657,12 @@ __device__ __forceinline__ void store_finished(float (&sums_frag)[kRegisters], c
     along[half] = sum_lanes<4>(along[half]);
     rows.pass(along[half], token + first_row + half * 8 < item.tokens && lane % 4 == 0);
   }
-  row_sums.add_others(along);
+  exchange.add_others(along);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + half * 8;
     const float scale = rows.scale(row_smem, row);
-    const float factor = rows.factors(row_smem, row).factor * scale;
+    const float factor = rows.factors(row_smem, row).factor;
     const float of_row = -scale * along[half];
     const bool is_valid = token + row < item.tokens;
     Element* const share_gmem =
@@ -670,10 +674,8 @@ __device__ __forceinline__ void store_finished(float (&sums_frag)[kRegisters], c
       for (int i = 0; i < 2; ++i) {
         const float* const pair_frag = sums_frag + column / 2 + i * 4 + half * 2;
         const float2 x = own.pair(column, half, i);
-        x_frag[i] = make_float2(factor * fmaf(of_row, x.x, pair_frag[0]), factor * fmaf(of_row, x.y, pair_frag[1]));
-        if (scale == 0.0f) {  // a row of zeros, whatever its gradient
-          x_frag[i] = make_float2(0.0f, 0.0f);
-        }
+        x_frag[i] = make_float2(fmaf(of_row, x.x, pair_frag[0]) * factor * scale,
+                                fmaf(of_row, x.y, pair_frag[1]) * factor * scale);
       }
       store_share(share_gmem + column, is_valid && column < num_values, lane % 2 == 1, x_frag[0], x_frag[1]);
     }
@@ -699,7 +701,8 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   const int first_row = warp % 4 * Plan::kWarpTokens;  // of the warp
   const uint32_t start = shared_address(chunk_smem);
   StateOperand<Plan, kColumns> operands{(start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1)};
-  const uint32_t stages = operands.base + num_boxes * StateOperand<Plan, kColumns>::kBoxBytes;
+  // Behind the operands of a whole tile, so that what two tiles exchange has one place in both blocks.
+  const uint32_t stages = operands.base + num_boxes * Plan::kParts * Plan::kPartBytes;
   const uint32_t floats = stages + Plan::kThreads / kWarp * Plan::kStages * Plan::kStageBytes;
   float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + (floats - start));
   float* const row_smem = value_sum_smem + Plan::kTileColumns + warpgroup * Plan::kRowFloats * Plan::kTokens;
@@ -729,7 +732,7 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   }
   publish_to_async_proxy();
   __syncthreads();
-  RowSums<Plan> row_sums(floats + (Plan::kTileColumns + Plan::kWarpgroups * Plan::kRowFloats * Plan::kTokens) * 4,
+  RowExchange<Plan> exchange(floats + (Plan::kTileColumns + Plan::kWarpgroups * Plan::kRowFloats * Plan::kTokens) * 4,
                          rows.tile.block.tile_idx, Plan::kFinishes && args.value_dim > Plan::kTileColumns);
   const float inverse_scale = Plan::kSharedScale / operands.scale;
   const float inverse_sum_scale = Plan::kSharedScale / operands.sum_scale;
@@ -752,15 +755,12 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
       if constexpr (kDots) {
         add_dots<Plan>(way.stage(), way.second_stage(), dots);
       }
-      way.load(rows_frag, inverses);
+      way.load(rows_frag, inverses, rows.wants_lengths(), squares);
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kBoxes; ++i) {
         way.release();
         order.start(way);
-      }
-      if (rows.wants_lengths()) {
-        add_squares<Plan>(rows_frag, inverses, squares);
       }
       if constexpr (Plan::kScalesRows) {  // and sums of boxes are rounded to nearest, not truncated
         float box_frag[kRegisters];
@@ -802,13 +802,12 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
         wait_for_groups<Plan::kStages - 1>();
         __syncwarp();
         own.load(way.stage(), column);
-        reads_are_used();
         __syncwarp();
         way.release();
         order.start(way);
       }
       store_finished<Plan, kColumns>(sums_frag, own, value_sum_smem, row_smem, lane_row, token, item, num_values,
-                                     inverse_scale, out_gmem, args.out.token_stride, rows, row_sums);
+                                     inverse_scale, out_gmem, args.out.token_stride, rows, exchange);
     } else if (rows.wants_outputs()) {
       store_outputs<Plan, kColumns, true>(sums_frag, value_sum_smem, row_smem, lane_row, token, item, num_values, inverse_scale,
                                           out_gmem, args.out.token_stride, rows);
@@ -819,7 +818,7 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
     __syncwarp();  // the factors of this chunk have been read
   }
   wait_for_copies();  // of zeros past the last row
-  row_sums.end();
+  exchange.end();
 }
 
 }  // namespace hopper

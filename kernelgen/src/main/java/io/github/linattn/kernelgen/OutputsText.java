@@ -19,7 +19,7 @@ final class OutputsText {
         // key dim    any
         // products   of %5$d %17$s for each element
         // block      %6$d threads: %18$d warpgroups, which take chunks of 64 rows in turn
-        // grid       %7$s x items x tiles of %8$d value columns
+        // grid       %7$s x items x tiles of %8$d value columns%22$s
         // rows       %9$d boxes of 64 columns on their way
         // shared     %10$d bytes for Dk = %11$d; %12$s
         #include "linattn/%2$s.cuh"
@@ -59,7 +59,8 @@ final class OutputsText {
         plan.warpgroups(),
         TileText.element(operand(spec)),
         spec.operation().id(),
-        OutputsPlan.finishes(spec.operation()));
+        OutputsPlan.finishes(spec.operation()),
+        OutputsPlan.finishes(spec.operation()) ? ", two of an item in a cluster" : "");
   }
 
   private static ElementType operand(KernelSpec spec) {

@@ -125,7 +125,7 @@ final class GradientFill {
     if (!operator.normalize()) {
       this.queryScale = 0;
       this.keyScale = 0;
-    } else if (lengthsAreKept) {
+    } else if (kept != null && lengthsAreKept) {
       this.queryScale = kept.lengthsAddress(shape);
       this.keyScale = kept.keyLengthsAddress(shape);
     } else {

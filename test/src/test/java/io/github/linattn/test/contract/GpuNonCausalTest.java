@@ -61,6 +61,8 @@ final class GpuNonCausalTest {
         SweepContract.of(name, 1, 2, 200, 48).coefficients(1.5f, 0).normalized(),
         SweepContract.of(name, 2, 4, 2, 391, 64, 80).normalized(),
         SweepContract.of(name, 1, 3, 77, 192),
+        SweepContract.of(name, 2, 2, 300, 160).normalized(),
+        SweepContract.of(name, 1, 3, 200, 192).normalized(),
         SweepContract.of(name, 1, 2, 300, 256).normalized(),
         SweepContract.of(name, 1, 2, 271, 32).packed(70, 0, 1, 200),
         SweepContract.of(name, 1, 6, 2, 131, 80, 144).layout(Layout.TOKEN_MAJOR),
@@ -104,6 +106,47 @@ final class GpuNonCausalTest {
             .isCloseTo(expected[i], within(1e-3f));
       }
     }
+  }
+
+  static List<Arguments> sizesAndSubjects() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (DType dtype : DType.values()) {
+        for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
+          for (float size : sizes(dtype)) {
+            rows.add(Arguments.of(dtype, mode, size, true, subject));
+            rows.add(Arguments.of(dtype, mode, size, false, subject));
+          }
+        }
+      }
+    }
+    return rows;
+  }
+
+  private static float[] sizes(DType dtype) {
+    return dtype == DType.F16
+        ? new float[] {0, 1e-3f, 8e3f}
+        : new float[] {0, 1e-25f, 1e-13f, 1e-6f, 1e6f, 1e12f};
+  }
+
+  /** One row of k and one of v among others, where nobody sums a second time. */
+  @ParameterizedTest(name = "{0} {1}, rows of {2}, normalised: {3}, on {4}")
+  @MethodSource("sizesAndSubjects")
+  void rowsOfAnySizeAreSummed(
+      DType dtype, Mode mode, float size, boolean normalized, Subject subject) {
+    int dim = 64;
+    int tokens = 300;
+    Case.Builder builder =
+        SweepContract.of("sizes", 1, 2, tokens, dim).nonCausal().dtype(dtype).mode(mode);
+    Case drawn = (normalized ? builder.normalized() : builder).build();
+    float[] k = drawn.k.clone();
+    float[] v = drawn.v.clone();
+    for (int i = 0; i < dim; i++) {
+      k[(tokens + 250) * dim + i] *= size;
+      v[(tokens + 270) * dim + i] *= size;
+    }
+    Case problem = drawn.but("rows of " + size).k(k).v(v).build();
+    Run.of(problem, subject.backend()).assertRight(problem);
   }
 
   @AfterEach
