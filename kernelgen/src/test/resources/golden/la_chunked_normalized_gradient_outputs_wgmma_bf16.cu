@@ -4,7 +4,7 @@
 // key dim    any
 // products   of 1 bf16 for each element
 // block      256 threads: 2 warpgroups, which take chunks of 64 rows in turn
-// grid       heads of x x items x tiles of 128 value columns
+// grid       heads of x x items x tiles of 128 value columns, two of an item in a cluster
 // rows       8 boxes of 64 columns on their way
 // shared     205952 bytes for Dk = 256; per_key_box:136320:17408
 #include "linattn/gradient_outputs.cuh"

@@ -153,6 +153,10 @@ __device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
   }
 
   wait_for_earlier_kernels();
+  const int64_t state = state_index(chunked, block.head, item.slot);
+  if (has_sums<Plan>(chunked, state, first_key, first_value)) {
+    return;
+  }
 #pragma unroll 1
   for (int step = 0; step < Plan::kStages - 1; ++step) {
     start_step(step);
@@ -188,7 +192,6 @@ __device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
   wait_for_groups<0>();
   __syncthreads();
 
-  const int64_t state = state_index(chunked, block.head, item.slot);
   sums.store(reinterpret_cast<float*>(chunk_smem),
              sums_keys ? chunked.key_sum_out + state * chunked.key_dim + first_key : nullptr, num_keys,
              sums_values ? chunked.value_sum_out + state * chunked.value_dim + first_value : nullptr, num_values);

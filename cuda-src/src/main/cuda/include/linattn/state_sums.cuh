@@ -284,6 +284,33 @@ __device__ __forceinline__ void store_tile(
   }
 }
 
+// Whether a block has nothing to do where args.marks is not null: then sums are there already, by warpgroups, and a block forms
+// its part again only if something of it is not finite. What fp16 cannot hold, or a row of k whose length was out of range, shows
+// so. All threads call, once earlier kernels have ended.
+template <class Plan>
+__device__ __forceinline__ bool has_sums(const ChunkedArguments& args, int64_t state, int first_key, int first_value) {
+  if (args.marks == nullptr) {
+    return false;
+  }
+  const int num_keys = min(args.key_dim - first_key, Plan::kKeyTile);
+  const int num_values = min(args.value_dim - first_value, Plan::kValueTile);
+  const float* const state_gmem = args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value;
+  bool spoiled = false;
+  for (int idx = static_cast<int>(threadIdx.x); idx < num_keys * Plan::kValueTile; idx += Plan::kThreads) {
+    const int value = idx % Plan::kValueTile;
+    spoiled |= value < num_values &&
+               !isfinite(state_gmem[static_cast<int64_t>(idx / Plan::kValueTile) * args.value_dim + value]);
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+  if (first_value == 0 && thread < num_keys) {
+    spoiled |= !isfinite(args.key_sum_out[state * args.key_dim + first_key + thread]);
+  }
+  if (first_key == 0 && thread < num_values) {
+    spoiled |= !isfinite(args.value_sum_out[state * args.value_dim + first_value + thread]);
+  }
+  return __syncthreads_or(spoiled ? 1 : 0) == 0;
+}
+
 template <class Plan>
 __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
   using Element = typename Plan::Element;
@@ -341,6 +368,10 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
   }
 
   wait_for_earlier_kernels();
+  const int64_t state = state_index(args, block.head, item.slot);
+  if (has_sums<Plan>(args, state, first_key, first_value)) {
+    return;
+  }
 #pragma unroll 1
   for (int chunk = 0; chunk < Plan::kStages - 1; ++chunk) {
     start_chunk(chunk);
@@ -392,7 +423,6 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
   wait_for_groups<0>();
   __syncthreads();
 
-  const int64_t state = state_index(args, block.head, item.slot);
   sums.store(reinterpret_cast<float*>(chunk_smem),
              sums_keys ? args.key_sum_out + state * args.key_dim + first_key : nullptr, num_keys,
              sums_values ? args.value_sum_out + state * args.value_dim + first_value : nullptr, num_values);

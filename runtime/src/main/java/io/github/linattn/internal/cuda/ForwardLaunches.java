@@ -156,7 +156,7 @@ final class ForwardLaunches {
       LaunchScratch mine, ForwardPlan plan, Step step, LoadedKernel kernel, ForwardCall forward) {
     Arguments arguments =
         switch (step.kernel().operation()) {
-          case STATE_SUMS, NORMALIZED_STATE_SUMS -> sums;
+          case STATE_SUMS, NORMALIZED_STATE_SUMS -> plan.repairsSums(step) ? repair : sums;
           case STATE_SCAN -> scan;
           case RECURRENCE -> plan.kind() == Kind.RELAY ? repair : main;
           default -> main;
@@ -260,6 +260,7 @@ final class ForwardLaunches {
             : ends.after();
     StateArrays sums = scans ? StateArrays.at(workspace, shape, cut.items()) : totals;
     fillSums(cut, cut.items(), shape, sums);
+    repair.copyOf(this.sums).set("marks", sums.s()); // not null: they are there
     if (scans) {
       scan.clear().setScan(sums, cut, cut.items(), shape, queue.lists()).setState("_out", totals);
       if (ends.before() != null) {

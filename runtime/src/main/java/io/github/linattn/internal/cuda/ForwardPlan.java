@@ -229,6 +229,13 @@ record ForwardPlan(
     return keepsLengths || keepsStates ? Optional.of(all) : Optional.empty();
   }
 
+  /** Whether a step forms sums again where those of the first one are not finite. */
+  boolean repairsSums(Step step) {
+    return kind == Kind.NON_CAUSAL
+        && step.kernel().operation() == Operation.STATE_SUMS
+        && !step.kernel().equals(steps.get(0).kernel());
+  }
+
   /** Whether its kernels find the lengths of all rows of q and k. */
   private boolean measuresRows(Question question) {
     Operation ofKeys =

@@ -195,6 +195,7 @@ final class GradientDraft {
   void addStateTotals() {
     if (!question.lastState()) {
       addStateSums(cut, cut.items());
+      addRepair(Role.STATE_SUMS, Role.STATE_SUMS_REPAIR, model.sumsByWarps(question, cut.items()));
       addTotals(Role.STATE_SCAN, question.initialState());
     }
   }
@@ -202,7 +203,20 @@ final class GradientDraft {
   /** Their gradients, in the same places where they have no others. */
   void addGradientTotals() {
     addGradientSums(cut.items(), cut.items(), Technique.WGMMA);
+    addRepair(
+        Role.GRADIENT_SUMS, Role.GRADIENT_SUMS_REPAIR, gradientSums(cut.items(), Technique.MMA));
     addTotals(Role.GRADIENT_SCAN, question.lastGradient());
+  }
+
+  /** Sums by mma behind those that may have left the range of their operands. */
+  private void addRepair(Role sums, Role repair, Optional<Step> byWarps) {
+    boolean isNeeded =
+        launches.stream()
+            .filter(launch -> launch.role() == sums)
+            .anyMatch(launch -> LaunchModel.mayLeaveRange(launch.step().kernel()));
+    if (isNeeded) {
+      add(repair, byWarps, step -> 0);
+    }
   }
 
   /** A scan of sums, unless they are the totals as they are. */

@@ -154,9 +154,18 @@ final class GradientFill {
     switch (role) {
       case ROWS -> fillRows();
       case STATE_SUMS -> fillStateSums();
+      case STATE_SUMS_REPAIR ->
+          fillSumsAgain(structs.of(role).copyOf(structs.of(Role.STATE_SUMS)), before);
       case STATE_SCAN -> fillStateScan();
       case QUERY -> fillQuery();
       case GRADIENT_SUMS -> fillGradientSums();
+      case GRADIENT_SUMS_REPAIR ->
+          fillSumsAgain(
+              structs
+                  .of(role)
+                  .copyOf(structs.of(Role.GRADIENT_SUMS))
+                  .inner("chunked", ChunkedStructs.CHUNKED),
+              items);
       case GRADIENT_SCAN -> fillGradientScan();
       case KEY -> fillKey();
       case VALUE -> fillValue();
@@ -223,6 +232,11 @@ final class GradientFill {
         .setKeyValueHeads(shape)
         .setDivisor("num_items", plan.summed())
         .setState("_out", before);
+  }
+
+  /** Of sums that are there, which marks that are not null say. */
+  private static void fillSumsAgain(Arguments chunked, StateArrays sums) {
+    chunked.set("marks", sums.s());
   }
 
   private void fillStateScan() {

@@ -109,10 +109,12 @@ record GradientPlan(
   enum Role {
     ROWS("d and the lengths of rows"),
     STATE_SUMS("S, z, u of items"),
+    STATE_SUMS_REPAIR("S, z, u again where they are not finite"),
     STATE_SCAN("states before items"),
     QUERY("dq"),
     QUERY_REPAIR("dq token by token where it is marked"),
     GRADIENT_SUMS("dS, dz, du of items"),
+    GRADIENT_SUMS_REPAIR("dS, dz, du again where they are not finite"),
     GRADIENT_SCAN("gradients after items"),
     KEY("dk"),
     VALUE("dv"),

@@ -184,9 +184,10 @@ public final class GradientStructs {
     private static StructLayout layout(Role role) {
       return switch (role) {
         case ROWS -> GRADIENT_ROWS;
-        case STATE_SUMS -> ChunkedStructs.CHUNKED;
+        case STATE_SUMS, STATE_SUMS_REPAIR -> ChunkedStructs.CHUNKED;
         case STATE_SCAN, GRADIENT_SCAN -> ChunkedStructs.STATE_SCAN;
-        case QUERY, GRADIENT_SUMS, KEY, VALUE, KEY_AND_VALUE, ONE_SWEEP -> GRADIENT;
+        case QUERY, GRADIENT_SUMS, GRADIENT_SUMS_REPAIR, KEY, VALUE, KEY_AND_VALUE, ONE_SWEEP ->
+            GRADIENT;
         case QUERY_REPAIR, COEFFICIENTS -> GRADIENT_RECURRENCE;
         case NORMALIZED_QUERY, NORMALIZED_KEY -> NORMALIZE_ROWS_GRADIENT;
       };

@@ -183,6 +183,24 @@ record LaunchModel(GpuTraits gpu, Built built) {
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
   }
 
+  /** The sums by mma. */
+  Optional<Step> sumsByWarps(Question question, int items) {
+    return mma(question, Operation.STATE_SUMS, 0)
+        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
+  }
+
+  /**
+   * Whether a kernel of sums gives what is not finite for rows out of the range of its operands,
+   * which all but bf16 have a scale for, or of its lengths: a sweep marks such an item, and where
+   * nothing is swept the kernel by mma forms these sums again.
+   */
+  static boolean mayLeaveRange(KernelEntry sums) {
+    boolean normalizes =
+        sums.operation() != Operation.STATE_SUMS && sums.operation() != Operation.GRADIENT_SUMS;
+    return sums.technique() == Technique.WGMMA
+        && (normalizes || sums.elementType() != ElementType.BF16);
+  }
+
   /** What the scan of a backward takes, and of sums over all tokens. */
   double scanMicros(Question question, Cut cut) {
     double bytes = 2.0 * StateArrays.bytes(question.shape(), cut.items());

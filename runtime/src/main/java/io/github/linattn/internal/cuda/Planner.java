@@ -502,6 +502,13 @@ final class Planner {
       return Optional.empty();
     }
     List<Step> steps = new ArrayList<>(List.of(sums.get()));
+    if (LaunchModel.mayLeaveRange(sums.get().kernel())) {
+      Optional<Step> repair = model.sumsByWarps(question, cut.items());
+      if (repair.isEmpty()) {
+        return Optional.empty();
+      }
+      steps.add(repair.get());
+    }
     scan.ifPresent(steps::add);
     steps.add(answers);
     int written = (scans ? cut.items() : 0) + cut.sequences();

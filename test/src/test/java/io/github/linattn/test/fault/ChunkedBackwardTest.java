@@ -497,26 +497,44 @@ final class ChunkedBackwardTest extends BackwardLaunches {
     try (BackwardFixture f = new BackwardFixture(shape, DType.BF16)) {
       LinearAttention attention = operator.keepState(true).on(f.gpu);
       try (Forward y = attention.forward(f.input)) {
-        assertThat(kernels(0, 2))
-            .containsExactly("normalized_state_sums_wgmma_d128", "state_outputs_wgmma");
+        assertThat(kernels(0, 3))
+            .containsExactly(
+                "normalized_state_sums_wgmma_d128", "state_sums_mma", "state_outputs_wgmma");
+        MemorySegment again = arguments(1, CHUNKED);
+        assertThat(number(again, CHUNKED, "marks")).as("sums are there").isNotZero();
+        assertThat(number(again, CHUNKED, "state_out"))
+            .isEqualTo(address(y.state().orElseThrow().s()));
         long ofKeys =
             number(arguments(0, ChunkedStructs.HOPPER), ChunkedStructs.HOPPER, "row_scales");
-        long ofQueries = number(arguments(1, CHUNKED), CHUNKED, "key");
+        long ofQueries = number(arguments(2, CHUNKED), CHUNKED, "key");
         assertThat(ofQueries).isNotZero();
         assertThat(ofKeys).isEqualTo(ofQueries + 4L * 2 * 4 * 100);
         attention.backwardInto(y, f.dO, null, f.gradients);
-        MemorySegment rows = arguments(2, ROWS);
+        assertThat(kernels(3, 7))
+            .containsExactly(
+                "gradient_rows_simt",
+                "normalized_gradient_outputs_wgmma",
+                "normalized_gradient_sums_wgmma_d128",
+                "gradient_sums_mma",
+                "normalized_gradient_outputs_wgmma",
+                "gradient_outputs_wgmma",
+                "gradient_recurrence_simt");
+        MemorySegment rows = arguments(3, ROWS);
         assertThat(count(rows, ROWS, "scales_are_kept")).isEqualTo(1);
-        MemorySegment query = arguments(3, GRADIENT);
+        MemorySegment query = arguments(4, GRADIENT);
         assertThat(number(query, GRADIENT, "query_scale")).isEqualTo(ofQueries);
         assertThat(number(query, GRADIENT, "key_scale")).isEqualTo(ofKeys);
+        MemorySegment gradientsAgain = arguments(6, GRADIENT);
+        assertThat(number(gradientsAgain, CHUNKED, "marks")).isNotZero();
+        assertThat(number(gradientsAgain, CHUNKED, "state_out"))
+            .isEqualTo(number(arguments(7, GRADIENT), CHUNKED, "state_in"));
       }
       int at = Math.toIntExact(cudart.launches());
       attention.forwardInto(f.input, f.o, f.g, f.state(1));
       assertThat(number(arguments(at, ChunkedStructs.HOPPER), ChunkedStructs.HOPPER, "row_scales"))
           .as("nobody has memory for them")
           .isZero();
-      assertThat(number(arguments(at + 1, CHUNKED), CHUNKED, "key")).isZero();
+      assertThat(number(arguments(at + 2, CHUNKED), CHUNKED, "key")).isZero();
     }
     assertThat(cudart.live()).isZero();
   }
