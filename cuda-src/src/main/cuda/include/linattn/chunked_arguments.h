@@ -13,6 +13,9 @@
 // them walk the same chunks and keep the same state, and block `turn` writes the outputs of the chunks
 // turn, turn + turns, ... of the item. Then
 //   block = ((head * num_items + item) * turns + turn) * tiles + tile.
+//
+// What is read from sums alone reads no k: of state_outputs `key` is where 1 / |q| is kept, or null. Sums by warps
+// take `marks` that are not null for a sign that sums are there and only to be repaired.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,8 @@
 //
 // with d_i = o_i . dO_i. Where rows are normalised, rows of k and q that are x or y are divided by their
 // lengths as well; dq and dk are then the gradients of the divided rows, and normalize_rows_gradient finishes
-// them. Without causality n is any row.
+// them. Without causality n is any row: gradients are read from sums, no row of y or z is, and gradient_outputs.cuh
+// says what chunked.key and chunked.value are instead.
 //
 // The states that the tasks walk with are those of the forward, and their gradients, as [Dk, Dv] each:
 //

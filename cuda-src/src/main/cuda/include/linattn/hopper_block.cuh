@@ -24,7 +24,7 @@ namespace hopper {
 //    384    128  out
 //    512    352  chunked
 //    864      8  row_scales  1 / |q| [batch, heads, tokens] and behind it 1 / |k| [batch, kv heads, tokens], 0 of a row
-//                            that a backward has to measure with care; or null: not wanted
+//                            that a backward has to measure with care; of sums 1 / |k| alone; or null: not wanted
 struct HopperArguments {
   TensorMap query;
   TensorMap key;

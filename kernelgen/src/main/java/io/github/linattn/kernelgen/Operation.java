@@ -114,7 +114,7 @@ public enum Operation {
   }
 
   /** Whether its kernel normalises always; other kernels of the family chunked ask at run time. */
-  boolean normalizes() {
+  public boolean normalizes() {
     return this != plain();
   }
 

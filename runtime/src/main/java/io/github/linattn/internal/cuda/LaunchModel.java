@@ -191,14 +191,17 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * Whether a kernel of sums gives what is not finite for rows out of the range of its operands,
-   * which all but bf16 have a scale for, or of its lengths: a sweep marks such an item, and where
-   * nothing is swept the kernel by mma forms these sums again.
+   * which are scaled by the first rows of an item, or of its lengths: a sweep marks such an item,
+   * and where nothing is swept the kernel by mma forms these sums again.
    */
   static boolean mayLeaveRange(KernelEntry sums) {
-    boolean normalizes =
-        sums.operation() != Operation.STATE_SUMS && sums.operation() != Operation.GRADIENT_SUMS;
-    return sums.technique() == Technique.WGMMA
-        && (normalizes || sums.elementType() != ElementType.BF16);
+    boolean scales =
+        switch (sums.elementType()) {
+          case F32 -> true;
+          case F16 -> sums.operation() == Operation.GRADIENT_SUMS; // weighed, k and v are not
+          case BF16 -> false;
+        };
+    return sums.technique() == Technique.WGMMA && (scales || sums.operation().normalizes());
   }
 
   /** What the scan of a backward takes, and of sums over all tokens. */

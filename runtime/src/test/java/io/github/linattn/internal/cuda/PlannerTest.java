@@ -198,6 +198,23 @@ class PlannerTest {
     assertThat(plan(byWarps).toKeep(byWarps)).as("sums by mma").isEmpty();
   }
 
+  @Test
+  void sumsThatMayLeaveTheirRangeAreFormedAgainWhereNothingIsSwept() {
+    AttentionShape shape = AttentionShape.of(4, 16, 10_000, KEY_DIM);
+    for (DType dtype : DType.values()) {
+      for (boolean normalize : new boolean[] {false, true}) {
+        Question all = Question.of(shape, dtype, Mode.DEFAULT, false, normalize);
+        assertThat(plan(all).steps().stream().filter(plan(all)::repairsSums))
+            .as("%s, normalised: %s", dtype, normalize)
+            .hasSize(normalize || dtype == DType.F32 ? 1 : 0);
+        ForwardPlan byWarps = planner(false).plan(all).orElseThrow();
+        assertThat(byWarps.steps()).noneMatch(byWarps::repairsSums);
+        Question swept = Question.of(shape, dtype, Mode.DEFAULT, true, normalize);
+        assertThat(plan(swept).steps()).noneMatch(plan(swept)::repairsSums);
+      }
+    }
+  }
+
   private static Question normalized(AttentionShape shape) {
     return Question.of(shape, DType.BF16, Mode.DEFAULT, true, true);
   }
