@@ -89,7 +89,8 @@ final class FakeKernels {
   private static List<KernelEntry> outputs(ElementType element, Precision precision) {
     return List.of(
         entry(Operation.STATE_OUTPUTS, Technique.WGMMA, element, precision),
-        entry(Operation.GRADIENT_OUTPUTS, Technique.WGMMA, element, precision));
+        entry(Operation.GRADIENT_OUTPUTS, Technique.WGMMA, element, precision),
+        entry(Operation.NORMALIZED_GRADIENT_OUTPUTS, Technique.WGMMA, element, precision));
   }
 
   private static List<KernelEntry> gradients(ElementType element, Precision exact) {
