@@ -114,7 +114,7 @@ public enum Operation {
   }
 
   /** Whether its kernel normalises always; other kernels of the family chunked ask at run time. */
-  public boolean normalizes() {
+  boolean normalizes() {
     return this != plain();
   }
 

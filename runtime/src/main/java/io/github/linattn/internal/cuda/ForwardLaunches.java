@@ -25,7 +25,7 @@ import org.jspecify.annotations.Nullable;
  * queue's lock.
  */
 final class ForwardLaunches {
-  private static final int MOST_LAUNCHES = 4;
+  private static final int MOST_LAUNCHES = 6; // of segments, and a scan behind them
 
   private static final long INITIAL_COUNT =
       ChunkedStructs.offset(ChunkedStructs.CHUNKED, "initial_count");
@@ -231,6 +231,7 @@ final class ForwardLaunches {
     StateArrays before = StateArrays.at(states, shape, plan.slots());
     main.setSegments(plan.forwardCut(), plan.slots(), counts, queue.lists());
     fillSums(cut, plan.slots(), shape, before).setDivisor("num_items", plan.summed());
+    fillRepair(before);
     main.set("marks", marks).setState("_in", before);
     scan.clear().setScan(before, cut, plan.slots(), shape, queue.lists());
     if (ends.before() != null) {
@@ -260,7 +261,7 @@ final class ForwardLaunches {
             : ends.after();
     StateArrays sums = scans ? StateArrays.at(workspace, shape, cut.items()) : totals;
     fillSums(cut, cut.items(), shape, sums);
-    repair.copyOf(this.sums).set("marks", sums.s()); // not null: they are there
+    fillRepair(sums);
     if (scans) {
       scan.clear().setScan(sums, cut, cut.items(), shape, queue.lists()).setState("_out", totals);
       if (ends.before() != null) {
@@ -274,6 +275,11 @@ final class ForwardLaunches {
     main.setOutputs(outputs, counts, queue.lists()).setState("_in", totals);
     main.inner("key", ChunkedStructs.TENSOR_VIEW).clear(); // nobody reads k: lengths of q, or null
     main.set("key", kept == null ? 0 : kept.lengthsAddress(shape));
+  }
+
+  /** Of sums that are there, which marks that are not null say. */
+  private void fillRepair(StateArrays there) {
+    repair.copyOf(sums).set("marks", there.s());
   }
 
   private Arguments fillSums(Cut cut, int slots, AttentionShape shape, StateArrays out) {

@@ -231,7 +231,7 @@ record ForwardPlan(
 
   /** Whether a step forms sums again where those of the first one are not finite. */
   boolean repairsSums(Step step) {
-    return kind == Kind.NON_CAUSAL
+    return (kind == Kind.NON_CAUSAL || kind == Kind.SEGMENTED)
         && step.kernel().operation() == Operation.STATE_SUMS
         && !step.kernel().equals(steps.get(0).kernel());
   }

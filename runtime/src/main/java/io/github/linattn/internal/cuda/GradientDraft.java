@@ -188,6 +188,7 @@ final class GradientDraft {
   /** The states before items: sums of the first so many, and a scan. */
   void addStates(Cut items, int count) {
     addStateSums(items, count);
+    addRepair(Role.STATE_SUMS, Role.STATE_SUMS_REPAIR, model.sumsByWarps(question, count));
     addScan(Role.STATE_SCAN, items);
   }
 
@@ -247,6 +248,7 @@ final class GradientDraft {
 
   private void addGradients(int count, int reckoned, Technique technique) {
     addGradientSums(count, reckoned, technique);
+    addRepair(Role.GRADIENT_SUMS, Role.GRADIENT_SUMS_REPAIR, gradientSums(count, Technique.MMA));
     addScan(Role.GRADIENT_SCAN, cut);
   }
 

@@ -190,18 +190,22 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * Whether a kernel of sums gives what is not finite for rows out of the range of its operands,
-   * which are scaled by the first rows of an item, or of its lengths: a sweep marks such an item,
-   * and where nothing is swept the kernel by mma forms these sums again.
+   * The sums by mma behind those of this kernel, where that gives what is not finite for rows out
+   * of the range of its operands, which are scaled by the first rows of an item, or of the lengths
+   * that it finds: all that starts from such sums would be spoiled, and so would its repair.
    */
   static boolean mayLeaveRange(KernelEntry sums) {
+    Operation operation = sums.operation();
     boolean scales =
         switch (sums.elementType()) {
-          case F32 -> true;
-          case F16 -> sums.operation() == Operation.GRADIENT_SUMS; // weighed, k and v are not
+          case F32 -> sums.precision() != Precision.DEFAULT; // whose bf16 have the range of fp32
+          case F16 ->
+              operation == Operation.GRADIENT_SUMS
+                  || operation == Operation.NORMALIZED_GRADIENT_SUMS;
           case BF16 -> false;
         };
-    return sums.technique() == Technique.WGMMA && (scales || sums.operation().normalizes());
+    return sums.technique() == Technique.WGMMA
+        && (scales || operation == Operation.NORMALIZED_STATE_SUMS);
   }
 
   /** What the scan of a backward takes, and of sums over all tokens. */

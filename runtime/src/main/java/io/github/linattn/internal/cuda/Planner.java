@@ -364,10 +364,13 @@ final class Planner {
     Sums sums = found.get();
     double bytes = question.keyValueBytes() + question.queryBytes() + sums.stateBytes;
     double micros = pass(question, step.get(), cut, cut.items(), turns, bytes, true);
+    List<Step> steps = new ArrayList<>(sums.steps);
+    steps.add(step.get().lasting(micros));
+    steps.add(recurrence.get());
     return Optional.of(
         new ForwardPlan(
             Kind.SEGMENTED,
-            List.of(sums.step, sums.scan, step.get().lasting(micros), recurrence.get()),
+            steps,
             sums.cut,
             sums.parts == 1 ? null : cut,
             sums.summed,
@@ -376,7 +379,7 @@ final class Planner {
             markBytes(question, cut, turns),
             0,
             List.of(),
-            sums.micros + micros + 4 * Rates.LAUNCH_MICROS,
+            sums.micros + micros + steps.size() * Rates.LAUNCH_MICROS,
             ""));
   }
 
@@ -385,9 +388,14 @@ final class Planner {
    *
    * @param parts items of {@code cut} for each of the forward
    * @param summed items whose sums are wanted
+   * @param steps the sums, their repair where they may want one, and the scan
    */
   private record Sums(
-      int parts, Cut cut, int summed, Step step, Step scan, long stateBytes, double micros) {}
+      int parts, Cut cut, int summed, List<Step> steps, long stateBytes, double micros) {
+    long blocks() {
+      return steps.get(0).blocks();
+    }
+  }
 
   /**
    * A power of two of parts: as many as give every multiprocessor a block, because the blocks of
@@ -401,7 +409,7 @@ final class Planner {
     }
     int segment = cut.itemTokens();
     Sums best = found.get();
-    long blocks = best.step.blocks();
+    long blocks = best.blocks();
     for (int parts = 2;
         !model.isAmple(blocks)
             && segment % (parts * CHUNK) == 0
@@ -415,7 +423,7 @@ final class Planner {
       if (idle || next.micros < WORTH_PARTS * best.micros) {
         best = next;
       }
-      blocks = next.step.blocks();
+      blocks = next.blocks();
     }
     return Optional.of(best);
   }
@@ -437,9 +445,27 @@ final class Planner {
         2.0 * stateBytes / model.bytesPerMicro()
             + Rates.SCAN_MICROS
             + Rates.SCAN_ITEM_MICROS * cut.mostItems();
-    return Optional.of(
-        new Sums(
-            parts, cut, summed, sums.get().lasting(first), scan.get(), stateBytes, first + second));
+    return repaired(question, sums.get().lasting(first), summed)
+        .map(
+            steps -> {
+              steps.add(scan.get());
+              return new Sums(parts, cut, summed, steps, stateBytes, first + second);
+            });
+  }
+
+  /** Sums, and behind them those by mma where these may leave the range of their operands. */
+  private Optional<List<Step>> repaired(Question question, Step sums, int items) {
+    List<Step> steps = new ArrayList<>(List.of(sums));
+    if (!LaunchModel.mayLeaveRange(sums.kernel())) {
+      return Optional.of(steps);
+    }
+    return model
+        .sumsByWarps(question, items)
+        .map(
+            repair -> {
+              steps.add(repair);
+              return steps;
+            });
   }
 
   private Optional<ForwardPlan> decode(Question question) {
@@ -501,14 +527,11 @@ final class Planner {
     if (sums.isEmpty() || (scans && scan.isEmpty())) {
       return Optional.empty();
     }
-    List<Step> steps = new ArrayList<>(List.of(sums.get()));
-    if (LaunchModel.mayLeaveRange(sums.get().kernel())) {
-      Optional<Step> repair = model.sumsByWarps(question, cut.items());
-      if (repair.isEmpty()) {
-        return Optional.empty();
-      }
-      steps.add(repair.get());
+    Optional<List<Step>> repaired = repaired(question, sums.get(), cut.items());
+    if (repaired.isEmpty()) {
+      return Optional.empty();
     }
+    List<Step> steps = repaired.get();
     scan.ifPresent(steps::add);
     steps.add(answers);
     int written = (scans ? cut.items() : 0) + cut.sequences();
@@ -568,7 +591,7 @@ final class Planner {
     if (!best.reason().isEmpty()) {
       return best;
     }
-    KernelEntry forward = best.steps().get(best.kind() == Kind.SEGMENTED ? 2 : 0).kernel();
+    KernelEntry forward = forwardOf(best);
     String how =
         switch (best.kind()) {
           case SEGMENTED ->
@@ -618,6 +641,7 @@ final class Planner {
   }
 
   private static KernelEntry forwardOf(ForwardPlan plan) {
-    return plan.steps().get(plan.kind() == Kind.SEGMENTED ? 2 : 0).kernel();
+    List<Step> steps = plan.steps();
+    return steps.get(plan.kind() == Kind.SEGMENTED ? steps.size() - 2 : 0).kernel();
   }
 }

@@ -72,9 +72,45 @@ final class GpuRepairTest {
     return SweepContract.of("repair", batch, heads, keyValueHeads, tokens, dim, valueDim);
   }
 
+  static List<Arguments> typesAndSubjects() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (DType dtype : DType.values()) {
+        for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
+          rows.add(Arguments.of(dtype, mode, subject));
+        }
+      }
+    }
+    return rows;
+  }
+
+  /** The length of one row is out of range, and later segments start from sums that it is in. */
+  @ParameterizedTest(name = "{0} {1} on {2}")
+  @MethodSource("typesAndSubjects")
+  void noSegmentBehindARowOfAnySizeIsSpoiled(DType dtype, Mode mode, Subject subject) {
+    System.setProperty("linattn.plan", "wgmma:512");
+    System.setProperty(PROPERTY, "wgmma:512");
+    int dim = 64;
+    int tokens = 1500;
+    Case drawn =
+        SweepContract.of("segments", 1, 2, tokens, dim)
+            .dtype(dtype)
+            .mode(mode)
+            .normalized()
+            .build();
+    float[] k = drawn.k.clone();
+    float size = dtype == DType.F16 ? 1e3f : 1e-13f;
+    for (int i = 0; i < dim; i++) {
+      k[(tokens + 300) * dim + i] *= size;
+    }
+    Case problem = drawn.but("a row of " + size).k(k).build();
+    Run.of(problem, subject.backend()).assertRight(problem);
+  }
+
   @AfterEach
   void choosesFreelyAgain() {
     System.clearProperty(PROPERTY);
+    System.clearProperty("linattn.plan");
   }
 
   @ParameterizedTest(name = "{0}: {1} on {2}")
