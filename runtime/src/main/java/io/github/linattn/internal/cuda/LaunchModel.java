@@ -190,9 +190,9 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * The sums by mma behind those of this kernel, where that gives what is not finite for rows out
-   * of the range of its operands, which are scaled by the first rows of an item, or of the lengths
-   * that it finds: all that starts from such sums would be spoiled, and so would its repair.
+   * Whether sums of this kernel may not be finite where rows are out of the range of its operands,
+   * which are scaled by the first rows of an item, or of the lengths that it finds. All that starts
+   * from such sums would be spoiled, and so would its repair: those by mma stand behind them.
    */
   static boolean mayLeaveRange(KernelEntry sums) {
     Operation operation = sums.operation();
