@@ -31,6 +31,7 @@ inline float __int_as_float(int bits) { return __uint_as_float(static_cast<uint3
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
+using std::isfinite;
 using std::isinf;
 using std::max;
 using std::min;

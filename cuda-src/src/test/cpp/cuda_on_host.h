@@ -71,8 +71,6 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return other;
 }
 
-using std::isfinite;
-
 // Shared memory starts as NaN in every block: a read before a write shows in the results.
 namespace linattn {
 alignas(16) inline float shared_smem[32 * 1024];

@@ -306,9 +306,10 @@ __device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments&
   const double a = coefficient(args.a_per_head, args.a, head_idx);
   const double b = coefficient(args.b_per_head, args.b, head_idx);
   if (threadIdx.x % kWarp == 0) {
-    // a da + b db = 0. Rows that are normalised have |q.k| <= 1: where |b| < |a| weights differ little, so that the terms
-    // of da nearly cancel, and those of db do not.
-    const bool is_flat = args.slope_is_summed == 2 && b * b < a * a;
+    // a da + b db = 0. Where |b q.k| < |a| weights differ little, so that the terms of da nearly cancel, and those of db
+    // do not. |q.k| is at most 1 of rows that are normalised, and of others seldom above 16.
+    const double product = args.slope_is_summed == 2 ? 1.0 : 16.0;
+    const bool is_flat = args.slope_is_summed != 0 && fabs(b) * product < fabs(a);
     if (args.a_gradient != nullptr) {
       const double gradient = is_flat ? -b * b_sum / a : a_sum;
       args.a_gradient[head] = static_cast<float>(gradient + (adds ? args.a_gradient[head] : 0.0f));

@@ -181,8 +181,8 @@ struct ItemWork {
   }
 };
 
-// Operands of fp16 are multiplied by powers of two that keep them in its range. They follow the largest
-// elements of the item's first chunk. Where S grows faster than that shows in an output that is not finite.
+// Operands of fp16 are multiplied by powers of two that keep them in its range. They follow the largest elements of the
+// item's first rows that are not zeros. Where S grows faster than that shows in an output that is not finite.
 // One word each in shared memory.
 enum Scale {
   kQueryScale,    // of the elements of q, k, v
@@ -312,7 +312,7 @@ struct Block {
     return is_one ? 1.0f : load_float(scale_address(scale));
   }
 
-  // By which 1 / |k| is an operand of 16 bits, and S with it: of fp16 a power of two near the lengths of the first chunk.
+  // By which 1 / |k| is an operand of 16 bits, and S with it: of fp16 a power of two near the lengths of the rows measured.
   __device__ __forceinline__ float length_scale() const {
     return Plan::kWeighsKeys && Plan::kScaled ? load_float(scale_address(kLengthScale)) : 1.0f;
   }

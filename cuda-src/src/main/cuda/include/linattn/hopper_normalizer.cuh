@@ -144,7 +144,7 @@ struct Normalizer {
     }
   }
 
-  // Of 1 / |k| where keys are weighed. NaN of a row so much longer than those of the first chunk that fp16 would lose
+  // Of 1 / |k| where keys are weighed. NaN of a row so much longer than those measured that fp16 would lose
   // digits of values that it weighs.
   __device__ __forceinline__ float key_weight(float squares, bool within) const {
     if (!within || squares == 0.0f) {

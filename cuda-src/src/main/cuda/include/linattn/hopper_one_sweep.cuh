@@ -114,7 +114,7 @@ __device__ __forceinline__ void find_least_normalizers(const SweepTiles<Plan>& t
 }
 
 // The units of all chunks, the same in both blocks. Of each chunk the largest power of two whose operands are at most
-// kMaxHalf, as g of its rows and elements of the first tokens bound them, rounded down to one of few, so that sums
+// kMaxHalf, as g of its rows and elements of the tokens measured bound them, rounded down to one of few, so that sums
 // seldom change theirs. Found one by one between the chunks they would be instructions that caches have no room for.
 template <class Plan>
 __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, const SweepTiles<Plan>& tiles,
@@ -129,21 +129,27 @@ __device__ __forceinline__ void find_units(const HopperOneSweepArguments& args, 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
   const int num_rows = min(Plan::kChunk, work.tokens);
+  const auto view = [&](int tensor) -> const TensorView& {
+    return tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value;
+  };
   clear_extents(extents_smem);
   if (warp < kColumnWarps) {
     const int column = warp * kMeasuredColumns;
     const int tensor = column / Plan::kHeadDim;
-    const TensorView& view = tensor == 0 ? tensors.query : tensor == 1 ? tensors.key : tensors.value;
-    measure_columns<Plan>(view, work.batch, work.head, work.start, column % Plan::kHeadDim, kMeasuredColumns, num_rows,
+    measure_columns<Plan>(view(tensor), work, work.head, 0, column % Plan::kHeadDim, kMeasuredColumns,
                           extents_smem + tensor);
   } else {
     find_least_normalizers<Plan, kNormalizerWarps>(tiles, tensors.normalizer, warp - kColumnWarps, thread % kWarp);
   }
-  measure_state(block, extents_smem + 3);
+  measure_state(block, extents_smem + kTensors);
+  __syncthreads();
+  go_on_measuring(0, extents_smem, [&](int tensor) {
+    measure_on<Plan>(view(tensor), work, work.head, 1, 0, Plan::kHeadDim, extents_smem + tensor);
+  });
   // In a relay the blocks have a gradient of the state each, which need not have the same bits.
   cluster_sync();
   if (thread < block.num_chunks) {
-    const uint32_t largest_word = shared_address(&extents_smem[3].largest);
+    const uint32_t largest_word = shared_address(&extents_smem[kTensors].largest);
     const float start = __uint_as_float(max(load_word_in_block(address_in_block(largest_word, 0)),
                                             load_word_in_block(address_in_block(largest_word, 1))));
     const float values = 2.0f * size_of(__uint_as_float(extents_smem[0].largest));

@@ -1,4 +1,4 @@
-// The powers of two that bring operands into the range of fp16: they follow the first chunk of an item.
+// The powers of two that bring operands into the range of fp16: they follow the first rows of an item.
 #pragma once
 
 #include "linattn/hopper_block.cuh"
@@ -12,8 +12,9 @@ struct Extent {
   unsigned squares;
 };
 
-constexpr int kExtents = 4;      // of three tensors, and of S
-constexpr float kMargin = 1.5f;  // for columns that grow behind the first chunk
+constexpr int kTensors = 3;             // of an item: what a sweep has as q, k and v
+constexpr int kExtents = kTensors + 1;  // and that of S
+constexpr float kMargin = 1.5f;         // for columns that grow behind the rows measured
 
 __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
   if (threadIdx.x < kExtents) {
@@ -22,14 +23,17 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
   __syncthreads();
 }
 
-// By what the lanes of a warp have found.
-__device__ __forceinline__ void widen(Extent* extent_smem, float largest, float squares) {
+// By what the lanes of a warp have found, of which the largest element is returned. Of elements among which one is not
+// finite nothing is taken.
+__device__ __forceinline__ float widen(Extent* extent_smem, float largest, float squares) {
   largest = max_lanes<kWarp>(largest);
+  largest = isfinite(largest) ? largest : 0.0f;
   squares = max_lanes<kWarp>(squares);
   if (threadIdx.x % kWarp == 0) {
     atomicMax(&extent_smem->largest, __float_as_uint(largest));
     atomicMax(&extent_smem->squares, __float_as_uint(squares));
   }
+  return largest;
 }
 
 template <class Plan>
@@ -47,19 +51,20 @@ __device__ __forceinline__ float4 load_four(const typename Plan::Element* elemen
 // before the first comes; of rows past the end the last one is asked for, without a branch.
 constexpr int kMeasuredColumns = 32;
 
-// Of as many columns from `column` on, of which num_columns are there, a multiple of four. Sums do not depend on the order
-// of threads.
+// Of as many columns from `column` on, of which num_columns are there, a multiple of four, and of as many rows as a
+// chunk has from one of the item on. Sums do not depend on the order of threads.
 template <class Plan>
-__device__ __forceinline__ void measure_columns(const TensorView& view, int batch, int head, int token, int column,
-                                                int num_columns, int num_rows, Extent* extent_smem) {
+__device__ __forceinline__ float measure_columns(const TensorView& view, const ItemWork& work, int head, int start,
+                                                 int column, int num_columns, Extent* extent_smem) {
   using Element = typename Plan::Element;
+  const int num_rows = min(Plan::kChunk, work.tokens);
   if (num_rows <= 0) {
-    return;
+    return 0.0f;
   }
   constexpr int kLanesOfRow = kMeasuredColumns / 4;
   constexpr int kRowsAtOnce = kWarp / kLanesOfRow;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const Element* const four_gmem = row_address<const Element>(view, batch, head, token) + column +
+  const Element* const four_gmem = row_address<const Element>(view, work.batch, head, work.start + start) + column +
                                    min(lane % kLanesOfRow * 4, num_columns - 4);
   float largest = 0.0f;
   float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -83,32 +88,102 @@ __device__ __forceinline__ void measure_columns(const TensorView& view, int batc
     squares.z += __shfl_xor_sync(kAllLanes, squares.z, offset);
     squares.w += __shfl_xor_sync(kAllLanes, squares.w, offset);
   }
-  widen(extent_smem, largest, fmaxf(fmaxf(squares.x, squares.y), fmaxf(squares.z, squares.w)));
+  return widen(extent_smem, largest, fmaxf(fmaxf(squares.x, squares.y), fmaxf(squares.z, squares.w)));
 }
 
-// Of the first chunk of the item.
+// What is smaller, as zeros of padding or of the gradient of a prompt that no loss is taken of, says nothing of other
+// rows.
+constexpr float kLeastSize = 0x1p-60f;
+
+// Of a tensor whose first rows say nothing each warp measures others, in the order of the walk, until it has met some
+// that do. All warps take part.
 template <class Plan>
-__device__ __forceinline__ void measure_first_chunk(const Block<Plan>& block, Extent* extents_smem) {
-  // As many as warps measure, each those of one tensor.
-  constexpr int kColumns = ceil_div(Plan::kHeadDim, kMeasuredColumns) * kMeasuredColumns;
-  const ItemWork& work = block.work;
-  const ChunkedArguments& args = block.chunked();
-  const int num_rows = min(Plan::kChunk, work.tokens);
-  const int num_values = min(Plan::kTileColumns, args.value_dim - work.first_column);
-  constexpr int kFirst = Plan::kSums ? kColumns : 0;  // sums see no queries
+__device__ __forceinline__ void measure_on(const TensorView& view, const ItemWork& work, int head, int num_heads,
+                                           int first_column, int num_columns, Extent* extent_smem) {
+  constexpr int kWarps = Plan::kThreads / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
 #pragma unroll 1
-  for (int i = kFirst + warp * kMeasuredColumns; i < 2 * kColumns + num_values;
-       i += Plan::kThreads / kWarp * kMeasuredColumns) {
-    const int tensor = min(i / kColumns, 2);
-    const int column = i - tensor * kColumns;
-    const TensorView& view = tensor == 0 ? args.query : tensor == 1 ? args.key : args.value;
-    const int head = tensor == 0 ? block.query_head() : block.key_head(0);
-    const int first_column = tensor == 2 ? work.first_column : 0;
-    const int num_columns = tensor == 2 ? num_values : Plan::kHeadDim;
-    measure_columns<Plan>(view, work.batch, head, work.start, first_column + column, num_columns - column, num_rows,
-                          extents_smem + tensor);
+  for (int member = 0; member < num_heads; ++member) {
+#pragma unroll 1
+    for (int row = warp * Plan::kChunk; row < work.tokens; row += kWarps * Plan::kChunk) {
+      const int last_start = work.tokens - Plan::kChunk;
+      const int start = max(0, Plan::kReverse ? last_start - row : min(row, last_start));
+      float largest = 0.0f;
+#pragma unroll 1
+      for (int column = 0; column < num_columns; column += kMeasuredColumns) {
+        largest = fmaxf(largest, measure_columns<Plan>(view, work, head + member, start, first_column + column,
+                                                       num_columns - column, extent_smem));
+      }
+      if (largest >= kLeastSize) {
+        return;
+      }
+    }
   }
+}
+
+// Has `measure` go on with the tensors, from one on, whose first rows say nothing. All threads take part.
+template <class Measure>
+__device__ __forceinline__ void go_on_measuring(int first_tensor, const Extent* extents_smem, const Measure& measure) {
+  unsigned lacking = 0;
+  for (int i = first_tensor; i < kTensors; ++i) {
+    lacking |= __uint_as_float(extents_smem[i].largest) < kLeastSize ? 1u << i : 0;
+  }
+  if (lacking == 0) {
+    return;
+  }
+  __syncthreads();  // all know which
+#pragma unroll 1
+  for (int i = first_tensor; i < kTensors; ++i) {
+    if ((lacking >> i & 1) != 0) {
+      measure(i);
+    }
+  }
+  __syncthreads();
+}
+
+// The columns of a tensor that a block reads.
+template <class Plan>
+struct MeasuredTensor {
+  const TensorView& view;
+  const int head;
+  const int num_heads;
+  const int first_column;
+  const int num_columns;
+
+  __device__ __forceinline__ MeasuredTensor(const Block<Plan>& block, int index)
+      : view(index == 0   ? block.chunked().query
+             : index == 1 ? block.chunked().key
+                          : block.chunked().value),
+        head(index == 0 ? block.query_head() : block.key_head(0)),
+        num_heads(index == 0 ? 1 : block.group()),
+        first_column(index == 2 ? block.work.first_column : 0),
+        num_columns(index == 2 ? min(Plan::kTileColumns, block.chunked().value_dim - block.work.first_column)
+                               : Plan::kHeadDim) {}
+};
+
+// Of the rows of the item.
+template <class Plan>
+__device__ __forceinline__ void measure_rows(const Block<Plan>& block, Extent* extents_smem) {
+  // As many as warps measure, each those of one tensor.
+  constexpr int kColumns = ceil_div(Plan::kHeadDim, kMeasuredColumns) * kMeasuredColumns;
+  constexpr int kFirst = Plan::kSums ? 1 : 0;  // sums see no queries
+  const int num_values = MeasuredTensor<Plan>(block, 2).num_columns;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll 1
+  for (int i = kFirst * kColumns + warp * kMeasuredColumns; i < 2 * kColumns + num_values;
+       i += Plan::kThreads / kWarp * kMeasuredColumns) {
+    const int index = min(i / kColumns, 2);
+    const int column = i - index * kColumns;
+    const MeasuredTensor<Plan> tensor(block, index);
+    measure_columns<Plan>(tensor.view, block.work, tensor.head, 0, tensor.first_column + column,
+                          tensor.num_columns - column, extents_smem + index);
+  }
+  __syncthreads();
+  go_on_measuring(kFirst, extents_smem, [&](int index) {
+    const MeasuredTensor<Plan> tensor(block, index);
+    measure_on<Plan>(tensor.view, block.work, tensor.head, tensor.num_heads, tensor.first_column, tensor.num_columns,
+                     extents_smem + index);
+  });
 }
 
 // The largest element of S that the block starts from, by all threads: a warp has some rows of memory at a time, which
@@ -146,9 +221,23 @@ __device__ __forceinline__ void measure_state(const Block<Plan>& block, Extent* 
   widen(extent_smem, largest, 0.0f);
 }
 
-// 2^e of a positive number in [2^e, 2^(e+1)); 1 where it is zero or not a size to go by.
+// 2^e of a number in [2^e, 2^(e+1)), no less than kLeastSize, since scales of two tensors are multiplied; 1 of zero and
+// of what is too large to go by, which leaves the range of operands and is repaired.
 __device__ __forceinline__ float size_of(float x) {
-  return x > 0x1p-60f && x < 0x1p60f ? power_of_two(exponent_of(x)) : 1.0f;
+  return x > 0.0f && x < 0x1p60f ? fmaxf(power_of_two(exponent_of(x)), kLeastSize) : 1.0f;
+}
+
+// Of y and z, of which S is made, where an item has zeros alone of them, as of dO of a prompt: S that it starts from
+// tells what their scales have to be, where operands have any. The size of y need never be above 1.
+template <class Plan>
+__device__ __forceinline__ void find_sizes_by_state(const Extent* extents_smem, float (&sizes)[kTensors]) {
+  const float start = __uint_as_float(extents_smem[kTensors].largest);
+  if (start > 0.0f && extents_smem[2].largest == 0) {
+    sizes[2] = size_of(Plan::kConverted ? start / sizes[1] : start);
+  }
+  if (start > 0.0f && extents_smem[1].largest == 0 && Plan::kConverted) {
+    sizes[1] = size_of(fminf(1.0f, start / sizes[2]));
+  }
 }
 
 template <class Plan>
@@ -158,25 +247,31 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
   constexpr float kLeastOrdinary = 0x1p-4f;
   constexpr float kMostOrdinary = 0x1p4f;
   clear_extents(extents_smem);
-  measure_first_chunk(block, extents_smem);
   if constexpr (Plan::kReverse) {
-    measure_state(block, extents_smem + 3);
+    measure_state(block, extents_smem + kTensors);
   }
-  __syncthreads();
+  measure_rows(block, extents_smem);
   if (threadIdx.x != 0) {
     return;
   }
   const ItemWork& work = block.work;
   const float num_rows = static_cast<float>(max(1, min(Plan::kChunk, work.tokens)));
-  float scale[3];
-  float bound[3];  // of elements
-  float root[3];   // of the mean square of a column
+  float sizes[kTensors];
 #pragma unroll
-  for (int i = 0; i < 3; ++i) {
-    const float size = size_of(__uint_as_float(extents_smem[i].largest));
-    const bool ordinary = size >= kLeastOrdinary && size <= kMostOrdinary;
-    scale[i] = Plan::kConverted && !ordinary ? kTop / size : 1.0f;
-    bound[i] = 2.0f * size;
+  for (int i = 0; i < kTensors; ++i) {
+    sizes[i] = size_of(__uint_as_float(extents_smem[i].largest));
+  }
+  if constexpr (Plan::kReverse) {
+    find_sizes_by_state<Plan>(extents_smem, sizes);
+  }
+  float scale[kTensors];
+  float bound[kTensors];  // of elements
+  float root[kTensors];   // of the mean square of a column
+#pragma unroll
+  for (int i = 0; i < kTensors; ++i) {
+    const bool ordinary = sizes[i] >= kLeastOrdinary && sizes[i] <= kMostOrdinary;
+    scale[i] = Plan::kConverted && !ordinary ? kTop / sizes[i] : 1.0f;
+    bound[i] = 2.0f * sizes[i];
     root[i] = fminf(sqrtf(__uint_as_float(extents_smem[i].squares) / num_rows), bound[i]);
   }
   const float key_scale = scale[1];
@@ -188,7 +283,7 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
     root[1] = 1.0f;
     scale[1] = 1.0f;
   }
-  if constexpr (Plan::kScalesRows && !Plan::kReverse) {  // z are unit rows
+  if constexpr (Plan::kScalesRows && !Plan::kWeighsRows) {  // z are unit rows
     bound[2] = 1.0f;
     root[2] = 1.0f;
     scale[2] = Plan::kConverted ? kTop * size_of(sqrtf(Plan::kHeadDim)) : 1.0f;
@@ -229,7 +324,7 @@ __device__ __forceinline__ void make_scales(const Block<Plan>& block, Extent* ex
               Plan::kReverse ? state_bound * scale[1] * scale[2] * row_top : state_bound);
   if constexpr (Plan::kReverse) {
     store_float(block.scale_address(kStartBound),
-                __uint_as_float(extents_smem[3].largest) * scale[1] * scale[2] * row_top);
+                __uint_as_float(extents_smem[kTensors].largest) * scale[1] * scale[2] * row_top);
   }
   store_float(block.scale_address(kWeightScale), Plan::kFollows && weight_bound > kMaxHalf
                                                      ? power_of_two(-1 - exponent_of(weight_bound / kMaxHalf))

@@ -13,6 +13,10 @@ final class CheckCases {
   private static final int NINE_CHUNKS = 522;
 
   private static final int SIX_CHUNKS = 330;
+
+  /** More than an H200 has multiprocessors, so that a block has all chunks of its head. */
+  private static final int MANY_HEADS = 140;
+
   private static final int FOUR_CHUNKS = 202;
 
   private CheckCases() {}
@@ -34,6 +38,7 @@ final class CheckCases {
     }
     cases.add(plain(1, 1, FOUR_CHUNKS, 256));
     cases.add(named("non-causal", AttentionShape.of(1, 1, NINE_CHUNKS, 128)).nonCausal());
+    cases.add(named("non-causal", AttentionShape.of(1, MANY_HEADS, NINE_CHUNKS, 64)).nonCausal());
     cases.addAll(features(64, 70));
     cases.add(named("grouped heads", AttentionShape.of(1, 4, 70, 192).withKeyValueHeads(2)));
     return cases;

@@ -72,12 +72,19 @@ final class GpuRepairTest {
     return SweepContract.of("repair", batch, heads, keyValueHeads, tokens, dim, valueDim);
   }
 
-  static List<Arguments> typesAndSubjects() {
+  static List<Arguments> segmentsAndSubjects() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
       for (DType dtype : DType.values()) {
         for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
-          rows.add(Arguments.of(dtype, mode, subject));
+          for (Case.Builder builder :
+              List.of(
+                  of(1, 2, 2, 1500, 64, 64),
+                  of(1, 4, 2, 1500, 64, 64),
+                  of(1, 2, 2, 1500, 64, 64).packed(100, 0, 1400))) {
+            rows.add(
+                Arguments.of(builder.dtype(dtype).mode(mode).normalized().build(), mode, subject));
+          }
         }
       }
     }
@@ -86,22 +93,16 @@ final class GpuRepairTest {
 
   /** The length of one row is out of range, and later segments start from sums that it is in. */
   @ParameterizedTest(name = "{0} {1} on {2}")
-  @MethodSource("typesAndSubjects")
-  void noSegmentBehindARowOfAnySizeIsSpoiled(DType dtype, Mode mode, Subject subject) {
+  @MethodSource("segmentsAndSubjects")
+  void noSegmentBehindARowOfAnySizeIsSpoiled(Case drawn, Mode mode, Subject subject) {
     System.setProperty("linattn.plan", "wgmma:512");
     System.setProperty(PROPERTY, "wgmma:512");
-    int dim = 64;
-    int tokens = 1500;
-    Case drawn =
-        SweepContract.of("segments", 1, 2, tokens, dim)
-            .dtype(dtype)
-            .mode(mode)
-            .normalized()
-            .build();
+    int dim = drawn.shape.keyDim();
+    int row = drawn.shape.tokens() + 300; // of the second head
+    float size = drawn.dtype == DType.F16 ? 1e3f : 1e-13f;
     float[] k = drawn.k.clone();
-    float size = dtype == DType.F16 ? 1e3f : 1e-13f;
-    for (int i = 0; i < dim; i++) {
-      k[(tokens + 300) * dim + i] *= size;
+    for (int i = row * dim; i < (row + 1) * dim; i++) {
+      k[i] *= size;
     }
     Case problem = drawn.but("a row of " + size).k(k).build();
     Run.of(problem, subject.backend()).assertRight(problem);

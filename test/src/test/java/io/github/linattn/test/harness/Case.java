@@ -113,6 +113,15 @@ public final class Case {
     return values;
   }
 
+  /** All of the values, multiplied by a factor. */
+  public static float[] times(float[] values, float factor) {
+    float[] changed = values.clone();
+    for (int i = 0; i < changed.length; i++) {
+      changed[i] *= factor;
+    }
+    return changed;
+  }
+
   /** A case of fp32 values with a = b = 1, causal, head-major, in mode ACCURATE. */
   public static Builder of(String name, AttentionShape shape) {
     return new Builder(name, shape);
