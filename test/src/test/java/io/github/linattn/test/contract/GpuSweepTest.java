@@ -8,6 +8,8 @@ import io.github.linattn.test.harness.Backends;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.GpuTest;
 import io.github.linattn.test.harness.Run;
+import io.github.linattn.test.harness.StateGradientValues;
+import io.github.linattn.test.harness.StateValues;
 import io.github.linattn.test.harness.Subject;
 import java.util.ArrayList;
 import java.util.List;
@@ -29,18 +31,43 @@ final class GpuSweepTest extends SweepContract {
       Case drawn = builder.build();
       if (drawn.dtype == DType.F32) {
         for (Mode mode : Mode.values()) {
-          Case problem =
-              drawn
-                  .but("other units, " + mode)
-                  .mode(mode)
-                  .v(Case.times(drawn.v, 0x1p20f))
-                  .dO(Case.times(drawn.dO, 0x1p-40f))
-                  .build();
+          Case problem = inOtherUnits(drawn, mode);
           subjects().forEach(subject -> rows.add(Arguments.of(problem, subject)));
         }
       }
     }
     return rows;
+  }
+
+  /** The same problem, of values 2^20 times as large and a loss 2^20 times smaller. */
+  private static Case inOtherUnits(Case drawn, Mode mode) {
+    float ofValues = 0x1p20f;
+    float ofLoss = 0x1p-20f;
+    float ofGradients = ofLoss / ofValues;
+    Case.Builder changed =
+        drawn
+            .but("other units, " + mode)
+            .mode(mode)
+            .v(Case.times(drawn.v, ofValues))
+            .dO(Case.times(drawn.dO, ofGradients));
+    StateValues first = drawn.initial;
+    if (first != null) {
+      changed.from(
+          new StateValues(
+              Case.times(first.s(), ofValues),
+              first.z(),
+              Case.times(first.u(), ofValues),
+              first.counts()));
+    }
+    StateGradientValues last = drawn.finalGradient;
+    if (last != null) {
+      changed.finalGradient(
+          new StateGradientValues(
+              Case.times(last.ds(), ofGradients),
+              Case.times(last.dz(), ofLoss),
+              Case.times(last.du(), ofGradients)));
+    }
+    return changed.build();
   }
 
   /** Operands of 16 bits have the range of their type; dO of a mean over many tokens is small. */
