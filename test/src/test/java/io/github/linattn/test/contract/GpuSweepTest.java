@@ -29,33 +29,35 @@ final class GpuSweepTest extends SweepContract {
     List<Arguments> rows = new ArrayList<>();
     for (Case.Builder builder : cases()) {
       Case drawn = builder.build();
-      if (drawn.dtype == DType.F32) {
-        for (Mode mode : Mode.values()) {
-          Case problem = inOtherUnits(drawn, mode);
-          subjects().forEach(subject -> rows.add(Arguments.of(problem, subject)));
-        }
+      for (Mode mode : drawn.dtype == DType.F32 ? Mode.values() : new Mode[] {drawn.mode}) {
+        Case problem = inOtherUnits(drawn, mode);
+        subjects().forEach(subject -> rows.add(Arguments.of(problem, subject)));
       }
     }
     return rows;
   }
 
-  /** The same problem, of values 2^20 times as large and a loss 2^20 times smaller. */
+  /** The same problem: larger values and queries, smaller keys, a smaller loss. */
   private static Case inOtherUnits(Case drawn, Mode mode) {
-    float ofValues = 0x1p20f;
-    float ofLoss = 0x1p-20f;
-    float ofGradients = ofLoss / ofValues;
+    boolean isNarrow = drawn.dtype == DType.F16;
+    float ofValues = isNarrow ? 0x1p4f : 0x1p20f;
+    float ofQueries = isNarrow ? 0x1p2f : 0x1p10f;
+    float ofLoss = 1 / ofValues;
+    float ofKeysInStates = drawn.normalize ? 1 : 1 / ofQueries;
     Case.Builder changed =
         drawn
             .but("other units, " + mode)
             .mode(mode)
+            .q(Case.times(drawn.q, ofQueries))
+            .k(Case.times(drawn.k, 1 / ofQueries))
             .v(Case.times(drawn.v, ofValues))
-            .dO(Case.times(drawn.dO, ofGradients));
+            .dO(Case.times(drawn.dO, ofLoss / ofValues));
     StateValues first = drawn.initial;
     if (first != null) {
       changed.from(
           new StateValues(
-              Case.times(first.s(), ofValues),
-              first.z(),
+              Case.times(first.s(), ofValues * ofKeysInStates),
+              Case.times(first.z(), ofKeysInStates),
               Case.times(first.u(), ofValues),
               first.counts()));
     }
@@ -63,9 +65,9 @@ final class GpuSweepTest extends SweepContract {
     if (last != null) {
       changed.finalGradient(
           new StateGradientValues(
-              Case.times(last.ds(), ofGradients),
-              Case.times(last.dz(), ofLoss),
-              Case.times(last.du(), ofGradients)));
+              Case.times(last.ds(), ofLoss / (ofValues * ofKeysInStates)),
+              Case.times(last.dz(), ofLoss / ofKeysInStates),
+              Case.times(last.du(), ofLoss / ofValues)));
     }
     return changed.build();
   }
