@@ -45,6 +45,7 @@ final class Headers {
     "linattn/hopper_one_sweep_score.cuh",
     "linattn/hopper_one_sweep_state.cuh",
     "linattn/hopper_operand.cuh",
+    "linattn/hopper_output_rows.cuh",
     "linattn/hopper_outputs.cuh",
     "linattn/hopper_plan.cuh",
     "linattn/hopper_producer.cuh",
