@@ -137,7 +137,7 @@ struct NormalizeRowsGradientArguments {
 //     40      4  count           partial sums of a head
 //     44      4  heads           of a batch row
 //     48      4  batches
-//     52      4  slope_is_summed 1: db is the sum, and da follows from it where |b| < |a|/16; 2: where |b| < |a|
+//     52      4  slope_is_summed 1: db is the sum, and da follows from it where |b| < |a|/256; 2: already where |b| < |a|
 //     56      4  a
 //     60      4  b
 struct CoefficientSumsArguments {

@@ -307,8 +307,8 @@ __device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments&
   const double b = coefficient(args.b_per_head, args.b, head_idx);
   if (threadIdx.x % kWarp == 0) {
     // a da + b db = 0. Where |b q.k| < |a| weights differ little, so that the terms of da nearly cancel, and those of db
-    // do not. |q.k| is at most 1 of rows that are normalised, and of others seldom above 16.
-    const double product = args.slope_is_summed == 2 ? 1.0 : 16.0;
+    // do not. |q.k| is at most 1 of rows that are normalised, and of others seldom above 256.
+    const double product = args.slope_is_summed == 2 ? 1.0 : 256.0;
     const bool is_flat = args.slope_is_summed != 0 && fabs(b) * product < fabs(a);
     if (args.a_gradient != nullptr) {
       const double gradient = is_flat ? -b * b_sum / a : a_sum;

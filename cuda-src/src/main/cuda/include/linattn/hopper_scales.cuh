@@ -23,8 +23,7 @@ __device__ __forceinline__ void clear_extents(Extent* extents_smem) {
   __syncthreads();
 }
 
-// By what the lanes of a warp have found, of which the largest element is returned. Of elements among which one is not
-// finite nothing is taken.
+// By what the lanes of a warp have found; the largest element is returned. One that is infinite tells nothing.
 __device__ __forceinline__ float widen(Extent* extent_smem, float largest, float squares) {
   largest = max_lanes<kWarp>(largest);
   largest = isfinite(largest) ? largest : 0.0f;
@@ -93,10 +92,10 @@ __device__ __forceinline__ float measure_columns(const TensorView& view, const I
 
 // What is smaller, as zeros of padding or of the gradient of a prompt that no loss is taken of, says nothing of other
 // rows.
-constexpr float kLeastSize = 0x1p-60f;
+constexpr float kLeastSize = 0x1p-66f;
 
-// Of a tensor whose first rows say nothing each warp measures others, in the order of the walk, until it has met some
-// that do. All warps take part.
+// Of a tensor whose first rows say nothing each warp measures others until it has met some that do: of one head of the
+// group after the other, from the end of the item that a walk begins at. All warps take part.
 template <class Plan>
 __device__ __forceinline__ void measure_on(const TensorView& view, const ItemWork& work, int head, int num_heads,
                                            int first_column, int num_columns, Extent* extent_smem) {
@@ -121,7 +120,7 @@ __device__ __forceinline__ void measure_on(const TensorView& view, const ItemWor
   }
 }
 
-// Has `measure` go on with the tensors, from one on, whose first rows say nothing. All threads take part.
+// Calls `measure` with each tensor from first_tensor on whose first rows say nothing. All threads take part.
 template <class Measure>
 __device__ __forceinline__ void go_on_measuring(int first_tensor, const Extent* extents_smem, const Measure& measure) {
   unsigned lacking = 0;
@@ -221,21 +220,23 @@ __device__ __forceinline__ void measure_state(const Block<Plan>& block, Extent* 
   widen(extent_smem, largest, 0.0f);
 }
 
-// 2^e of a number in [2^e, 2^(e+1)), no less than kLeastSize, since scales of two tensors are multiplied; 1 of zero and
-// of what is too large to go by, which leaves the range of operands and is repaired.
+// 2^e of a number in [2^e, 2^(e+1)), no less than 2^-60, since scales of two tensors are multiplied; 1 of what says
+// nothing, and of what is too large to go by, which leaves the range of operands and is repaired.
 __device__ __forceinline__ float size_of(float x) {
-  return x > 0.0f && x < 0x1p60f ? fmaxf(power_of_two(exponent_of(x)), kLeastSize) : 1.0f;
+  return x >= kLeastSize && x < 0x1p60f ? fmaxf(power_of_two(exponent_of(x)), 0x1p-60f) : 1.0f;
 }
 
-// Of y and z, of which S is made, where an item has zeros alone of them, as of dO of a prompt: S that it starts from
-// tells what their scales have to be, where operands have any. The size of y need never be above 1.
+// S is made of y and z. Where an item has nothing of one of them, as of dO of a prompt, S that it starts from tells its
+// scale, such that S times both scales is of the size of an operand. fp16 tensors are not scaled: there z tells the unit
+// of S. A large S lowers that unit by itself, and a scale of y below 1 would take digits from the constants of W.
 template <class Plan>
 __device__ __forceinline__ void find_sizes_by_state(const Extent* extents_smem, float (&sizes)[kTensors]) {
   const float start = __uint_as_float(extents_smem[kTensors].largest);
-  if (start > 0.0f && extents_smem[2].largest == 0) {
+  const auto says_nothing = [&](int i) { return __uint_as_float(extents_smem[i].largest) < kLeastSize; };
+  if (start > 0.0f && says_nothing(2)) {
     sizes[2] = size_of(Plan::kConverted ? start / sizes[1] : start);
   }
-  if (start > 0.0f && extents_smem[1].largest == 0 && Plan::kConverted) {
+  if (start > 0.0f && says_nothing(1) && Plan::kConverted) {
     sizes[1] = size_of(fminf(1.0f, start / sizes[2]));
   }
 }

@@ -161,7 +161,7 @@ abstract class SweepContract {
     cases.add(of("a=0 b=1", 1, 2, 130, 32).coefficients(0, 1));
     cases.add(of("a=-2 b=.7", 1, 2, 130, 32).coefficients(-2, 0.7f));
     cases.add(of("a=1 b=.001", 1, 2, 300, 64).coefficients(1, 0.001f));
-    cases.add(of("a=1 b=.001", 1, 2, 300, 64).coefficients(1, 0.001f).dtype(DType.BF16));
+    cases.add(of("a=1 b=.001 bf16", 1, 2, 300, 64).coefficients(1, 0.001f).dtype(DType.BF16));
     cases.add(of("a=1 b=-.9", 1, 2, 130, 64).coefficients(1, -0.9f).normalized());
     // the terms of da nearly cancel
     cases.add(of("f16", 1, 4, 332, 128).coefficients(3, 0.05f).normalized().dtype(DType.F16));
