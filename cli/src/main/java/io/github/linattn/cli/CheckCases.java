@@ -13,11 +13,10 @@ final class CheckCases {
   private static final int NINE_CHUNKS = 522;
 
   private static final int SIX_CHUNKS = 330;
+  private static final int FOUR_CHUNKS = 202;
 
   /** More than an H200 has multiprocessors, so that a block has all chunks of its head. */
   private static final int MANY_HEADS = 140;
-
-  private static final int FOUR_CHUNKS = 202;
 
   private CheckCases() {}
 
