@@ -5,6 +5,7 @@
 
 #include "linattn/arguments.h"
 #include "linattn/chunked_arguments.h"
+#include "linattn/coefficient_arguments.h"
 #include "linattn/gradient_arguments.h"
 
 using namespace linattn;
@@ -144,8 +145,10 @@ int main() {
   SIZE(GradientRecurrenceArguments);
   MEMBER(GradientRecurrenceArguments, tasks);
   MEMBER(GradientRecurrenceArguments, coefficients);
+  MEMBER(GradientRecurrenceArguments, first);
   MEMBER(GradientRecurrenceArguments, count);
   MEMBER(GradientRecurrenceArguments, adds);
+  MEMBER(GradientRecurrenceArguments, reserved);
   SIZE(GradientRowsArguments);
   MEMBER(GradientRowsArguments, query);
   MEMBER(GradientRowsArguments, key);
@@ -171,7 +174,11 @@ int main() {
   MEMBER(NormalizeRowsGradientArguments, batches);
   MEMBER(NormalizeRowsGradientArguments, dim);
   SIZE(CoefficientSumsArguments);
+  MEMBER(CoefficientSumsArguments, query);
+  MEMBER(CoefficientSumsArguments, out);
   MEMBER(CoefficientSumsArguments, partials);
+  MEMBER(CoefficientSumsArguments, products);
+  MEMBER(CoefficientSumsArguments, tickets);
   MEMBER(CoefficientSumsArguments, a_per_head);
   MEMBER(CoefficientSumsArguments, b_per_head);
   MEMBER(CoefficientSumsArguments, a_gradient);
@@ -179,7 +186,9 @@ int main() {
   MEMBER(CoefficientSumsArguments, count);
   MEMBER(CoefficientSumsArguments, heads);
   MEMBER(CoefficientSumsArguments, batches);
+  MEMBER(CoefficientSumsArguments, parts);
   MEMBER(CoefficientSumsArguments, slope_is_summed);
+  MEMBER(CoefficientSumsArguments, sees_all);
   MEMBER(CoefficientSumsArguments, a);
   MEMBER(CoefficientSumsArguments, b);
 }

@@ -125,47 +125,4 @@ struct NormalizeRowsGradientArguments {
   int32_t dim;
 };
 
-// da and db of each head from the partial sums, in order. Where db was not asked of the sweep it follows from
-// a da + b db = 0, which holds because o depends on a : b alone.
-//
-// offset  bytes  member
-//      0      8  partials        [batch * heads, count, 2]
-//      8      8  a_per_head      or null
-//     16      8  b_per_head      or null
-//     24      8  a_gradient      [batch * heads], or null
-//     32      8  b_gradient      [batch * heads], or null
-//     40      4  count           partial sums of a head
-//     44      4  heads           of a batch row
-//     48      4  batches
-//     52      4  slope_is_summed 1: db is the sum, and da follows from it where |b| < |a|/256; 2: already where |b| < |a|
-//     56      4  a
-//     60      4  b
-struct CoefficientSumsArguments {
-  const double* partials;
-  const float* a_per_head;
-  const float* b_per_head;
-  float* a_gradient;
-  float* b_gradient;
-  int32_t count;
-  int32_t heads;
-  int32_t batches;
-  int32_t slope_is_summed;
-  float a;
-  float b;
-};
-
-// What is left to do after sweeps: the gradients to repair where they are marked, and the coefficients.
-//
-// offset  bytes  member
-//      0   1272  tasks
-//   1272     64  coefficients  partials null where they are not asked for
-//   1336      4  count         of the tasks
-//   1340      4  adds          1: da and db come to those that are there, of later tokens
-struct GradientRecurrenceArguments {
-  GradientArguments tasks[3];
-  CoefficientSumsArguments coefficients;
-  int32_t count;
-  int32_t adds;
-};
-
 }  // namespace linattn

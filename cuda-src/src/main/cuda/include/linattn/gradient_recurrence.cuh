@@ -3,6 +3,7 @@
 // the gradients of the coefficients.
 #pragma once
 
+#include "linattn/coefficient_sums.cuh"
 #include "linattn/gradient_items.cuh"
 #include "linattn/recurrence.cuh"
 
@@ -290,37 +291,6 @@ __device__ __forceinline__ void repair_gradient(const GradientArguments& args, i
   }
 }
 
-// The partial sums of a head in a fixed order, those of a lane 32 apart.
-__device__ __forceinline__ void sum_coefficients(const CoefficientSumsArguments& args, bool adds, int64_t head) {
-  const double2* const partials_gmem = reinterpret_cast<const double2*>(args.partials) + head * args.count;
-  double a_sum = 0.0;
-  double b_sum = 0.0;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < args.count; i += kWarp) {
-    const double2 partial = partials_gmem[i];
-    a_sum += partial.x;
-    b_sum += partial.y;
-  }
-  a_sum = sum_lanes(a_sum);
-  b_sum = sum_lanes(b_sum);
-  const int head_idx = static_cast<int>(head % args.heads);
-  const double a = coefficient(args.a_per_head, args.a, head_idx);
-  const double b = coefficient(args.b_per_head, args.b, head_idx);
-  if (threadIdx.x % kWarp == 0) {
-    // a da + b db = 0. Where |b q.k| < |a| weights differ little, so that the terms of da nearly cancel, and those of db
-    // do not. |q.k| is at most 1 of rows that are normalised, and of others seldom above 256.
-    const double product = args.slope_is_summed == 2 ? 1.0 : 256.0;
-    const bool is_flat = args.slope_is_summed != 0 && fabs(b) * product < fabs(a);
-    if (args.a_gradient != nullptr) {
-      const double gradient = is_flat ? -b * b_sum / a : a_sum;
-      args.a_gradient[head] = static_cast<float>(gradient + (adds ? args.a_gradient[head] : 0.0f));
-    }
-    if (args.b_gradient != nullptr) {
-      const double gradient = args.slope_is_summed != 0 ? b_sum : -a * a_sum / b;
-      args.b_gradient[head] = static_cast<float>(gradient + (adds ? args.b_gradient[head] : 0.0f));
-    }
-  }
-}
-
 __device__ __forceinline__ int64_t tiles_of_head(const GradientArguments& args) {
   return static_cast<int64_t>(args.chunked.num_items.value) * ceil_div(args.chunked.value_dim, kValueColumns);
 }
@@ -331,45 +301,70 @@ __device__ __forceinline__ int64_t tiles_of(const GradientArguments& args) {
   return static_cast<int64_t>(chunked.batches) * heads * tiles_of_head(args);
 }
 
+// Whether a sweep marked a tile of a task, which fits a grid.
+__device__ __forceinline__ bool is_marked_tile(const GradientArguments& args, int64_t number) {
+  const uint32_t tile = static_cast<uint32_t>(number);
+  const uint32_t tiles = ceil_div(args.chunked.value_dim, kValueColumns);
+  const uint32_t item_of_head = quotient_by_tiles(tile, tiles);
+  return is_marked(args.chunked, item_of_head, tile - item_of_head * tiles);
+}
+
 // The tiles of a task from `begin` to `end`, `step` apart, that a sweep marked.
 template <class Plan>
 __device__ __forceinline__ void repair_tiles(const GradientArguments& args, int64_t begin, int64_t end, int64_t step) {
   walk_marked_tiles<Plan::kThreads>(
-      begin, end, step,
-      [&](int64_t number) {
-        const uint32_t tile = static_cast<uint32_t>(number);  // fits a grid
-        const uint32_t tiles = ceil_div(args.chunked.value_dim, kValueColumns);
-        const uint32_t item_of_head = quotient_by_tiles(tile, tiles);
-        return is_marked(args.chunked, item_of_head, tile - item_of_head * tiles);
-      },
+      begin, end, step, [&](int64_t number) { return is_marked_tile(args, number); },
       [&](int64_t number) { repair_gradient<Plan>(args, number); });
+}
+
+// Whether it marked any of those from `begin` to `end`. All threads of the block ask.
+template <class Plan>
+__device__ __forceinline__ bool has_marks(const GradientArguments& args, int64_t begin, int64_t end) {
+  int is_any = 0;
+  for (int64_t number = begin + threadIdx.x; number < end; number += Plan::kThreads) {
+    is_any |= is_marked_tile(args, number) ? 1 : 0;
+  }
+  return __syncthreads_or(is_any) != 0;
 }
 
 // The grid walks heads, whose coefficients are summed once their dq is repaired, then the tiles of the other tasks.
 template <class Plan>
 __device__ __forceinline__ void gradient_recurrence(const GradientRecurrenceArguments& args) {
+  using Element = typename Plan::Element;
+  static_assert(Plan::kThreads == CoefficientPlan::kThreads, "they sum as a block");
+  extern __shared__ __align__(16) unsigned char chunk_smem[];
   let_later_kernels_start();
   const CoefficientSumsArguments& coefficients = args.coefficients;
   const uint32_t grid = gridDim.x;
   uint32_t first = blockIdx.x;  // that this block walks
   const auto walked = [&](int64_t count) { first = (first + grid - static_cast<uint32_t>(count) % grid) % grid; };
-  int task = 0;
+  const bool sums_coefficients = coefficients.partials != nullptr;
+  const uint32_t parts = coefficients.parts;
+  const uint32_t heads_and_parts = sums_coefficients ? coefficients.batches * coefficients.heads * parts : 0;  // fit a grid
+  int task = args.first;
   wait_for_earlier_kernels();
-  if (coefficients.partials != nullptr) {
-    const bool has_query = args.count > 0 && args.tasks[0].task == kQueryGradient;
-    const int64_t heads = static_cast<int64_t>(coefficients.batches) * coefficients.heads;
-    for (int64_t head = first; head < heads; head += grid) {
-      if (has_query) {
+  if (sums_coefficients) {
+    const bool repairs_query = task == 0;
+    for (uint32_t number = first; number < heads_and_parts; number += grid) {
+      const uint32_t head = number / parts;
+      const int part = static_cast<int>(number - head * parts);
+      bool is_alone = false;  // as long as dq is repaired nobody else may read it
+      if (repairs_query) {
         const int64_t tiles = tiles_of_head(args.tasks[0]);
-        repair_tiles<Plan>(args.tasks[0], head * tiles, (head + 1) * tiles, 1);
-        __syncthreads();  // partial sums are written
+        is_alone = has_marks<Plan>(args.tasks[0], head * tiles, (head + 1) * tiles);
+        if (is_alone && part > 0) {
+          continue;
+        }
+        if (is_alone) {
+          repair_tiles<Plan>(args.tasks[0], head * tiles, (head + 1) * tiles, 1);
+          __syncthreads();  // partial sums are written
+        }
       }
-      if (threadIdx.x < kWarp) {
-        sum_coefficients(coefficients, args.adds != 0, head);
-      }
+      sum_coefficients<Element>(args.tasks[0], coefficients, args.adds != 0, head, part,
+                                is_alone ? 1 : static_cast<int>(parts), reinterpret_cast<double*>(chunk_smem));
     }
-    walked(heads);
-    task = has_query ? 1 : 0;
+    walked(heads_and_parts);
+    task = 1;
   }
   for (; task < args.count; ++task) {
     const int64_t tiles = tiles_of(args.tasks[task]);

@@ -17,12 +17,10 @@ import org.jspecify.annotations.Nullable;
  * whose part the gradient of the final state holds. Where the operator normalises rows, q and k
  * here are the normalised ones, and dq and dk go on to the raw rows that the caller gave.
  *
- * <p>Where |b q·k| is far below |a|, o hardly depends on a and b, and the terms of da nearly
- * cancel: their sum has the error of the rounded o. If |b| of one head at least is below |a|/16, or
- * |a|/4 where rows are normalised, a GPU sums db by itself, and takes da from a·da + b·db = 0 where
- * |b| is below |a|/256, or |a|. Otherwise db follows from da. Queries and keys with elements of
- * 0.01 and a = b = 1 then get a db that is mostly error; with rows a hundred times as long and b =
- * 0.0001, which have the same weights, they do not.
+ * <p>Each query has a Σ_n e_in + b Σ_n e_in q_i·k_n = 0, so that a·da + b·db = 0: o depends on a :
+ * b alone. Where |b q·k| is far below |a|, o hardly depends on them and the first sum nearly
+ * cancels; then da follows from db, else db from da. A GPU tells by a few tokens of each head;
+ * where it has to sum db for that it reads q and dq once more.
  *
  * <p>Owns its tensors if a backend made them. Written by one call at a time.
  */

@@ -21,6 +21,8 @@ final class Headers {
     "linattn/chunk_items.cuh",
     "linattn/chunk_rows.cuh",
     "linattn/chunked_arguments.h",
+    "linattn/coefficient_arguments.h",
+    "linattn/coefficient_sums.cuh",
     "linattn/decode.cuh",
     "linattn/dependent_launch.cuh",
     "linattn/element.cuh",

@@ -32,7 +32,12 @@ class ArgumentsLayoutTest {
     List<Matcher> rows = new ArrayList<>();
     List<String> lines = new ArrayList<>();
     for (String header :
-        List.of("arithmetic.h", "arguments.h", "chunked_arguments.h", "gradient_arguments.h")) {
+        List.of(
+            "arithmetic.h",
+            "arguments.h",
+            "chunked_arguments.h",
+            "coefficient_arguments.h",
+            "gradient_arguments.h")) {
       lines.addAll(Files.readAllLines(Path.of("src/main/cuda/include/linattn", header)));
     }
     for (String line : lines) {
@@ -50,7 +55,7 @@ class ArgumentsLayoutTest {
       }
     }
     assertThat(documented)
-        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 4 + 33 + 2 + 16 + 4 + 8 + 15 + 7 + 11 + 5)
+        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 4 + 33 + 2 + 16 + 4 + 8 + 15 + 7 + 18 + 7)
         .isEqualTo(compiled());
   }
 

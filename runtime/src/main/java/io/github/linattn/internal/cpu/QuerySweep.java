@@ -14,6 +14,8 @@ import org.jspecify.annotations.Nullable;
  *   y = Ω_i Sᵀ      ω = Ω_i·u      δ = (b (q_i·y + (q_i·k̄) ω) + a ω)/g_i
  *   dq_i = b (y − δ z + (ω − δ c) k̄)      da += ω − δ c      db += q_i·dq_i/b
  * </pre>
+ *
+ * <p>Each row keeps (a + b q_i·k̄) (ω − δ c) + b (q_i·y − δ q_i·z) = 0.
  */
 final class QuerySweep {
   private final BackwardLane backward;
@@ -224,12 +226,24 @@ final class QuerySweep {
         double along = alongValues[i];
         double alongKey = unit * alongKeys[i];
         double toCenter = unit * alongCenter[i];
-        double delta = (b * (alongKey + toCenter * along) + a * along) / query.g[i];
-        double rest = along - delta * lane.seenBy(token + i, causal);
-        double alongGradient = alongKey - delta * unit * alongSums[i] + toCenter * rest;
+        double constant = a + b * toCenter; // in front of the sums of rows that are centred
+        double delta = (b * alongKey + constant * along) / query.g[i];
+        double alongSum = delta * unit * alongSums[i];
+        double counted = delta * lane.seenBy(token + i, causal);
+        // constant · rest + b · product = 0, and the one whose terms cancel less tells the other
+        double rest = along - counted;
+        double product = alongKey - alongSum;
+        double restTerms = Math.abs(constant) * (Math.abs(along) + Math.abs(counted));
+        double productTerms = Math.abs(b) * (Math.abs(alongKey) + Math.abs(alongSum));
+        if (restTerms > productTerms) {
+          rest = -b * product / constant;
+        } else if (productTerms > 0) {
+          product = -constant * rest / b;
+        }
+        double alongGradient = alongKey - alongSum + toCenter * rest; // as dq has it
         deltas[token - lane.start() + i] = delta;
         da[member] += rest;
-        db[member] += alongGradient;
+        db[member] += product + toCenter * rest;
         minusDeltas[i] = -delta;
         alongValues[i] = rest;
         alongKeys[i] = operator.normalize() ? -alongGradient * unit : 0;

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionInput;
+import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Gradients;
 import io.github.linattn.Sequences;
@@ -75,7 +76,7 @@ final class ChunkedCalls {
         forwards.size() < MOST ? new ChunkedCall(queue, owner) : forwards.removeFirst();
     forwards.addLast(call);
     try {
-      call.fill(forward, plan, kernels, address, tickets(plan));
+      call.fill(forward, plan, kernels, address, tickets(decodeBlocks(plan) * TICKET_BYTES));
       call.run();
     } catch (RuntimeException | Error e) {
       call.clear();
@@ -121,7 +122,7 @@ final class ChunkedCalls {
         backwards.size() < MOST ? new GradientCall(queue, owner) : backwards.removeFirst();
     backwards.addLast(call);
     try {
-      call.fill(backward, plan, kernels, address);
+      call.fill(backward, plan, kernels, address, tickets(ticketBytes(backward)));
       call.run();
     } catch (RuntimeException | Error e) {
       call.clear();
@@ -182,9 +183,8 @@ final class ChunkedCalls {
     }
   }
 
-  /** Enough for the blocks of a step of decoding, also as a part of a chain; 0 for other plans. */
-  private long tickets(ForwardPlan plan) {
-    long bytes = decodeBlocks(plan) * TICKET_BYTES;
+  /** The address of so many bytes of zeros, which kernels leave as zeros; 0 for none. */
+  private long tickets(long bytes) {
     if (bytes == 0) {
       return 0;
     }
@@ -209,6 +209,13 @@ final class ChunkedCalls {
     return tickets.address();
   }
 
+  private static long ticketBytes(BackwardCall backward) {
+    AttentionShape shape = backward.input().shape();
+    boolean isSummed = backward.operator().sumsSlope();
+    return isSummed ? 0 : (long) shape.batch() * shape.heads() * Integer.BYTES;
+  }
+
+  /** Blocks of a step of decoding, also as a part of a chain; 0 of other plans. */
   private static long decodeBlocks(ForwardPlan plan) {
     return switch (plan.kind()) {
       case DECODE -> plan.steps().getFirst().blocks();

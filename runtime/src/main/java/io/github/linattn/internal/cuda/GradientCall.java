@@ -37,6 +37,7 @@ final class GradientCall {
   private @Nullable AttentionState initial;
   private List<Tensor> tensors = List.of();
   private long[] counts = {};
+  private long tickets;
 
   /** The memory of the launches of a plan, or of a part of a chain. */
   private static final class Part {
@@ -119,9 +120,11 @@ final class GradientCall {
    * Fills it in for a call.
    *
    * @param workspace device address of the plan's workspace
+   * @param tickets as a {@link GradientFill} takes them
    */
-  void fill(BackwardCall backward, GradientPlan by, Kernels kernels, long workspace) {
+  void fill(BackwardCall backward, GradientPlan by, Kernels kernels, long workspace, long tickets) {
     clear();
+    this.tickets = tickets;
     initial = backward.input().initialState().orElse(null);
     counts = new long[backward.input().sequences().count()];
     Arrays.setAll(counts, this::count);
@@ -183,7 +186,8 @@ final class GradientCall {
     Part part = parts.get(index);
     part.start = start;
     long[] before = Arrays.stream(counts).map(count -> count + start).toArray();
-    var fill = new GradientFill(queue, part.structs, backward, by, ends, before, workspace);
+    var fill =
+        new GradientFill(queue, part.structs, backward, by, ends, before, workspace, tickets);
     fill.start(work);
     for (Launch launch : by.launches()) {
       if (launch.role() == Role.COEFFICIENTS) {

@@ -104,7 +104,8 @@ final class GradientDraft {
         queryRows,
         scales ? queryRows : 0,
         scales ? keyRows : 0,
-        question.heads() * outputs.items() * turns * tiles() * 2 * Double.BYTES,
+        question.heads() * outputs.items() * turns * tiles() * 2 * Double.BYTES
+            + model.mostWalkers() * Double.BYTES,
         marks);
   }
 
@@ -436,13 +437,14 @@ final class GradientDraft {
         step -> taken);
   }
 
-  /** da and db alone. */
+  /** da and db alone, by some blocks for a head of many tokens if these may have to be read. */
   void addCoefficientsWithoutRepair() {
+    int parts = !question.sumsSlope() ? Math.ceilDiv(shape.tokens(), LaunchModel.LEAST_SEGMENT) : 1;
     add(
         Role.COEFFICIENTS,
         model
             .simt(question, Operation.GRADIENT_RECURRENCE)
-            .flatMap(kernel -> model.step(kernel, question.heads(), 1, 1, 1)),
+            .flatMap(kernel -> model.step(kernel, question.heads() * parts, 1, 1, 1)),
         step -> Rates.SCAN_MICROS);
   }
 

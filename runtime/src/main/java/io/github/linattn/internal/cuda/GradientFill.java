@@ -43,6 +43,7 @@ final class GradientFill {
   private final StateArrays totals; // S, z and u of whole sequences, without causality
   private final StateArrays gradientTotals;
   private final long workspace;
+  private final long tickets;
   private final long delta;
   private final boolean lengthsAreKept;
   private final long queryScale;
@@ -82,6 +83,8 @@ final class GradientFill {
    *
    * @param counts tokens in the initial state of each sequence
    * @param workspace device address of the plan's workspace
+   * @param tickets device address of zeros, a word for each query head, which it leaves as zeros; 0
+   *     where q and dq are not read for da and db
    */
   GradientFill(
       CudaQueue queue,
@@ -90,7 +93,8 @@ final class GradientFill {
       GradientPlan plan,
       Ends ends,
       long[] counts,
-      long workspace) {
+      long workspace,
+      long tickets) {
     this.queue = queue;
     this.structs = structs;
     this.call = call;
@@ -101,6 +105,7 @@ final class GradientFill {
     this.ends = ends;
     this.counts = counts;
     this.workspace = workspace;
+    this.tickets = tickets;
     GradientPlan.Memory memory = plan.memory();
     this.summed = summed();
     StateArrays ofSequences =
@@ -180,13 +185,13 @@ final class GradientFill {
       }
       case NORMALIZED_QUERY -> fillNormalized(role, input.q(), call.gradients().dq(), queryScale);
       case NORMALIZED_KEY -> fillNormalized(role, input.k(), call.gradients().dk(), keyScale);
-      case QUERY_REPAIR -> fillRepair(role, Role.QUERY);
+      case QUERY_REPAIR -> fillRepair(role, 0, Role.QUERY);
       case COEFFICIENTS -> {
         switch (plan.kind()) {
           case SWEEPS, RELAY, ONE_SWEEP, SWEPT_SEGMENTS ->
-              fillRepair(role, Role.QUERY, Role.KEY, Role.VALUE);
-          case SEGMENTED -> fillRepair(role, Role.KEY, Role.VALUE);
-          case NON_CAUSAL -> fillRepair(role);
+              fillRepair(role, 0, Role.QUERY, Role.KEY, Role.VALUE);
+          case SEGMENTED -> fillRepair(role, 1, Role.QUERY, Role.KEY, Role.VALUE);
+          case NON_CAUSAL -> fillRepair(role, 1, Role.QUERY);
           case CHAIN -> throw ofParts();
         }
         fillCoefficients();
@@ -279,9 +284,18 @@ final class GradientFill {
           .set("key_sum_in", before.u())
           .set("value_sum_in", before.z());
     }
-    if (operator.sumsSlope()) {
+    if (sumsSlope()) {
       structs.of(Role.QUERY).set("slope_query", input.q());
     }
+  }
+
+  /** Whether the partial sums have db too: a kernel that finishes dq meets its terms anyway. */
+  private boolean sumsSlope() {
+    return operator.sumsSlope() || finishesQuery();
+  }
+
+  private boolean finishesQuery() {
+    return plan.has(Role.QUERY) && plan.step(Role.QUERY).kernel().finishesGradients();
   }
 
   /** The states that dq starts from. */
@@ -361,9 +375,9 @@ final class GradientFill {
     }
   }
 
-  /** The tasks as their sweeps got them. */
-  private void fillRepair(Role role, Role... tasks) {
-    Arguments repair = structs.of(role).clear().set("count", tasks.length);
+  /** The tasks as their sweeps got them, of which those from {@code first} on are repaired. */
+  private void fillRepair(Role role, int first, Role... tasks) {
+    Arguments repair = structs.of(role).clear().set("first", first).set("count", tasks.length);
     for (int i = 0; i < tasks.length; i++) {
       MemorySegment task = structs.of(tasks[i]).memory();
       MemorySegment.copy(task, 0, repair.memory(), i * task.byteSize(), task.byteSize());
@@ -498,18 +512,29 @@ final class GradientFill {
   }
 
   private void fillCoefficients() {
-    structs
-        .of(Role.COEFFICIENTS)
-        .set("adds", ends.isLast ? 0 : 1)
-        .inner("coefficients", GradientStructs.COEFFICIENT_SUMS)
-        .set("partials", partials)
-        .setCoefficients(operator, queue.lists())
-        .set("a_gradient", call.gradients().da().segment().address())
-        .set("b_gradient", call.gradients().db().segment().address())
-        .set("count", plan.partials())
-        .set("heads", shape.heads())
-        .set("batches", shape.batch())
-        .set("slope_is_summed", !operator.sumsSlope() ? 0 : operator.normalize() ? 2 : 1);
+    Arguments sums =
+        structs
+            .of(Role.COEFFICIENTS)
+            .set("adds", ends.isLast ? 0 : 1)
+            .inner("coefficients", GradientStructs.COEFFICIENT_SUMS)
+            .set("partials", partials)
+            .setCoefficients(operator, queue.lists())
+            .set("a_gradient", call.gradients().da().segment().address())
+            .set("b_gradient", call.gradients().db().segment().address())
+            .set("count", plan.partials())
+            .set("heads", shape.heads())
+            .set("batches", shape.batch())
+            .set("parts", 1)
+            .set("slope_is_summed", sumsSlope() ? 1 : 0)
+            .set("sees_all", plan.kind() == Kind.NON_CAUSAL ? 1 : 0);
+    if (!finishesQuery()) {
+      sums.set("query", input.q()).set("out", call.output());
+    }
+    if (!sumsSlope()) {
+      sums.set("parts", plan.coefficientParts(shape))
+          .set("products", partials + plan.partialBytes(shape))
+          .set("tickets", tickets);
+    }
   }
 
   /** The struct of a role with tensor maps before it. */

@@ -1,5 +1,6 @@
 package io.github.linattn.internal.cuda;
 
+import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import java.util.List;
 
@@ -151,7 +152,7 @@ record GradientPlan(
    * @param delta d
    * @param queryScale of rows of q; 0 where they are not normalised
    * @param keyScale of rows of k, likewise
-   * @param partials of da and db
+   * @param partials of da and db, and behind them a sum for each block that forms these
    * @param marks of the gradients of q, of k and of v
    */
   record Memory(
@@ -223,6 +224,21 @@ record GradientPlan(
   /** Partial sums of da and db of a head. */
   int partials() {
     return outputs.items() * tiles * turns;
+  }
+
+  /** Bytes of the partial sums of all heads. */
+  long partialBytes(AttentionShape shape) {
+    return (long) shape.batch() * shape.heads() * partials() * 2 * Double.BYTES;
+  }
+
+  /**
+   * Blocks that share the tokens of a head, where q and dq are read for da and db. All of them find
+   * out whether that is so, which takes the longer the more they are.
+   */
+  int coefficientParts(AttentionShape shape) {
+    int most = Math.ceilDiv(shape.tokens(), LaunchModel.LEAST_SEGMENT);
+    int half = step(Role.COEFFICIENTS).blocks() / 2;
+    return Math.clamp(half / (shape.batch() * shape.heads()), 1, most);
   }
 
   /** The same plan with this reason. */

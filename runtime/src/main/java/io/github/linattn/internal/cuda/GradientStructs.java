@@ -15,7 +15,7 @@ import java.util.List;
 
 /**
  * The arguments of the gradients of the family {@code chunked}, laid out as in {@code
- * linattn/gradient_arguments.h} and named as there.
+ * linattn/gradient_arguments.h} and {@code coefficient_arguments.h} and named as there.
  */
 public final class GradientStructs {
 
@@ -67,7 +67,11 @@ public final class GradientStructs {
   /** {@code linattn::CoefficientSumsArguments}. */
   public static final StructLayout COEFFICIENT_SUMS =
       MemoryLayout.structLayout(
+          ChunkedStructs.TENSOR_VIEW.withName("query"),
+          ChunkedStructs.TENSOR_VIEW.withName("out"),
           JAVA_LONG.withName("partials"),
+          JAVA_LONG.withName("products"),
+          JAVA_LONG.withName("tickets"),
           JAVA_LONG.withName("a_per_head"),
           JAVA_LONG.withName("b_per_head"),
           JAVA_LONG.withName("a_gradient"),
@@ -75,7 +79,9 @@ public final class GradientStructs {
           JAVA_INT.withName("count"),
           JAVA_INT.withName("heads"),
           JAVA_INT.withName("batches"),
+          JAVA_INT.withName("parts"),
           JAVA_INT.withName("slope_is_summed"),
+          JAVA_INT.withName("sees_all"),
           JAVA_FLOAT.withName("a"),
           JAVA_FLOAT.withName("b"));
 
@@ -84,8 +90,10 @@ public final class GradientStructs {
       MemoryLayout.structLayout(
           MemoryLayout.sequenceLayout(REPAIR_TASKS, GRADIENT).withName("tasks"),
           COEFFICIENT_SUMS.withName("coefficients"),
+          JAVA_INT.withName("first"),
           JAVA_INT.withName("count"),
-          JAVA_INT.withName("adds"));
+          JAVA_INT.withName("adds"),
+          JAVA_INT.withName("reserved"));
 
   /** Tasks of one launch on Hopper. */
   static final int HOPPER_TASKS = 2;

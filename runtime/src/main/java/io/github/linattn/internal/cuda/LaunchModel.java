@@ -47,6 +47,11 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return gpu.multiprocessors();
   }
 
+  /** Blocks that walk tiles, at most. */
+  long mostWalkers() {
+    return (long) WALKERS * multiprocessors();
+  }
+
   double bytesPerMicro() {
     return gpu.bytesPerMicro();
   }
@@ -67,7 +72,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
       return Optional.empty();
     }
     if (grid.per() == GridRule.Per.WALKED_TILES) {
-      blocks = Math.min(blocks, (long) WALKERS * multiprocessors());
+      blocks = Math.min(blocks, mostWalkers());
     }
     boolean sm90 = kernel.hasSm90Features(gpu.capability());
     return Optional.of(new Step(kernel, (int) blocks, grid.cluster(valueDim), shared, sm90));

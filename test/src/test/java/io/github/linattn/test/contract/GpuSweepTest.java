@@ -25,11 +25,16 @@ final class GpuSweepTest extends SweepContract {
     return Backends.gpu();
   }
 
+  @Override
+  Mode[] modes(Case drawn) {
+    return drawn.dtype == DType.F32 ? Mode.values() : super.modes(drawn);
+  }
+
   List<Arguments> casesInOtherUnits() {
     List<Arguments> rows = new ArrayList<>();
     for (Case.Builder builder : cases()) {
       Case drawn = builder.build();
-      for (Mode mode : drawn.dtype == DType.F32 ? Mode.values() : new Mode[] {drawn.mode}) {
+      for (Mode mode : modes(drawn)) {
         Case problem = inOtherUnits(drawn, mode);
         subjects().forEach(subject -> rows.add(Arguments.of(problem, subject)));
       }

@@ -1,5 +1,7 @@
 package io.github.linattn.test.contract;
 
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
@@ -48,6 +50,40 @@ abstract class SweepContract {
     Results first = Run.of(problem, subject.backend());
     first.assertRight(problem);
     Run.of(problem, subject.backend()).assertSameBits(first, problem + " run twice");
+  }
+
+  List<Arguments> flatCasesAndSubjects() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Case.Builder builder : cases()) {
+      Case drawn = builder.build();
+      for (Mode mode : modes(drawn)) {
+        if (!drawn.normalize) {
+          Case problem =
+              drawn
+                  .but("small q and k, " + mode)
+                  .mode(mode)
+                  .q(Case.times(drawn.q, 0x1p-7f))
+                  .k(Case.times(drawn.k, 0x1p-7f))
+                  .build();
+          subjects().forEach(subject -> rows.add(Arguments.of(problem, subject)));
+        }
+      }
+    }
+    return rows;
+  }
+
+  /** In which a case is run that is made of this one. */
+  Mode[] modes(Case drawn) {
+    return new Mode[] {drawn.mode};
+  }
+
+  /** Weights hardly differ then, so that o tells little of a and b. */
+  @ParameterizedTest(name = "{0} on {1}")
+  @MethodSource("flatCasesAndSubjects")
+  void smallQueriesAndKeysHaveCoefficientsToo(Case problem, Subject subject) {
+    assumeTrue(subject.does(problem), "left out: refused");
+    assumeTrue(Subject.differentiates(problem, subject.backend()), "left out: no kernels for it");
+    Run.of(problem, subject.backend()).assertRight(problem);
   }
 
   /** The shapes of every sweep; a smaller list where a kernel is slow on purpose. */

@@ -93,6 +93,7 @@ final class ArgumentLayoutTest {
             """
             #include "linattn/arguments.h"
             #include "linattn/chunked_arguments.h"
+            #include "linattn/coefficient_arguments.h"
             #include "linattn/gradient_arguments.h"
             #include <cstddef>
             #include <cstdio>

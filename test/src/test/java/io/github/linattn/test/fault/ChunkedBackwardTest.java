@@ -19,6 +19,7 @@ import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
+import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
 import java.util.List;
@@ -88,7 +89,8 @@ final class ChunkedBackwardTest extends BackwardLaunches {
           .isEqualTo(number(query, GRADIENT, "partials"));
       assertThat(count(sums, COEFFICIENTS, "count")).isEqualTo(2);
       assertThat(number(sums, COEFFICIENTS, "a_gradient")).isEqualTo(address(f.gradients.da()));
-      assertThat(sums.get(JAVA_FLOAT, 60)).isEqualTo(3);
+      long b = COEFFICIENTS.byteOffset(PathElement.groupElement("b"));
+      assertThat(sums.get(JAVA_FLOAT, b)).isEqualTo(3);
     }
     assertThat(cudart.live()).isZero();
   }
@@ -309,7 +311,8 @@ final class ChunkedBackwardTest extends BackwardLaunches {
               "gradient_recurrence_simt");
       assertThat(count(arguments(4, REPAIR), REPAIR, "count")).isEqualTo(1);
       assertThat(number(coefficients(4), COEFFICIENTS, "partials")).isZero();
-      assertThat(count(arguments(9, REPAIR), REPAIR, "count")).isEqualTo(2);
+      assertThat(count(arguments(9, REPAIR), REPAIR, "first")).as("behind dq").isEqualTo(1);
+      assertThat(count(arguments(9, REPAIR), REPAIR, "count")).isEqualTo(3);
       MemorySegment states = arguments(1, ChunkedStructs.HOPPER).asSlice(4 * 128);
       assertThat(count(states, CHUNKED, "num_items")).isEqualTo(3);
       assertThat(count(states, CHUNKED, "slots")).isEqualTo(4);
@@ -336,6 +339,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
           .isEqualTo(number(backwards, SCAN, "value_sum"));
       assertThat(number(value, CHUNKED, "state_out")).as("the scan writes it").isZero();
       assertThat(count(coefficients(9), COEFFICIENTS, "count")).isEqualTo(4 * 2);
+      assertThat(count(coefficients(9), COEFFICIENTS, "parts")).as("of 512 tokens").isEqualTo(2);
     }
   }
 
@@ -478,7 +482,11 @@ final class ChunkedBackwardTest extends BackwardLaunches {
       assertThat(count(query, CHUNKED, "value_dim")).as("of k and dq").isEqualTo(48);
       assertThat(count(query, CHUNKED, "normalize")).isEqualTo(1);
       assertThat(number(query, GRADIENT, "key_scale")).isNotZero();
-      assertThat(count(arguments(8, REPAIR), REPAIR, "count")).as("nothing is marked").isZero();
+      assertThat(count(arguments(8, REPAIR), REPAIR, "first")).as("nothing is marked").isEqualTo(1);
+      assertThat(count(arguments(8, REPAIR), REPAIR, "count")).isEqualTo(1);
+      assertThat(count(coefficients(8), COEFFICIENTS, "sees_all")).isEqualTo(1);
+      assertThat(count(coefficients(8), COEFFICIENTS, "slope_is_summed")).isEqualTo(1);
+      assertThat(number(coefficients(8), COEFFICIENTS, "query")).as("dq is finished").isZero();
       MemorySegment key = arguments(6, GRADIENT);
       MemorySegment value = arguments(7, GRADIENT);
       assertThat(number(query, CHUNKED, "value")).as("its own").isEqualTo(address(f.input.q()));
@@ -714,6 +722,12 @@ final class ChunkedBackwardTest extends BackwardLaunches {
         MemorySegment sums = coefficients(last);
         assertThat(count(sums, COEFFICIENTS, "slope_is_summed")).isEqualTo(summed ? 1 : 0);
         assertThat(number(sums, COEFFICIENTS, "b_per_head")).isNotZero();
+        assertThat(number(sums, COEFFICIENTS, "query")).isEqualTo(address(f.input.q()));
+        assertThat(number(sums, COEFFICIENTS, "out")).isEqualTo(address(f.o));
+        long behindPartials = number(sums, COEFFICIENTS, "partials") + 2 * 2 * 16;
+        assertThat(count(sums, COEFFICIENTS, "parts")).isEqualTo(1);
+        assertThat(number(sums, COEFFICIENTS, "products")).isEqualTo(summed ? 0 : behindPartials);
+        assertThat(number(sums, COEFFICIENTS, "tickets") == 0).isEqualTo(summed);
       }
     }
   }
@@ -727,7 +741,8 @@ final class ChunkedBackwardTest extends BackwardLaunches {
         f.backward(linear().coefficients(1, b).normalizeQueriesAndKeys(true));
         int passes = 2; // behind the sums, those that finish the gradients of rows
         MemorySegment sums = coefficients(Math.toIntExact(cudart.launches()) - 1 - passes);
-        assertThat(count(sums, COEFFICIENTS, "slope_is_summed")).isEqualTo(b < 0.25f ? 2 : 0);
+        assertThat(count(sums, COEFFICIENTS, "slope_is_summed")).isEqualTo(b < 0.25f ? 1 : 0);
+        assertThat(number(sums, COEFFICIENTS, "query")).isEqualTo(address(f.input.q()));
       }
     }
   }
