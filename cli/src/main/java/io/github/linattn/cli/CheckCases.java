@@ -38,6 +38,7 @@ final class CheckCases {
     cases.add(plain(1, 1, FOUR_CHUNKS, 256));
     cases.add(named("non-causal", AttentionShape.of(1, 1, NINE_CHUNKS, 128)).nonCausal());
     cases.add(named("non-causal", AttentionShape.of(1, MANY_HEADS, NINE_CHUNKS, 32)).nonCausal());
+    cases.add(flat(NINE_CHUNKS));
     cases.addAll(features(64, 70));
     cases.add(named("grouped heads", AttentionShape.of(1, 4, 70, 192).withKeyValueHeads(2)));
     return cases;
@@ -53,6 +54,7 @@ final class CheckCases {
       cases.add(plain(2, 3, tokens, 64));
     }
     cases.add(plain(1, 1, LONG, 64));
+    cases.add(flat(LONG));
     cases.add(plain(1, 40, 33, 32));
     cases.addAll(features(48, 131));
     cases.addAll(features(128, 257));
@@ -62,6 +64,13 @@ final class CheckCases {
 
   private static CheckCase plain(int batch, int heads, int tokens, int dim) {
     return named("plain", AttentionShape.of(batch, heads, tokens, dim));
+  }
+
+  /** Has db summed behind the sweeps, by blocks of which each has some of the tokens. */
+  private static CheckCase flat(int tokens) {
+    float[] a = {1};
+    float[] b = {0.07f};
+    return named("flat weights", AttentionShape.of(1, 1, tokens, 64)).coefficients(a, b);
   }
 
   private static List<CheckCase> features(int dim, int tokens) {

@@ -45,7 +45,7 @@ final class GpuCoefficientsTest {
     for (int dim : new int[] {64, 128, 256}) {
       cases.add(alike(of(dtype, mode, dim, "alike").build()));
       cases.add(alike(of(dtype, mode, dim, "alike, all tokens").nonCausal().build()));
-      cases.add(alike(of(dtype, mode, dim, "alike").coefficients(1, 0.05f).build()));
+      cases.add(alike(of(dtype, mode, dim, "alike, b = 0.05").coefficients(1, 0.05f).build()));
       cases.add(flat(of(dtype, mode, dim, "flat").build()).build());
       cases.add(flat(of(dtype, mode, dim, "flat, all tokens").nonCausal().build()).build());
       cases.add(aroundOne(of(dtype, mode, dim, "drawn").build()));
@@ -89,7 +89,10 @@ final class GpuCoefficientsTest {
     return drawn.but("small").q(Case.times(drawn.q, SMALL)).k(Case.times(drawn.k, SMALL));
   }
 
-  /** Keys that hardly differ, which queries see large: all weights are, and nearly the same. */
+  /**
+   * Keys that differ little, and queries along what they have in common: weights are large and
+   * nearly the same, so that q · dq has more of the error of o than the sums of dO · v have.
+   */
   private static Case alike(Case drawn) {
     int dim = drawn.shape.keyDim();
     float[] common = new float[dim];
@@ -97,8 +100,8 @@ final class GpuCoefficientsTest {
     for (int i = 0; i < dim; i++) {
       common[i] = (float) (random.nextGaussian() / Math.sqrt(dim));
     }
-    float[] q = Case.times(drawn.q, 0.01f);
-    float[] k = Case.times(drawn.k, 0.05f);
+    float[] q = Case.times(drawn.q, 0.3f);
+    float[] k = Case.times(drawn.k, 0.5f);
     for (int i = 0; i < q.length; i++) {
       q[i] += 8 * common[i % dim];
       k[i] += common[i % dim];
