@@ -8,11 +8,11 @@ namespace linattn {
 // da and db of each head from the partial sums, in order, and where weights are flat from q and dq.
 //
 // offset  bytes  member
-//      0     32  query            q; or address null where dq is finished, that of rows of any length: then db is summed
+//      0     32  query            q; unread where db is summed
 //     32     32  out              o
 //     64      8  partials         [batch * heads, count, 2]
-//     72      8  products         [batch * heads, parts], takes the sum of q . dq of each part; or null where there is one
-//     80      8  tickets          [batch * heads], words that are zero before and after each launch; or null likewise
+//     72      8  products         [batch * heads, parts], takes the sum of q . dq of each part; unread where there is one
+//     80      8  tickets          [batch * heads], words that are zero before and after each launch; likewise
 //     88      8  a_per_head       or null
 //     96      8  b_per_head       or null
 //    104      8  a_gradient       [batch * heads], or null
@@ -21,7 +21,7 @@ namespace linattn {
 //    124      4  heads            of a batch row
 //    128      4  batches
 //    132      4  parts            blocks that share the tokens of a head, where these are read
-//    136      4  slope_is_summed  1: partial sums of db are there
+//    136      4  slope_is_summed  1: the partial sums have db too
 //    140      4  sees_all         1: without causality
 //    144      4  a
 //    148      4  b

@@ -12,10 +12,10 @@ namespace linattn {
 // The threads of a block that sums, and how they share rows.
 struct CoefficientPlan {
   static constexpr int kThreads = 128;
-  static constexpr int kRows = kThreads;
+  static constexpr int kRows = kThreads;  // RowShape wants to know
   static constexpr int kSamples = 8;
-  // How often the error of da by sums of rounded o is that by q and dq where these are read instead, which takes time. Of
-  // random rows it is one or two times, and of those that are normalised the root of the columns.
+  // How many times the error of da by m may be that by q . dq before all of q and dq is read, which takes time. Random rows
+  // have one or two, and normalised ones about the root of their columns, unless v has a mean.
   static constexpr double kMostMagnified = 32.0;
 };
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ void sum_block(double (&values)[kCount], double* sums
   }
 }
 
-// The last token of part `number` of some parts of all tokens.
+// The last token of a part of all tokens: of sample `number`.
 __device__ __forceinline__ int sampled_token(int tokens, int number) {
   const int64_t end = static_cast<int64_t>(number + 1) * tokens / CoefficientPlan::kSamples;
   return end == 0 ? 0 : static_cast<int>(end - 1);
@@ -83,11 +83,10 @@ struct CoefficientRows {
     head_idx = static_cast<int>(head) - batch_idx * sums.heads;
   }
 
-  // What this thread has read of sampled rows. d = o . dO has the error of a rounded o, and with it m / g, whose sum is da,
-  // by the share a c / g, c tokens seen, and q . dq = -a m / g by the rest; and by the rounding of dq. Errors are
-  // squared, of a m / g, in units of the roundoff.
+  // What this thread has read of sampled rows: errors of a m / g, squared, in units of the roundoff, by either way. d = o . dO
+  // has that of a rounded o; of it m / g, whose sum is da, has the share a c / g, c tokens seen, and q . dq = -a m / g the
+  // rest. Where q . dq is not summed yet it has the rounding of dq too.
   struct Samples {
-    double of_delta = 0.0;
     double of_sums = 0.0;
     double of_products = 0.0;
   };
@@ -103,7 +102,7 @@ struct CoefficientRows {
       for (int first = 0; first < Plan::kSamples; first += Shape::kRowsAtOnce) {
         const int number = first + static_cast<int>(threadIdx.x) / Shape::kLanes;
         const bool is_sample = number < Plan::kSamples;
-        const int token = sampled_token(task.chunked.tokens, is_sample ? number : 0);
+        const int token = sampled_token(task.chunked.tokens, number % Plan::kSamples);
         const float normalizer = *row_address<float>(task.chunked.normalizer, batch_idx, head_idx, token);
         double outs_squared = 0.0;
         double products_squared = 0.0;
@@ -113,15 +112,16 @@ struct CoefficientRows {
             part.load(is_sample ? row(view, token) : nullptr, num_vectors, vector);
             return part;
           };
-          const RowPart<Shape, Element> queries = load(args.query, key_vectors);
-          const RowPart<Shape, Element> query_gradients = load(task.chunked.out, key_vectors);
           const RowPart<Shape, Element> outs = load(args.out, value_vectors);
           const RowPart<Shape, Element> out_gradients = load(task.chunked.query, value_vectors);
-          outs_squared = add_errors(outs, out_gradients, true, outs_squared);
-          products_squared = add_errors(query_gradients, queries, args.slope_is_summed == 0, products_squared);
+          if (args.slope_is_summed == 0) {
+            const RowPart<Shape, Element> queries = load(args.query, key_vectors);
+            const RowPart<Shape, Element> query_gradients = load(task.chunked.out, key_vectors);
+            products_squared = add_errors(query_gradients, queries, products_squared);
+          }
+          outs_squared = add_errors(outs, out_gradients, outs_squared);
         });
         const double share = a * static_cast<double>(tokens_seen(task.chunked, args.sees_all != 0, token)) / normalizer;
-        samples.of_delta += outs_squared;
         samples.of_sums += share * share * outs_squared;
         const double scale = query_scale(token);
         samples.of_products += (1.0 - share) * (1.0 - share) * outs_squared + scale * scale * products_squared;
@@ -160,11 +160,10 @@ struct CoefficientRows {
 
   // Adds what a product of two rows has of the rounding of x, squared.
   template <class Part>
-  __device__ __forceinline__ static double add_errors(const Part& x, const Part& y, bool is_rounded, double sum) {
+  __device__ __forceinline__ static double add_errors(const Part& x, const Part& y, double sum) {
     Part unused = y;
     x.replace(unused, [&](float x_element, float y_element) {
-      const float size = fabsf(x_element);
-      const double error = static_cast<double>(is_rounded ? fmaxf(size, kSmallestNormal) : size) * y_element;
+      const double error = static_cast<double>(fmaxf(fabsf(x_element), kSmallestNormal)) * y_element;
       sum = fma(error, error, sum);
       return y_element;
     });
@@ -220,7 +219,8 @@ __device__ __forceinline__ bool add_parts(const CoefficientSumsArguments& args, 
 }
 
 // a da + b db = 0, since o depends on a : b alone, so that either follows from the other: da from db where weights are flat,
-// |b q.k| far below |a|, since there the terms of m nearly cancel. By the blocks of all parts of a head, or by one.
+// |b q.k| far below |a|, since there the terms of m nearly cancel, or where no sample has a dO; else db from da. By the blocks
+// of all parts of a head, or by one.
 template <typename Element>
 __device__ __forceinline__ void sum_coefficients(const GradientArguments& task, const CoefficientSumsArguments& args,
                                                  bool adds, uint32_t head, int part, int parts,
@@ -229,28 +229,20 @@ __device__ __forceinline__ void sum_coefficients(const GradientArguments& task, 
   const double a = coefficient(args.a_per_head, args.a, rows.head_idx);
   const double b = coefficient(args.b_per_head, args.b, rows.head_idx);
   const bool is_summed = args.slope_is_summed != 0;
-  const bool is_finished = args.query.address == nullptr;
 
   const double2* const partials_gmem = reinterpret_cast<const double2*>(args.partials) + static_cast<int64_t>(head) * args.count;
-  double sums[5] = {};  // of da, of db, and of what samples tell of them
+  const auto samples = rows.sample(a);
+  double sums[4] = {0.0, 0.0, samples.of_sums, samples.of_products};
   for (int i = static_cast<int>(threadIdx.x); i < args.count; i += CoefficientPlan::kThreads) {
     const double2 partial = partials_gmem[i];
     sums[0] += partial.x;
     sums[1] += partial.y;
   }
-  if (!is_finished) {
-    const auto samples = rows.sample(a);
-    sums[2] = samples.of_delta;
-    sums[3] = samples.of_sums;
-    sums[4] = samples.of_products;
-  }
   sum_block(sums, sums_smem);
 
   const double most = is_summed ? 1.0 : CoefficientPlan::kMostMagnified;
-  const bool says_nothing = sums[2] == 0.0;  // no dO was met
-  // |q.k| of rows that are normalised is at most 1.
-  const bool is_flat = is_finished ? fabs(b) <= fabs(a)
-                                   : a != 0.0 && (says_nothing || sums[3] > most * most * sums[4]);
+  const bool says_nothing = sums[2] == 0.0;  // no sample has a dO
+  const bool is_flat = a != 0.0 && (says_nothing || sums[2] > most * most * sums[3]);
   bool writes = part == 0 && threadIdx.x == 0;
   double slope = sums[1];
   if (is_flat && !is_summed) {

@@ -55,7 +55,7 @@ class ArgumentsLayoutTest {
       }
     }
     assertThat(documented)
-        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 4 + 33 + 2 + 16 + 4 + 8 + 15 + 7 + 18 + 7)
+        .hasSize(6 + 23 + 3 + 7 + 3 + 3 + 4 + 5 + 4 + 5 + 4 + 33 + 2 + 16 + 4 + 8 + 15 + 7 + 17 + 7)
         .isEqualTo(compiled());
   }
 

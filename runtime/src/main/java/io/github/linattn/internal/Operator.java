@@ -9,12 +9,12 @@ import io.github.linattn.Mode;
  * @param b as long as {@code a}
  */
 public record Operator(float[] a, float[] b, boolean causal, boolean normalize, Mode mode) {
-  /** db from da has the error of da times |a / b|: beyond this it is summed. */
+  /**
+   * Of |a / b|. Beyond it weights are so flat, mostly, that db from da would have lost its digits.
+   */
   private static final float MOST_RATIO = 16;
 
-  /**
-   * The same of rows that are normalised, where the terms of da cancel too, and it follows from db.
-   */
+  /** The same of rows that are normalised, whose |q·k| is at most 1. */
   private static final float MOST_RATIO_NORMALIZED = 4;
 
   /** a of a query head. */
@@ -27,7 +27,7 @@ public record Operator(float[] a, float[] b, boolean causal, boolean normalize, 
     return b.length == 1 ? b[0] : b[head];
   }
 
-  /** Whether db is better summed than taken from a da + b db = 0, for one head at least. */
+  /** Whether db is to be summed with dq, since it is expected to tell da, of one head at least. */
   public boolean sumsSlope() {
     float most = normalize ? MOST_RATIO_NORMALIZED : MOST_RATIO;
     for (int head = 0; head < a.length; head++) {

@@ -1,7 +1,6 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.AttentionInput;
-import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Gradients;
 import io.github.linattn.Sequences;
@@ -122,7 +121,7 @@ final class ChunkedCalls {
         backwards.size() < MOST ? new GradientCall(queue, owner) : backwards.removeFirst();
     backwards.addLast(call);
     try {
-      call.fill(backward, plan, kernels, address, tickets(ticketBytes(backward)));
+      call.fill(backward, plan, kernels, address, tickets(plan.ticketBytes()));
       call.run();
     } catch (RuntimeException | Error e) {
       call.clear();
@@ -207,12 +206,6 @@ final class ChunkedCalls {
       tickets = fresh;
     }
     return tickets.address();
-  }
-
-  private static long ticketBytes(BackwardCall backward) {
-    AttentionShape shape = backward.input().shape();
-    boolean isSummed = backward.operator().sumsSlope();
-    return isSummed ? 0 : (long) shape.batch() * shape.heads() * Integer.BYTES;
   }
 
   /** Blocks of a step of decoding, also as a part of a chain; 0 of other plans. */

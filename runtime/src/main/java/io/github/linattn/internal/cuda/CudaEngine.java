@@ -550,7 +550,7 @@ public final class CudaEngine implements Engine {
       return new Plan.Pass(
           chosen.launches().stream().map(GradientPlan.Launch::toString).toList(),
           results,
-          chosen.workspaceBytes(),
+          chosen.workspaceBytes() + chosen.ticketBytes(),
           chosen.micros(),
           chosen.reason());
     }

@@ -87,6 +87,7 @@ final class GradientDraft {
                 keptStep,
                 tiles(),
                 turns,
+                coefficientParts(),
                 memory(marks),
                 List.of(),
                 micros,
@@ -104,9 +105,17 @@ final class GradientDraft {
         queryRows,
         scales ? queryRows : 0,
         scales ? keyRows : 0,
-        question.heads() * outputs.items() * turns * tiles() * 2 * Double.BYTES
-            + model.mostWalkers() * Double.BYTES,
+        question.heads() * outputs.items() * turns * tiles() * 2 * Double.BYTES,
+        coefficientParts() == 1 ? 0 : question.heads() * coefficientParts() * Double.BYTES,
         marks);
+  }
+
+  /** A block for each multiprocessor at most, and for 512 tokens or more. */
+  private int coefficientParts() {
+    int most = Math.ceilDiv(shape.tokens(), LaunchModel.LEAST_SEGMENT);
+    return question.sumsSlope()
+        ? 1
+        : Math.clamp(model.multiprocessors() / question.heads(), 1, most);
   }
 
   /** One for each tile of columns that a block of a sweep writes. */
@@ -429,23 +438,23 @@ final class GradientDraft {
 
   private void addRecurrence(Role role, Cut items, long tilesOfItem, double taken) {
     int widest = Math.max(shape.keyDim(), shape.valueDim());
+    addRecurrence(role, tilesOfItem * items.items(), widest, taken);
+  }
+
+  /** da and db alone. */
+  void addCoefficientsWithoutRepair() {
+    addRecurrence(Role.COEFFICIENTS, question.heads(), 1, Rates.SCAN_MICROS);
+  }
+
+  /** Of so many items with so many columns; for da and db at least with a block for each part. */
+  private void addRecurrence(Role role, long count, int columns, double taken) {
+    long least = role == Role.COEFFICIENTS ? question.heads() * coefficientParts() : 0;
     add(
         role,
         model
             .simt(question, Operation.GRADIENT_RECURRENCE)
-            .flatMap(kernel -> model.step(kernel, tilesOfItem * items.items(), widest, widest, 1)),
+            .flatMap(kernel -> model.step(kernel, Math.max(count, least), columns, columns, 1)),
         step -> taken);
-  }
-
-  /** da and db alone, by some blocks for a head of many tokens if these may have to be read. */
-  void addCoefficientsWithoutRepair() {
-    int parts = !question.sumsSlope() ? Math.ceilDiv(shape.tokens(), LaunchModel.LEAST_SEGMENT) : 1;
-    add(
-        Role.COEFFICIENTS,
-        model
-            .simt(question, Operation.GRADIENT_RECURRENCE)
-            .flatMap(kernel -> model.step(kernel, question.heads() * parts, 1, 1, 1)),
-        step -> Rates.SCAN_MICROS);
   }
 
   /** From the gradients of rows that were divided to those of the rows. */

@@ -83,8 +83,7 @@ final class GradientFill {
    *
    * @param counts tokens in the initial state of each sequence
    * @param workspace device address of the plan's workspace
-   * @param tickets device address of zeros, a word for each query head, which it leaves as zeros; 0
-   *     where q and dq are not read for da and db
+   * @param tickets device address of the plan's zeros, which it leaves as zeros; 0 for none
    */
   GradientFill(
       CudaQueue queue,
@@ -284,18 +283,15 @@ final class GradientFill {
           .set("key_sum_in", before.u())
           .set("value_sum_in", before.z());
     }
-    if (sumsSlope()) {
+    if (partialsHaveSlope()) {
       structs.of(Role.QUERY).set("slope_query", input.q());
     }
   }
 
   /** Whether the partial sums have db too: a kernel that finishes dq meets its terms anyway. */
-  private boolean sumsSlope() {
-    return operator.sumsSlope() || finishesQuery();
-  }
-
-  private boolean finishesQuery() {
-    return plan.has(Role.QUERY) && plan.step(Role.QUERY).kernel().finishesGradients();
+  private boolean partialsHaveSlope() {
+    return operator.sumsSlope()
+        || (plan.has(Role.QUERY) && plan.step(Role.QUERY).kernel().finishesGradients());
   }
 
   /** The states that dq starts from. */
@@ -525,14 +521,13 @@ final class GradientFill {
             .set("heads", shape.heads())
             .set("batches", shape.batch())
             .set("parts", 1)
-            .set("slope_is_summed", sumsSlope() ? 1 : 0)
+            .set("out", call.output())
+            .set("slope_is_summed", partialsHaveSlope() ? 1 : 0)
             .set("sees_all", plan.kind() == Kind.NON_CAUSAL ? 1 : 0);
-    if (!finishesQuery()) {
-      sums.set("query", input.q()).set("out", call.output());
-    }
-    if (!sumsSlope()) {
-      sums.set("parts", plan.coefficientParts(shape))
-          .set("products", partials + plan.partialBytes(shape))
+    if (!partialsHaveSlope()) {
+      sums.set("query", input.q())
+          .set("parts", plan.coefficientParts())
+          .set("products", workspace + plan.memory().productsAt())
           .set("tickets", tickets);
     }
   }

@@ -1,6 +1,5 @@
 package io.github.linattn.internal.cuda;
 
-import io.github.linattn.AttentionShape;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import java.util.List;
 
@@ -22,6 +21,8 @@ import java.util.List;
  * @param tiles of 64 columns of dq
  * @param turns blocks of a tile of dq, which walk the same chunks and write them in turn, each with
  *     partial sums of da and db
+ * @param coefficientParts blocks that share the tokens of a head, where q and dq are read for da
+ *     and db; all of them find out whether that is so, which takes the longer the more they are
  * @param memory what is kept beside the gradients
  * @param parts of a chain: the plan of each segment, in the order of tokens; else none
  * @param micros what the cost model expects
@@ -38,6 +39,7 @@ record GradientPlan(
     int keptStep,
     int tiles,
     int turns,
+    int coefficientParts,
     Memory memory,
     List<GradientPlan> parts,
     double micros,
@@ -68,7 +70,8 @@ record GradientPlan(
         1,
         first.tiles,
         first.turns,
-        new Memory(2 * stateBytes, part, 0, 0, 0, 0, Marks.NONE),
+        1,
+        new Memory(2 * stateBytes, part, 0, 0, 0, 0, 0, Marks.NONE),
         parts,
         parts.stream().mapToDouble(GradientPlan::micros).sum(),
         "");
@@ -152,7 +155,8 @@ record GradientPlan(
    * @param delta d
    * @param queryScale of rows of q; 0 where they are not normalised
    * @param keyScale of rows of k, likewise
-   * @param partials of da and db, and behind them a sum for each block that forms these
+   * @param partials of da and db
+   * @param products sums of q · dq of the parts of heads, where there are several
    * @param marks of the gradients of q, of k and of v
    */
   record Memory(
@@ -162,6 +166,7 @@ record GradientPlan(
       long queryScale,
       long keyScale,
       long partials,
+      long products,
       Marks marks) {
     Memory {
       states = ChunkedCall.alignedBytes(states);
@@ -170,6 +175,7 @@ record GradientPlan(
       queryScale = ChunkedCall.alignedBytes(queryScale);
       keyScale = ChunkedCall.alignedBytes(keyScale);
       partials = ChunkedCall.alignedBytes(partials);
+      products = ChunkedCall.alignedBytes(products);
     }
 
     long totalsAt() {
@@ -192,8 +198,12 @@ record GradientPlan(
       return keyScaleAt() + keyScale;
     }
 
-    long queryMarksAt() {
+    long productsAt() {
       return partialsAt() + partials;
+    }
+
+    long queryMarksAt() {
+      return productsAt() + products;
     }
 
     long keyMarksAt() {
@@ -226,21 +236,6 @@ record GradientPlan(
     return outputs.items() * tiles * turns;
   }
 
-  /** Bytes of the partial sums of all heads. */
-  long partialBytes(AttentionShape shape) {
-    return (long) shape.batch() * shape.heads() * partials() * 2 * Double.BYTES;
-  }
-
-  /**
-   * Blocks that share the tokens of a head, where q and dq are read for da and db. All of them find
-   * out whether that is so, which takes the longer the more they are.
-   */
-  int coefficientParts(AttentionShape shape) {
-    int most = Math.ceilDiv(shape.tokens(), LaunchModel.LEAST_SEGMENT);
-    int half = step(Role.COEFFICIENTS).blocks() / 2;
-    return Math.clamp(half / (shape.batch() * shape.heads()), 1, most);
-  }
-
   /** The same plan with this reason. */
   GradientPlan because(String why) {
     return new GradientPlan(
@@ -254,6 +249,7 @@ record GradientPlan(
         keptStep,
         tiles,
         turns,
+        coefficientParts,
         memory,
         parts,
         micros,
@@ -308,5 +304,11 @@ record GradientPlan(
 
   long workspaceBytes() {
     return memory.bytes();
+  }
+
+  /** Bytes of zeros beside the workspace, a word for each head whose tokens blocks share. */
+  long ticketBytes() {
+    long ofHeads = memory.products / coefficientParts / (Double.BYTES / Integer.BYTES);
+    return parts.stream().mapToLong(GradientPlan::ticketBytes).reduce(ofHeads, Math::max);
   }
 }

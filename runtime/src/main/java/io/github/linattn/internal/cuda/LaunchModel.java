@@ -47,11 +47,6 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return gpu.multiprocessors();
   }
 
-  /** Blocks that walk tiles, at most. */
-  long mostWalkers() {
-    return (long) WALKERS * multiprocessors();
-  }
-
   double bytesPerMicro() {
     return gpu.bytesPerMicro();
   }
@@ -72,7 +67,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
       return Optional.empty();
     }
     if (grid.per() == GridRule.Per.WALKED_TILES) {
-      blocks = Math.min(blocks, mostWalkers());
+      blocks = Math.min(blocks, (long) WALKERS * multiprocessors());
     }
     boolean sm90 = kernel.hasSm90Features(gpu.capability());
     return Optional.of(new Step(kernel, (int) blocks, grid.cluster(valueDim), shared, sm90));

@@ -16,7 +16,7 @@ import org.jspecify.annotations.Nullable;
  * @param finalState whether the state after the last token is wanted; of a backward, which walks
  *     the other way, the gradient of the initial state
  * @param tensorMaps whether the strides suit the copy engine, as most wgmma kernels need
- * @param sumsSlope whether db does not follow from da, of this backward or of that of this forward
+ * @param sumsSlope whether db is summed with dq, of this backward or of that of this forward
  * @param lastState of a backward: whether the state after the last token is at hand
  * @param lastGradient of a backward without causality: whether that state has a gradient
  * @param kept of a backward: what its forward has kept for it, or null; of a forward what it keeps

@@ -80,11 +80,6 @@ class GradientPlannerTest {
         .toList();
   }
 
-  /** Pairs of partial sums, and behind them a sum of each block that forms da and db. */
-  private static long partialBytes(long pairs) {
-    return aligned(pairs * 2 * Double.BYTES + 2 * 132 * Double.BYTES);
-  }
-
   private static long aligned(long bytes) {
     return Math.ceilDiv(bytes, 256L) * 256;
   }
@@ -108,8 +103,13 @@ class GradientPlannerTest {
     assertThat(early(plan)).as("sweeps are long").containsExactly(Role.COEFFICIENTS);
     assertThat(plan.tiles()).isEqualTo(2);
     assertThat(plan.workspaceBytes())
-        .as("d, partial sums, marks of each gradient")
-        .isEqualTo(aligned(64L * 10_000 * 4) + partialBytes(64L * 2) + 3 * aligned(64L * 2 * 4));
+        .as("d, partial sums, those of two parts of a head, marks of each gradient")
+        .isEqualTo(
+            aligned(64L * 10_000 * 4)
+                + aligned(64L * 2 * 2 * 8)
+                + aligned(64L * 2 * 8)
+                + 3 * aligned(64L * 2 * 4));
+    assertThat(plan.coefficientParts()).isEqualTo(2);
     assertThat(plan.reason()).contains("two sweeps", "dq by wgmma", "132 multiprocessors");
   }
 
@@ -479,12 +479,13 @@ class GradientPlannerTest {
     assertThat(memory.delta()).isEqualTo(aligned(64_000 * 4));
     assertThat(memory.queryScale()).isEqualTo(memory.delta());
     assertThat(memory.keyScale()).isEqualTo(memory.delta());
-    assertThat(memory.partials()).isEqualTo(partialBytes(64 * 2));
+    assertThat(memory.partials()).isEqualTo(aligned(64 * 2 * 16));
     assertThat(plan.workspaceBytes())
         .isEqualTo(
             2 * memory.delta()
                 + memory.keyScale()
                 + memory.partials()
+                + memory.products()
                 + 2 * aligned(64L * 2 * 4)
                 + aligned(64L * 4));
   }
@@ -547,7 +548,7 @@ class GradientPlannerTest {
         .as("of both scans in turn")
         .isEqualTo(aligned(2 * items * stateBytes(128, 64)));
     assertThat(plan.memory().totals()).isZero();
-    assertThat(plan.memory().partials()).isEqualTo(partialBytes(4L * queryItems * 2));
+    assertThat(plan.memory().partials()).isEqualTo(aligned(4L * queryItems * 2 * 16));
     assertThat(plan.reason()).contains("segments", "next best two sweeps");
     GradientPlan ofInitial = planner(false).plan(causal(shape, false).keeping(true)).orElseThrow();
     assertThat(ofInitial.gradientSummed()).as("for dS0").isEqualTo(ofInitial.cut().items());
@@ -571,7 +572,7 @@ class GradientPlannerTest {
     assertThat(plan.summed()).isZero();
     assertThat(plan.cut().itemTokens()).as("measured to be best").isEqualTo(128);
     assertThat(plan.memory().states()).isEqualTo(aligned(4L * 16 * stateBytes(128, 128)));
-    assertThat(plan.memory().partials()).isEqualTo(partialBytes(64L * 2));
+    assertThat(plan.memory().partials()).isEqualTo(aligned(64L * 2 * 16));
     assertThat(plan.reason()).contains("16 items of up to 128 tokens of dk and dv", "dq of whole");
     GradientPlan fewer =
         planner(true)
@@ -711,7 +712,7 @@ class GradientPlannerTest {
     assertThat(plan.memory().states())
         .isEqualTo(aligned(4L * plan.cut().items() * stateBytes(48, 80)));
     assertThat(plan.memory().totals()).isEqualTo(aligned(4L * stateBytes(48, 80)));
-    assertThat(plan.memory().partials()).isEqualTo(partialBytes(8L * outputs));
+    assertThat(plan.memory().partials()).isEqualTo(aligned(8L * outputs * 16));
   }
 
   @Test

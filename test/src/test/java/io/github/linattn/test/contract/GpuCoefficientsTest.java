@@ -7,6 +7,7 @@ import io.github.linattn.Mode;
 import io.github.linattn.test.harness.Backends;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.GpuTest;
+import io.github.linattn.test.harness.Results;
 import io.github.linattn.test.harness.Run;
 import io.github.linattn.test.harness.Subject;
 import java.util.ArrayList;
@@ -50,8 +51,10 @@ final class GpuCoefficientsTest {
       cases.add(flat(of(dtype, mode, dim, "flat, all tokens").nonCausal().build()).build());
       cases.add(aroundOne(of(dtype, mode, dim, "drawn").build()));
       cases.add(aroundOne(of(dtype, mode, dim, "normalised").normalized().build()));
-      Case.Builder all = of(dtype, mode, dim, "normalised, all tokens").normalized().nonCausal();
-      cases.add(aroundOne(all.build()));
+      for (float b : new float[] {1, 2}) {
+        Case.Builder all = of(dtype, mode, dim, "normalised, all tokens, b = " + b);
+        cases.add(aroundOne(all.coefficients(1, b).normalized().nonCausal().build()));
+      }
     }
     for (float b : new float[] {1, 1e-3f, 0}) {
       Case one = of(dtype, mode, 64, "b = " + b).coefficients(1, b).build();
@@ -63,9 +66,10 @@ final class GpuCoefficientsTest {
     cases.add(flat(of(dtype, mode, 64, "one and none").packed(oneAndEmpty).build()).build());
     int[] oneAndShort = {TOKENS - 8, 1, 1, 1, 1, 1, 1, 1, 1};
     cases.add(flat(of(dtype, mode, 64, "one and short").packed(oneAndShort).build()).build());
+    Case two = of(dtype, mode, 64, "first head").build();
+    cases.add(two.but("flat").q(firstHead(two.q, SMALL)).k(firstHead(two.k, SMALL)).build());
     if (dtype == DType.F32) { // out of the range of operands, so that all of it is repaired
-      Case repaired = of(dtype, mode, 64, "flat, repaired").build();
-      cases.add(flat(repaired).v(Case.times(repaired.v, 1e19f)).build());
+      cases.add(flat(two).v(firstHead(two.v, 1e19f)).build());
     }
     if (dtype == DType.F16) { // dq is a few of the steps that fp16 has there
       Case drawn = of(dtype, mode, 64, "small loss").build();
@@ -109,6 +113,14 @@ final class GpuCoefficientsTest {
     return drawn.but("keys").q(q).k(k).build();
   }
 
+  private static float[] firstHead(float[] rows, float factor) {
+    float[] changed = rows.clone();
+    for (int i = 0; i < rows.length / 2; i++) {
+      changed[i] *= factor;
+    }
+    return changed;
+  }
+
   /** Values with a mean, so that o is larger than what rows tell apart. */
   private static Case aroundOne(Case drawn) {
     float[] v = drawn.v.clone();
@@ -132,6 +144,8 @@ final class GpuCoefficientsTest {
   @MethodSource("casesAndSubjects")
   void coefficientsKeepTheirDigits(Case problem, Subject subject) {
     assumeTrue(Subject.differentiates(problem, subject.backend()), "left out: no kernels for it");
-    Run.of(problem, subject.backend()).assertCoefficientsRight(problem);
+    Results first = Run.of(problem, subject.backend());
+    first.assertCoefficientsRight(problem);
+    Run.of(problem, subject.backend()).assertSameBits(first, problem + " run twice");
   }
 }
