@@ -19,8 +19,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Each query has a Σ_n e_in + b Σ_n e_in q_i·k_n = 0, so that a·da + b·db = 0: o depends on a :
  * b alone. Where |b q·k| is far below |a|, o hardly depends on them and the first sum nearly
- * cancels; then da follows from db, else db from da. A GPU tells by a few tokens of each head;
- * where it has to sum db for that it reads q and dq once more.
+ * cancels; then da follows from db, else db from da. A GPU tells by a few tokens of each head, and
+ * may have to read q and dq once more for it.
  *
  * <p>Owns its tensors if a backend made them. Written by one call at a time.
  */
