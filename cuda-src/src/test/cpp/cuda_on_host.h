@@ -18,10 +18,25 @@ inline Index blockIdx;
 
 UNWATCHED inline void set_thread(unsigned thread_idx) { threadIdx.x = thread_idx; }
 
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(16) double2 {
+  double x, y;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 class Barrier {
  public:
@@ -70,6 +85,15 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   warp.barrier.wait();
   return other;
 }
+
+// Blocks come one after the other, and of a block one thread at a time.
+inline void __threadfence() {}
+inline unsigned atomicAdd(unsigned* word, unsigned addend) {
+  const unsigned before = *word;
+  *word += addend;
+  return before;
+}
+inline double __ldcg(const double* number) { return *number; }
 
 // Shared memory starts as NaN in every block: a read before a write shows in the results.
 namespace linattn {

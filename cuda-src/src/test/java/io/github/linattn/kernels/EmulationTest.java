@@ -21,6 +21,7 @@ import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /**
  * The device code on the host, a thread for each CUDA thread, against the quadratic form in double.
@@ -45,6 +46,27 @@ class EmulationTest {
   @CsvSource("32,2")
   void hasNoRaces(int headDim, int slices) throws Exception {
     emulate(headDim, slices, List.of("-fsanitize=thread", "-g"));
+  }
+
+  /** da and db of the last kernel of a backward, by rows for which the way to them is known. */
+  @ParameterizedTest
+  @ValueSource(strings = {"-O1", "-fsanitize=thread"})
+  void coefficientsAreSummedTheWayThatKeepsDigits(String flag) throws Exception {
+    Path program = folder.resolve("coefficients");
+    HostPrograms.expectSuccess(
+        List.of(
+            "g++",
+            "-std=c++20",
+            "-O1",
+            flag,
+            "-ffp-contract=off",
+            "-pthread",
+            "-Isrc/test/cpp",
+            "-Isrc/main/cuda/include",
+            "src/test/cpp/coefficients_test.cpp",
+            "-o",
+            program.toString()));
+    HostPrograms.expectSuccess(List.of(program.toString()));
   }
 
   private void emulate(int headDim, int slices, List<String> flags) throws Exception {
