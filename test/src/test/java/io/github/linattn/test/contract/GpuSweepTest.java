@@ -1,13 +1,10 @@
 package io.github.linattn.test.contract;
 
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
-
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.test.harness.Backends;
 import io.github.linattn.test.harness.Case;
 import io.github.linattn.test.harness.GpuTest;
-import io.github.linattn.test.harness.Run;
 import io.github.linattn.test.harness.StateGradientValues;
 import io.github.linattn.test.harness.StateValues;
 import io.github.linattn.test.harness.Subject;
@@ -81,8 +78,6 @@ final class GpuSweepTest extends SweepContract {
   @ParameterizedTest(name = "{0} on {1}")
   @MethodSource("casesInOtherUnits")
   void unitsDoNotMatter(Case problem, Subject subject) {
-    assumeTrue(subject.does(problem), "left out: refused");
-    assumeTrue(Subject.differentiates(problem, subject.backend()), "left out: no kernels for it");
-    Run.of(problem, subject.backend()).assertRight(problem);
+    assertRightUnlessLeftOut(problem, subject);
   }
 }
