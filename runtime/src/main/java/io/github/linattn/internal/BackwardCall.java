@@ -39,11 +39,9 @@ public record BackwardCall(
     Collections.addAll(tensors, input.q(), input.k(), input.v(), output, normalizer);
     Collections.addAll(tensors, outputGradient, gradients.dq(), gradients.dk(), gradients.dv());
     Collections.addAll(tensors, gradients.da(), gradients.db());
-    input
-        .initialState()
-        .ifPresent(state -> Collections.addAll(tensors, state.s(), state.z(), state.u()));
+    input.initialState().ifPresent(state -> ForwardCall.addTo(tensors, state));
     if (lastState != null) {
-      Collections.addAll(tensors, lastState.s(), lastState.z(), lastState.u());
+      ForwardCall.addTo(tensors, lastState);
     }
     if (checkpoints != null) {
       tensors.add(checkpoints.memory());

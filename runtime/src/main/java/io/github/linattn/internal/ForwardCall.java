@@ -4,6 +4,9 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -20,6 +23,24 @@ public record ForwardCall(
     @Nullable AttentionState finalState,
     @Nullable Checkpoints checkpoints,
     Stream stream) {
+
+  /** All that it reads or writes. */
+  public List<Tensor> tensors() {
+    List<Tensor> tensors = new ArrayList<>();
+    Collections.addAll(tensors, input.q(), input.k(), input.v(), output, normalizer);
+    input.initialState().ifPresent(state -> addTo(tensors, state));
+    if (finalState != null) {
+      addTo(tensors, finalState);
+    }
+    if (checkpoints != null) {
+      tensors.add(checkpoints.memory());
+    }
+    return List.copyOf(tensors);
+  }
+
+  static void addTo(List<Tensor> tensors, AttentionState state) {
+    Collections.addAll(tensors, state.s(), state.z(), state.u());
+  }
 
   /** The same with this memory for checkpoints. */
   public ForwardCall keeping(@Nullable Checkpoints memory) {

@@ -17,6 +17,7 @@ import io.github.linattn.internal.Storage;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.LongSupplier;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -103,13 +104,48 @@ public final class CpuEngine implements Engine {
   @Override
   public void forward(ForwardCall call) {
     requireOpen(call.stream());
-    new ForwardPass(call, parallel).run();
+    AttentionShape shape = call.input().shape();
+    run(
+        new ForwardPass(call, parallel)::run,
+        call.tensors(),
+        () -> scratchBytes(shape, lanes(shape, call.input().sequences())));
   }
 
   @Override
   public void backward(BackwardCall call) {
     requireOpen(call.stream());
-    new BackwardPass(call, parallel).run();
+    AttentionShape shape = call.input().shape();
+    run(
+        new BackwardPass(call, parallel)::run,
+        call.tensors(),
+        () -> backwardBytes(call.operator(), shape, lanes(shape, call.input().sequences())));
+  }
+
+  /**
+   * Says which tensor another thread closed, or how much memory is wanted, where the work fails for
+   * that.
+   */
+  static void run(Runnable work, List<Tensor> tensors, LongSupplier workspaceBytes) {
+    try {
+      work.run();
+    } catch (IllegalStateException e) {
+      tensors.stream()
+          .filter(tensor -> !tensor.isOpen())
+          .findFirst()
+          .ifPresent(
+              tensor -> {
+                throw new IllegalStateException(
+                    tensor + " was closed while the cpu backend computed with it", e);
+              });
+      throw e;
+    } catch (OutOfMemoryError e) {
+      var named =
+          new OutOfMemoryError(
+              "the cpu backend works in up to %d bytes of the Java heap here: %s; -Xmx gives more"
+                  .formatted(workspaceBytes.getAsLong(), e.getMessage()));
+      named.initCause(e);
+      throw named;
+    }
   }
 
   private static void requireOpen(Stream stream) {
@@ -138,13 +174,10 @@ public final class CpuEngine implements Engine {
       boolean lastState) {
     long results = Engine.gradientBytes(shape, dtype);
     Lanes lanes = lanes(shape, packing);
-    int heads = shape.headsPerKeyValueHead();
-    int scalars = operator.normalize() ? 2 * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token
-    long kept = parallel.mostUnderWay(lanes.count) * scalars * lanes.tokens * Double.BYTES;
     return new Plan.Pass(
         List.of(step("dq, da, db in token order", lanes), step("dk, dv against it", lanes)),
         results,
-        2 * scratchBytes(shape, lanes) + kept);
+        backwardBytes(operator, shape, lanes));
   }
 
   /**
@@ -176,6 +209,14 @@ public final class CpuEngine implements Engine {
     long tiles = 4L * Tiles.CHUNK * (shape.keyDim() + shape.valueDim()) * Float.BYTES;
     long matrices = 4 * OuterSum.bytes(shape.keyDim(), shape.valueDim());
     return sums + threads * (tiles + matrices);
+  }
+
+  /** The same of a backward, which keeps what it knows of every token of a lane. */
+  private long backwardBytes(Operator operator, AttentionShape shape, Lanes lanes) {
+    int heads = shape.headsPerKeyValueHead();
+    int scalars = operator.normalize() ? 2 * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token
+    long kept = parallel.mostUnderWay(lanes.count) * scalars * lanes.tokens * Double.BYTES;
+    return 2 * scratchBytes(shape, lanes) + kept;
   }
 
   @Override
