@@ -8,7 +8,8 @@ import java.util.Arrays;
  * sums are fp32. With normalised keys the sums are over k/|k|.
  *
  * <p>A causal run that starts from the state of another equals one run over both. Written by one
- * call at a time; closing frees the tensors if {@link Backend#newState} made them.
+ * call at a time; closing frees the tensors if {@link Backend#newState} made them, or a forward,
+ * which closes the state that it has kept.
  */
 public final class AttentionState implements AutoCloseable {
   /**

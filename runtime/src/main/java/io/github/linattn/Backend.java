@@ -161,6 +161,7 @@ public final class Backend implements AutoCloseable {
    * An empty state (all sums and counts 0) in the memory in which this backend computes.
    *
    * @param sequences for each batch row, 1 unless it holds packed sequences
+   * @throws IllegalArgumentException if there is no sequence
    * @throws io.github.linattn.cuda.CudaOutOfMemoryException with the bytes needed and free
    * @throws OutOfMemoryError on the CPU, as {@link #allocate} does
    */
@@ -179,7 +180,12 @@ public final class Backend implements AutoCloseable {
         shape, sequences, tensor, (s, z, u) -> AttentionState.owning(s, z, u, sequences));
   }
 
-  /** A gradient of a state (all elements 0) in the memory in which this backend computes. */
+  /**
+   * A gradient of a state (all elements 0) in the memory in which this backend computes, with the
+   * exceptions of {@link #newState}.
+   *
+   * @param sequences for each batch row, 1 unless it holds packed sequences
+   */
   public StateGradient newStateGradient(AttentionShape shape, int sequences) {
     return stateTensors(shape, sequences, this::zeros, StateGradient::owning);
   }

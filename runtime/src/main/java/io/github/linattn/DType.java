@@ -9,8 +9,8 @@ import java.util.Objects;
 /**
  * Storage type of tensor elements. Arithmetic and state are fp32 or better for each of them.
  *
- * <p>Conversions round to nearest, ties to even, keep infinities and turn every NaN into a quiet
- * NaN. They are exact wherever the value is representable.
+ * <p>Conversions round to nearest, ties to even, and keep infinities and NaN; one to fewer bits
+ * makes every NaN quiet. They are exact wherever the value is representable.
  */
 public enum DType {
   /** IEEE 754 binary32. */

@@ -107,7 +107,10 @@ public final class Forward implements AutoCloseable {
     return smallest;
   }
 
-  /** State after the last token, where {@link LinearAttention.Builder#keepState} asked for it. */
+  /**
+   * State after the last token, where {@link LinearAttention.Builder#keepState} asked for it. It is
+   * closed with this forward, which has to stay open while tokens are decoded from it.
+   */
   public Optional<AttentionState> state() {
     return Optional.ofNullable(state);
   }

@@ -58,13 +58,16 @@ public final class Gradients implements AutoCloseable {
   /**
    * Gradients to be written into the caller's tensors, which stay the caller's. An initial state
    * counts as constant.
+   *
+   * @param dq of the shape and type of q, and so dk and dv
+   * @param da [batch, heads], fp32, and so db
    */
   public static Gradients over(Tensor dq, Tensor dk, Tensor dv, Tensor da, Tensor db) {
     return new Gradients(dq, dk, dv, da, db, null, false);
   }
 
   /**
-   * Gradients to be written into the caller's tensors, with that of the initial state; where the
+   * {@link #over(Tensor, Tensor, Tensor, Tensor, Tensor)} with that of the initial state; where the
    * input has none, of the state of zeros that it starts from.
    */
   public static Gradients over(

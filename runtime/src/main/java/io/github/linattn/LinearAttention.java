@@ -20,8 +20,9 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>The backward is analytic: from what the forward read, o, g and dO it gives dq, dk, dv, da and
  * db, and carries gradients through states: from that of the final state to that of the initial
- * one. No epsilon is added to g: where it is 0, the row is not finite. NaN and infinities reach the
- * rows they touch and no others.
+ * one. No epsilon is added to g: where it is 0, the row is not finite. a and b are such that g
+ * stays within the range of fp32; beyond, a row means nothing. NaN and infinities reach the rows
+ * they touch and no others.
  *
  * <p>Immutable and thread-safe as far as its {@link Stream} allows: one thread at a time per
  * stream. On a GPU calls return when the work is queued; tensors stay open until it is done.
@@ -58,6 +59,7 @@ public final class LinearAttention {
    *
    * @throws IllegalArgumentException if the input does not fit the operator, or a tensor is closed
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws OutOfMemoryError on the CPU, with the bytes wanted; nothing is leaked
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses; nothing is leaked
    */
   public Forward forward(AttentionInput input) {
@@ -225,7 +227,8 @@ public final class LinearAttention {
    * @param q [batch, heads, 1, keyDim]
    * @param k [batch, keyValueHeads, 1, keyDim]
    * @param v [batch, keyValueHeads, 1, valueDim]
-   * @param state read and replaced; from {@link Backend#newState} or {@link Forward#state}
+   * @param state read and replaced; from {@link Backend#newState}, {@link AttentionState#over} or a
+   *     {@link Forward#state} whose forward is open
    * @param o [batch, heads, 1, valueDim] of the input's type
    * @param g [batch, heads, 1], fp32
    * @throws IllegalArgumentException if an argument does not fit, or there is more than one token;
@@ -260,8 +263,9 @@ public final class LinearAttention {
    * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, or null
    *     for zeros
-   * @throws IllegalArgumentException if a gradient does not fit
+   * @throws IllegalArgumentException if a gradient does not fit, or a tensor is closed
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws OutOfMemoryError on the CPU, with the bytes wanted; nothing is leaked
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses; nothing is leaked
    */
   public Gradients backward(Forward y, Tensor dO, @Nullable StateGradient finalState) {
@@ -324,7 +328,10 @@ public final class LinearAttention {
         gradients);
   }
 
-  /** The backward into the caller's tensors of a loss that does not see the final state. */
+  /**
+   * {@link #backwardInto(AttentionInput, Tensor, Tensor, Tensor, StateGradient, Gradients)} of a
+   * loss that does not see the final state.
+   */
   public void backwardInto(
       AttentionInput input, Tensor o, Tensor g, Tensor dO, Gradients gradients) {
     backwardInto(input, o, g, dO, null, null, null, gradients);
@@ -334,9 +341,9 @@ public final class LinearAttention {
    * Computes all gradients into the caller's tensors, which overlap nothing that is read and not
    * one another; that of the initial state only where {@code gradients} has tensors for it.
    *
-   * @param o output of the forward
-   * @param g normalizer of the forward
-   * @param dO gradient of the loss with respect to o
+   * @param o output of the forward, [batch, heads, tokens, valueDim] of the input's type
+   * @param g normalizer of the forward, [batch, heads, tokens], fp32
+   * @param dO gradient of the loss with respect to o, of its shape and type
    * @param finalState gradient of the loss with respect to the state after the last token, read, or
    *     null for zeros
    * @throws IllegalArgumentException if an argument does not fit; nothing is written

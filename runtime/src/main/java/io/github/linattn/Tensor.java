@@ -87,9 +87,10 @@ public final class Tensor implements AutoCloseable {
    * The caller's memory, used in place: off-heap, a mapped file, or a direct buffer. The memory
    * stays the caller's and must outlive the tensor; {@link #close} only ends the tensor.
    *
-   * @param memory row-major elements, native byte order; may be longer than needed
-   * @throws IllegalArgumentException if the memory is on the Java heap, of a confined arena, or too
-   *     short
+   * @param memory row-major elements, native byte order; may be longer than needed, and read-only
+   *     where nothing is written
+   * @throws IllegalArgumentException if the memory is on the Java heap, of a confined or a closed
+   *     arena, or too short
    */
   public static Tensor wrap(MemorySegment memory, DType dtype, TensorShape shape) {
     if (!Checks.present("memory", memory).isNative()) {
@@ -100,6 +101,9 @@ public final class Tensor implements AutoCloseable {
       throw new IllegalArgumentException(
           "the segment belongs to one thread, but a backend works with several; take it from"
               + " Arena.ofShared or Arena.ofAuto");
+    }
+    if (!memory.scope().isAlive()) {
+      throw new IllegalArgumentException("the segment is of an arena that is closed");
     }
     long bytes = bytesOf(dtype, shape);
     if (memory.byteSize() < bytes) {
@@ -339,7 +343,13 @@ public final class Tensor implements AutoCloseable {
   }
 
   /**
-   * Frees the memory if this tensor owns it. On a view it does nothing, and so does a second call.
+   * Frees the memory if this tensor owns it, once a GPU has done what it does. On a view it does
+   * nothing, and so does a second call. A call of another thread that computes with host memory
+   * fails then, with an {@link IllegalStateException} that names the tensor.
+   *
+   * @throws IllegalStateException if another thread has the memory in use just then; it stays, and
+   *     closing can be tried again
+   * @throws io.github.linattn.cuda.CudaException if work of the GPU has failed before
    */
   @Override
   public void close() {

@@ -2,6 +2,7 @@ package io.github.linattn.io;
 
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 
 /** Bytes per element of the types that safetensors files name. */
 final class ElementSizes {
@@ -31,19 +32,24 @@ final class ElementSizes {
     return BYTES.containsKey(dtype);
   }
 
+  /** Of one element of a known type. */
+  static int of(String dtype) {
+    return Objects.requireNonNull(BYTES.get(dtype));
+  }
+
   static long bytes(String name, String dtype, List<Long> shape) {
     Integer size = BYTES.get(dtype);
     if (size == null) {
       throw new IllegalArgumentException(
           "tensor %s has the unknown element type %s".formatted(name, dtype));
     }
-    long bytes = size;
-    for (long extent : shape) {
-      if (extent < 0) {
-        throw new IllegalArgumentException(
-            "tensor %s has a negative extent: %s".formatted(name, shape));
-      }
-      bytes = multiply(name, bytes, extent, shape);
+    if (shape.stream().anyMatch(extent -> extent < 0)) {
+      throw new IllegalArgumentException(
+          "tensor %s has a negative extent: %s".formatted(name, shape));
+    }
+    long bytes = shape.contains(0L) ? 0 : size;
+    for (int i = 0; bytes > 0 && i < shape.size(); i++) {
+      bytes = multiply(name, bytes, shape.get(i), shape);
     }
     return bytes;
   }

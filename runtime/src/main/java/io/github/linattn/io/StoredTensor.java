@@ -3,6 +3,7 @@ package io.github.linattn.io;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 
 /**
  * A tensor as a file holds it.
@@ -19,10 +20,18 @@ public record StoredTensor(String name, String dtype, List<Long> shape, MemorySe
    * Checks the size.
    *
    * @throws IllegalArgumentException if the type is unknown, an extent is negative, or {@code data}
-   *     is not as long as shape and type say
+   *     is not as long as shape and type say, or another array of the heap than a {@code byte[]}
    */
   public StoredTensor {
-    shape = List.copyOf(shape);
+    Objects.requireNonNull(name, "name is null");
+    Objects.requireNonNull(dtype, "dtype is null");
+    shape = List.copyOf(Objects.requireNonNull(shape, "shape is null"));
+    Objects.requireNonNull(data, "data is null");
+    if (data.heapBase().filter(array -> !(array instanceof byte[])).isPresent()) {
+      throw new IllegalArgumentException(
+          "the data of tensor %s is an array of the heap other than a byte[]; copy it off the heap"
+              .formatted(name));
+    }
     long expected = ElementSizes.bytes(name, dtype, shape);
     if (data.byteSize() != expected) {
       throw new IllegalArgumentException(

@@ -156,6 +156,48 @@ class SafeTensorsTest {
         .hasMessage("tensor y is U8[2] and needs 2 bytes, but has 0");
   }
 
+  @Test
+  void aWriterRefusesWhatItCouldNotRead() {
+    var writer = new SafeTensorsWriter();
+    assertThatThrownBy(() -> writer.add("\ud800", "U8", List.of(0L), MemorySegment.NULL))
+        .isInstanceOf(IllegalArgumentException.class)
+        .hasMessageContaining("has half a character and no form in UTF-8");
+    assertThatThrownBy(() -> writer.metadata("k", "\udc00"))
+        .isInstanceOf(IllegalArgumentException.class);
+    MemorySegment floats = MemorySegment.ofArray(new float[2]);
+    assertThatThrownBy(() -> writer.add("x", "F32", List.of(2L), floats))
+        .isInstanceOf(IllegalArgumentException.class)
+        .hasMessage(
+            "the data of tensor x is an array of the heap other than a byte[]; copy it off the"
+                + " heap");
+  }
+
+  @Test
+  void tensorsAreAlignedInWhateverOrderTheyAreAdded() throws IOException {
+    Path file = folder.resolve("mixed.safetensors");
+    try (Arena arena = Arena.ofConfined()) {
+      new SafeTensorsWriter()
+          .add("bytes", "U8", List.of(3L), arena.allocate(3))
+          .add("halves", "BF16", List.of(1L), arena.allocate(2))
+          .add("floats", "F32", List.of(1L), arena.allocate(4))
+          .add("doubles", "F64", List.of(1L), arena.allocate(8))
+          .write(file);
+    }
+    try (SafeTensors opened = SafeTensors.open(file)) {
+      assertThat(opened.names()).containsExactly("bytes", "halves", "floats", "doubles");
+      assertThat(opened.names())
+          .map(opened::tensor)
+          .allSatisfy(
+              tensor ->
+                  assertThat(tensor.data().address() % ElementSizes.of(tensor.dtype())).isZero());
+    }
+  }
+
+  @Test
+  void aTensorWithoutElementsHasNoBytesHoweverLongItsOtherAxes() {
+    assertThat(ElementSizes.bytes("x", "F32", List.of(1L << 32, 1L << 32, 0L))).isZero();
+  }
+
   private Path write(String header, int dataBytes) throws IOException {
     byte[] json = header.getBytes(StandardCharsets.UTF_8);
     var bytes = new ByteArrayOutputStream();

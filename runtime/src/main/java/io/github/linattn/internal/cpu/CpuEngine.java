@@ -126,18 +126,20 @@ public final class CpuEngine implements Engine {
    * that.
    */
   static void run(Runnable work, List<Tensor> tensors, LongSupplier workspaceBytes) {
+    boolean interrupted = Thread.currentThread().isInterrupted();
     try {
       work.run();
     } catch (IllegalStateException e) {
-      tensors.stream()
-          .filter(tensor -> !tensor.isOpen())
-          .findFirst()
-          .ifPresent(
-              tensor -> {
-                throw new IllegalStateException(
-                    tensor + " was closed while the cpu backend computed with it", e);
-              });
-      throw e;
+      @Nullable Tensor closed =
+          tensors.stream().filter(each -> !each.isOpen()).findFirst().orElse(null);
+      if (closed == null) {
+        throw e;
+      }
+      if (!interrupted) {
+        Thread.interrupted(); // the JVM interrupts a thread that it tells of a closed arena
+      }
+      throw new IllegalStateException(
+          closed + " was closed while the cpu backend computed with it", e);
     } catch (OutOfMemoryError e) {
       var named =
           new OutOfMemoryError(
@@ -203,7 +205,7 @@ public final class CpuEngine implements Engine {
 
   /** Bytes of the sums of the lanes that are under way and of the tiles of every worker. */
   private long scratchBytes(AttentionShape shape, Lanes lanes) {
-    int threads = parallel.threads();
+    long threads = Math.min(parallel.threads(), (long) lanes.count * lanes.segments);
     long held = parallel.mostUnderWay(lanes.count) * lanes.segments;
     long sums = 2 * held * OuterSum.bytes(shape.keyDim(), shape.valueDim());
     long tiles = 4L * Tiles.CHUNK * (shape.keyDim() + shape.valueDim()) * Float.BYTES;
@@ -214,7 +216,7 @@ public final class CpuEngine implements Engine {
   /** The same of a backward, which keeps what it knows of every token of a lane. */
   private long backwardBytes(Operator operator, AttentionShape shape, Lanes lanes) {
     int heads = shape.headsPerKeyValueHead();
-    int scalars = operator.normalize() ? 2 * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token
+    long scalars = operator.normalize() ? 2L * heads + 1 : heads; // δ, 1/|q| and 1/|k| of a token
     long kept = parallel.mostUnderWay(lanes.count) * scalars * lanes.tokens * Double.BYTES;
     return 2 * scratchBytes(shape, lanes) + kept;
   }

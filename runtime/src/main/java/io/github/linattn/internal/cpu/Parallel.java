@@ -7,7 +7,6 @@ import java.util.List;
 import java.util.PriorityQueue;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.ExecutorService;
 import java.util.concurrent.LinkedTransferQueue;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadFactory;
@@ -45,7 +44,7 @@ final class Parallel implements AutoCloseable {
   private static final long SPIN_NANOS = 100_000;
 
   private final int threads;
-  private final ExecutorService helpers;
+  private final ThreadPoolExecutor helpers;
 
   /** Of threads that run no task now. */
   private final Queue<Scratch> scratches = new ConcurrentLinkedQueue<>();
@@ -57,12 +56,12 @@ final class Parallel implements AutoCloseable {
   /**
    * @param helpers {@code threads - 1} threads
    */
-  Parallel(int threads, ExecutorService helpers) {
+  Parallel(int threads, ThreadPoolExecutor helpers) {
     this.threads = threads;
     this.helpers = helpers;
   }
 
-  private static ExecutorService newHelpers(int threads) {
+  private static ThreadPoolExecutor newHelpers(int threads) {
     if (threads < 1) {
       throw new IllegalArgumentException("the CPU needs at least 1 thread, got " + threads);
     }
@@ -97,11 +96,25 @@ final class Parallel implements AutoCloseable {
     job.run(Math.min(threads, count) - 1);
   }
 
-  private void call(Runnable helper) {
+  /**
+   * Whether there is a thread for it: those that there are do without one that can't be started.
+   */
+  private boolean call(Runnable helper) {
     try {
       helpers.execute(helper);
+      return true;
     } catch (RejectedExecutionException e) {
       throw new IllegalStateException("the backend cpu was closed while a call began", e);
+    } catch (OutOfMemoryError noThread) {
+      return false;
+    }
+  }
+
+  /** Takes back those that no thread has begun, with all that the call holds. */
+  private void callOff(Runnable helper) {
+    boolean waited = true;
+    while (waited) {
+      waited = helpers.remove(helper);
     }
   }
 
@@ -231,13 +244,16 @@ final class Parallel implements AutoCloseable {
      * helpers still write results.
      */
     void run(int helpers) {
+      Runnable helper = this::help;
       try {
-        for (int i = 0; i < helpers; i++) {
-          call(this::help);
+        boolean calls = true;
+        for (int i = 0; calls && i < helpers; i++) {
+          calls = call(helper);
         }
         drain();
       } finally {
         awaitHelpers();
+        callOff(helper);
       }
       if (failure instanceof Error error) {
         throw error;

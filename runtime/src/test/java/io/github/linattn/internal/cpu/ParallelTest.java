@@ -10,7 +10,6 @@ import java.util.concurrent.BrokenBarrierException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CyclicBarrier;
-import java.util.concurrent.ExecutorService;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -111,7 +110,7 @@ final class ParallelTest {
   }
 
   /** Takes one helper, and is closed once that has begun a task. */
-  private static ExecutorService closedAtTheSecondCall(CountDownLatch begun) {
+  private static ThreadPoolExecutor closedAtTheSecondCall(CountDownLatch begun) {
     return new ThreadPoolExecutor(2, 2, 0, TimeUnit.SECONDS, new LinkedBlockingQueue<>()) {
       private boolean called;
 
@@ -125,6 +124,50 @@ final class ParallelTest {
         super.execute(helper);
       }
     };
+  }
+
+  @Test
+  void nothingOfACallThatIsOverWaitsForAHelper() throws InterruptedException {
+    CountDownLatch begun = new CountDownLatch(2);
+    CountDownLatch end = new CountDownLatch(1);
+    var helpers = new ThreadPoolExecutor(1, 1, 0, TimeUnit.SECONDS, new LinkedBlockingQueue<>());
+    try (Parallel parallel = new Parallel(2, helpers)) {
+      Thread other =
+          Thread.ofPlatform()
+              .start(
+                  () ->
+                      parallel.forEach(
+                          2,
+                          (i, scratch) -> {
+                            begun.countDown();
+                            await(end);
+                          }));
+      await(begun);
+      AtomicInteger runs = new AtomicInteger();
+      for (int call = 0; call < 10; call++) {
+        parallel.forEach(TASKS, (i, scratch) -> runs.incrementAndGet());
+        assertThat(helpers.getQueue()).isEmpty();
+      }
+      assertThat(runs).hasValue(10 * TASKS);
+      end.countDown();
+      other.join();
+    }
+  }
+
+  @Test
+  void aCallDoesWithoutAThreadThatCannotBeStarted() {
+    var helpers =
+        new ThreadPoolExecutor(2, 2, 0, TimeUnit.SECONDS, new LinkedBlockingQueue<>()) {
+          @Override
+          public void execute(Runnable helper) {
+            throw new OutOfMemoryError("unable to create native thread");
+          }
+        };
+    AtomicInteger runs = new AtomicInteger();
+    try (Parallel parallel = new Parallel(3, helpers)) {
+      parallel.forEach(TASKS, (i, scratch) -> runs.incrementAndGet());
+    }
+    assertThat(runs).hasValue(TASKS);
   }
 
   @Test

@@ -1164,6 +1164,39 @@ final class BadInputTest {
         });
     add(
         list,
+        "memory to wrap whose arena is closed",
+        ARGUMENT,
+        "the segment is of an arena that is closed",
+        f -> {
+          MemorySegment stale;
+          try (Arena arena = Arena.ofShared()) {
+            stale = arena.allocate(64, 4);
+          }
+          Tensor.wrap(stale, DType.F32, TensorShape.of(16));
+        });
+    add(
+        list,
+        "a copy out of memory whose arena is closed",
+        IllegalStateException.class,
+        "the memory of 64 bytes behind this tensor is of an arena that is closed",
+        f -> {
+          Tensor stale;
+          try (Arena arena = Arena.ofShared()) {
+            stale = Tensor.wrap(arena.allocate(64, 4), DType.F32, TensorShape.of(16));
+          }
+          stale.toFloats();
+        });
+    add(
+        list,
+        "a copy into memory that can only be read",
+        ARGUMENT,
+        "the memory of 1536 bytes behind this tensor is read-only",
+        f -> {
+          MemorySegment readOnly = f.q.segment().asReadOnly();
+          Tensor.wrap(readOnly, DType.F32, f.shape.q()).copyFrom(f.q.segment());
+        });
+    add(
+        list,
         "an output that can only be read",
         ARGUMENT,
         "o is written, but its memory can only be read",

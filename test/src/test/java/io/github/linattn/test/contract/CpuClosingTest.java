@@ -10,6 +10,7 @@ import io.github.linattn.Tensor;
 import java.lang.foreign.ValueLayout;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.RepeatedTest;
 import org.junit.jupiter.api.Timeout;
 
@@ -18,7 +19,7 @@ import org.junit.jupiter.api.Timeout;
 final class CpuClosingTest {
   private static final AttentionShape SHAPE = AttentionShape.of(1, 4, 50_000, 64);
 
-  @RepeatedTest(4)
+  @RepeatedTest(12) // the JVM does not interrupt every thread that it tells of a closed arena
   void aCallWhoseTensorIsClosedUnderItNamesIt() {
     try (Backend cpu = Backend.cpu(2)) {
       Throwable failure = failureOfAttempt(cpu);
@@ -35,6 +36,7 @@ final class CpuClosingTest {
   /** Of calls in a row with a key that is closed once the first has begun to write. */
   private static Throwable failureOfAttempt(Backend cpu) {
     LinearAttention attention = LinearAttention.builder().on(cpu);
+    AtomicBoolean interrupted = new AtomicBoolean(true);
     try (Tensor q = cpu.allocate(DType.F32, SHAPE.q());
         Tensor k = cpu.allocate(DType.F32, SHAPE.k());
         Tensor v = cpu.allocate(DType.F32, SHAPE.v());
@@ -43,15 +45,21 @@ final class CpuClosingTest {
       CompletableFuture<Void> calls =
           CompletableFuture.runAsync(
               () -> {
-                while (true) {
-                  attention.forwardInto(q, k, v, o, g);
+                try {
+                  while (true) {
+                    attention.forwardInto(q, k, v, o, g);
+                  }
+                } finally {
+                  interrupted.set(Thread.currentThread().isInterrupted());
                 }
               });
       while (g.segment().get(ValueLayout.JAVA_FLOAT, 0) == 0 && !calls.isDone()) {
         Thread.onSpinWait();
       }
       k.close();
-      return failureOf(calls);
+      Throwable failure = failureOf(calls);
+      assertThat(interrupted).as("the caller is interrupted").isFalse();
+      return failure;
     }
   }
 
