@@ -19,7 +19,8 @@ public record Plan(String backend, Pass forward, Pass backward) {
    *
    * @param steps kernels or loops, in the order they run; none where the backend can't do it
    * @param resultBytes bytes of the tensors it writes
-   * @param workspaceBytes bytes it takes besides; a stream keeps those of a forward for the next
+   * @param workspaceBytes bytes it takes besides; a stream of a GPU keeps the most that its calls
+   *     have taken until it closes, but kernels of the family {@code paper} give theirs back
    * @param estimatedMicros what the cost model expects, or 0 where there is none
    * @param reason why these steps, or empty where there is no choice
    */
