@@ -20,9 +20,9 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>The backward is analytic: from what the forward read, o, g and dO it gives dq, dk, dv, da and
  * db, and carries gradients through states: from that of the final state to that of the initial
- * one. No epsilon is added to g: where it is 0, the row is not finite. a and b are such that g
- * stays within the range of fp32; beyond, a row means nothing. NaN and infinities reach the rows
- * they touch and no others.
+ * one. No epsilon is added to g: where it is 0, the row is not finite. a and b have to keep g
+ * within the range of fp32: a row whose g leaves it means nothing. NaN and infinities reach the
+ * rows they touch and no others.
  *
  * <p>Immutable and thread-safe as far as its {@link Stream} allows: one thread at a time per
  * stream. On a GPU calls return when the work is queued; tensors stay open until it is done.
