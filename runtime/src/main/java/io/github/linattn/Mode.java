@@ -9,9 +9,9 @@ package io.github.linattn;
  */
 public enum Mode {
   /**
-   * fp32 products: relative error at most 2e-6 for sequences up to 10,000 tokens. On the GPU dq can
-   * pass it, as in other modes, where q and k have elements of one sign only or rows of k and of v
-   * repeat; docs/performance.md has the figures.
+   * fp32 products: relative error at most 2e-6 for sequences up to 10,000 tokens. On the GPU dq and
+   * dk can pass it, as in other modes, where q and k have elements of one sign only, rows of k and
+   * of v repeat, or v has a mean of several of its deviations; docs/performance.md has the figures.
    */
   ACCURATE,
   /** Products of at least 16 significant bits: relative error at most 2e-5. */
