@@ -11,6 +11,7 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.Sequences;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
+import io.github.linattn.io.FileReason;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -151,7 +152,7 @@ final class AttendCommand implements Callable<Integer> {
     if (stateIn != null) {
       requireOther(stateIn, "the state to continue from");
     }
-    OutFile.check(out);
+    AttendResult.files(out).forEach(OutFile::check);
   }
 
   private void requireOther(Path path, String what) {
@@ -264,7 +265,7 @@ final class AttendCommand implements Callable<Integer> {
     try {
       result.write(out);
     } catch (IOException e) {
-      throw CommandFailure.failed("can't write " + out + ": " + Text.message(e), e);
+      throw CommandFailure.failed("can't write " + out + ": " + FileReason.of(e), e);
     }
     console.result(
         "B=%d H=%d K=%d N=%d D=%d Dv=%d, %s %s on %s: %s",

@@ -6,6 +6,7 @@ import io.github.linattn.cli.figures.Figures;
 import io.github.linattn.cli.points.Measured;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
+import io.github.linattn.io.FileReason;
 import java.awt.Font;
 import java.awt.font.FontRenderContext;
 import java.io.IOException;
@@ -56,7 +57,7 @@ final class BenchFiguresCommand implements Callable<Integer> {
   }
 
   @Override
-  public Integer call() throws IOException {
+  public Integer call() {
     Path source = Objects.requireNonNull(folder);
     List<Measured> points = read(source);
     List<Figure> figures = Figures.of(points);
@@ -67,6 +68,16 @@ final class BenchFiguresCommand implements Callable<Integer> {
     System.setProperty("java.awt.headless", "true");
     requireFonts();
     Path target = OutFolder.make(out == null ? source : out);
+    try {
+      write(figures, points, target);
+    } catch (IOException e) {
+      throw CommandFailure.failed(
+          "can't write the figures to %s: %s".formatted(target, FileReason.of(e)), e);
+    }
+    return ExitCode.DONE;
+  }
+
+  private void write(List<Figure> figures, List<Measured> points, Path target) throws IOException {
     for (Figure figure : figures) {
       FigureFiles.write(figure, target);
       console.result("%s", target.resolve(figure.name() + ".svg"));
@@ -74,7 +85,6 @@ final class BenchFiguresCommand implements Callable<Integer> {
     List<Point> all = points.stream().map(Measured::point).toList();
     write(target.resolve("table-1.md"), PaperTable.lines(all));
     write(target.resolve("speed-ups.md"), SpeedUpTable.lines(all));
-    return ExitCode.DONE;
   }
 
   /** AWT tells only once it measures the first letter. */
@@ -93,7 +103,7 @@ final class BenchFiguresCommand implements Callable<Integer> {
     }
   }
 
-  private static List<Measured> read(Path folder) throws IOException {
+  private static List<Measured> read(Path folder) {
     List<Measured> points = new ArrayList<>();
     Map<Problem, Path> origins = new HashMap<>();
     for (Path file : files(folder)) {
@@ -111,12 +121,14 @@ final class BenchFiguresCommand implements Callable<Integer> {
     return points;
   }
 
-  private static List<Path> files(Path folder) throws IOException {
+  private static List<Path> files(Path folder) {
     List<Path> files = new ArrayList<>();
     try (DirectoryStream<Path> found = Files.newDirectoryStream(folder, "*.json")) {
       found.forEach(files::add);
     } catch (NoSuchFileException | NotDirectoryException none) {
       throw CommandFailure.misuse("there is no folder %s", folder);
+    } catch (IOException unreadable) {
+      throw CommandFailure.misuse("can't read %s: %s", folder, FileReason.of(unreadable));
     }
     if (files.isEmpty()) {
       throw CommandFailure.misuse("there is no JSON file in %s", folder);

@@ -9,6 +9,7 @@ import io.github.linattn.cli.points.Samples.Clock;
 import io.github.linattn.cli.points.Status;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
+import io.github.linattn.io.FileReason;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -28,7 +29,7 @@ final class BenchPoints {
     } catch (IllegalArgumentException other) {
       throw CommandFailure.misuse(other);
     } catch (IOException unreadable) {
-      throw CommandFailure.misuse("can't read %s: %s", path, Text.reason(unreadable));
+      throw CommandFailure.misuse("can't read %s: %s", path, FileReason.of(unreadable));
     }
   }
 

@@ -5,6 +5,7 @@ import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.cli.points.Slope;
+import io.github.linattn.io.FileReason;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -100,7 +101,7 @@ final class DemoCommand implements Callable<Integer> {
     try {
       bytes = Files.readAllBytes(source);
     } catch (IOException e) {
-      throw CommandFailure.misuse("can't read %s: %s", source, Text.reason(e));
+      throw CommandFailure.misuse("can't read %s: %s", source, FileReason.of(e));
     }
     if (bytes.length == 0) {
       throw CommandFailure.misuse("%s is empty", source);

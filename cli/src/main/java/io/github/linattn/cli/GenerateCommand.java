@@ -1,5 +1,6 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.io.FileReason;
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.KernelEntry;
@@ -84,7 +85,7 @@ final class GenerateCommand implements Callable<Integer> {
       throw CommandFailure.failed(Text.message(refused), refused);
     } catch (IOException e) {
       throw CommandFailure.failed(
-          Text.format("can't write the kernels to %s: %s", folder, Text.reason(e)), e);
+          Text.format("can't write the kernels to %s: %s", folder, FileReason.of(e)), e);
     }
     return ExitCode.DONE;
   }

@@ -137,7 +137,7 @@ final class InfoCommand implements Callable<Integer> {
     }
   }
 
-  /** Where a file is named; one that is none ends the command. */
+  /** Where a file is named. */
   private void tuning() {
     String file = named(Tuning.PROPERTY, Tuning.VARIABLE);
     if (file.isBlank()) {
@@ -147,11 +147,12 @@ final class InfoCommand implements Callable<Integer> {
       int classes = Tuning.ofProcess().entries().size();
       line("tuning", Text.format("%s, of %d classes", file, classes));
     } catch (IllegalArgumentException unusable) {
-      throw CommandFailure.misuse(unusable);
+      line("tuning", Text.message(unusable));
+      cure("name a file that 'linattn tune' wrote, or unset " + Tuning.VARIABLE);
     }
   }
 
-  /** Where one is named; one that there is not ends the command. */
+  /** Where one is named. */
   private void family() {
     String family = named(KernelFamily.PROPERTY, KernelFamily.VARIABLE);
     if (family.isBlank()) {
@@ -160,9 +161,8 @@ final class InfoCommand implements Callable<Integer> {
     try {
       line("family", Family.parse(family).id());
     } catch (IllegalArgumentException unknown) {
-      throw CommandFailure.misuse(
-          "%s or %s is chunked or paper, not '%s'",
-          KernelFamily.VARIABLE, KernelFamily.PROPERTY, family);
+      line("family", Text.format("there is none of the name '%s'", family));
+      cure("name chunked or paper, or unset " + KernelFamily.VARIABLE);
     }
   }
 

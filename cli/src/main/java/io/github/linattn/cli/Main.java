@@ -3,6 +3,8 @@ package io.github.linattn.cli;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.io.Tuning;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.nio.charset.StandardCharsets;
@@ -19,7 +21,9 @@ public final class Main {
 
   /** Runs one command and ends the process with its exit code. */
   public static void main(String[] args) {
-    System.exit(run(args, System.out, System.err));
+    var stdout = new StandardOutput(new FileOutputStream(FileDescriptor.out));
+    var out = new PrintStream(stdout, true, System.out.charset());
+    System.exit(stdout.ended(run(args, out, System.err), System.err));
   }
 
   /**

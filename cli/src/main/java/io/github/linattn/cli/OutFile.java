@@ -13,6 +13,9 @@ final class OutFile {
    * @throws CommandFailure if it can't be
    */
   static void check(Path file) {
+    if (file.toString().isEmpty()) {
+      throw CommandFailure.misuse("--out is empty; name a file");
+    }
     Path folder = file.toAbsolutePath().getParent();
     if (folder == null || Files.isDirectory(file)) {
       throw CommandFailure.misuse("--out %s is a folder; name a file", file);

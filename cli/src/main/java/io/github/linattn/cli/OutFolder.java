@@ -1,5 +1,6 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.io.FileReason;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -9,7 +10,7 @@ final class OutFolder {
   private OutFolder() {}
 
   /**
-   * The folder itself, made if it is not there.
+   * The folder itself, made if it is not there, and to be written to.
    *
    * @throws CommandFailure if it can't be
    */
@@ -18,10 +19,14 @@ final class OutFolder {
       throw CommandFailure.misuse("--out %s is a file; name a folder", folder);
     }
     try {
-      return Files.createDirectories(folder);
+      Files.createDirectories(folder);
     } catch (IOException cantMake) {
       throw CommandFailure.misuse(
-          "--out %s: can't make this folder: %s", folder, Text.reason(cantMake));
+          "--out %s: can't make this folder: %s", folder, FileReason.of(cantMake));
     }
+    if (!Files.isWritable(folder)) {
+      throw CommandFailure.misuse("the folder %s is not writable; --out names another", folder);
+    }
+    return folder;
   }
 }

@@ -1,5 +1,6 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.io.FileReason;
 import io.github.linattn.io.Tuning;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -40,7 +41,7 @@ final class RootCommand implements Callable<Integer> {
     } catch (IOException unreadable) {
       throw new ParameterException(
           spec.commandLine(),
-          Text.format("can't read --tuning %s: %s", file, Text.reason(unreadable)));
+          Text.format("can't read --tuning %s: %s", file, FileReason.of(unreadable)));
     } catch (IllegalArgumentException wrong) {
       throw new ParameterException(spec.commandLine(), Text.message(wrong));
     }

@@ -1,5 +1,6 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.io.FileReason;
 import io.github.linattn.io.Npy;
 import io.github.linattn.io.SafeTensors;
 import io.github.linattn.io.StoredTensor;
@@ -70,7 +71,7 @@ final class TensorSource implements AutoCloseable {
   }
 
   private static CommandFailure unreadable(Path file, IOException e) {
-    String reason = Text.reason(e);
+    String reason = FileReason.of(e);
     String name = file.toString();
     if (reason.startsWith(name + ": ")) {
       reason = reason.substring(name.length() + 2);

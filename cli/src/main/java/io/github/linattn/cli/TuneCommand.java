@@ -5,6 +5,7 @@ import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.Mode;
+import io.github.linattn.io.FileReason;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Entry;
@@ -161,7 +162,7 @@ final class TuneCommand implements Callable<Integer> {
     } catch (IllegalArgumentException other) {
       throw CommandFailure.misuse(other);
     } catch (IOException unreadable) {
-      throw CommandFailure.misuse("can't read --out %s: %s", out, Text.reason(unreadable));
+      throw CommandFailure.misuse("can't read --out %s: %s", out, FileReason.of(unreadable));
     }
   }
 
@@ -237,7 +238,7 @@ final class TuneCommand implements Callable<Integer> {
     } catch (KernelBuildException failed) {
       throw CommandFailure.failed("can't compile kernels: " + Text.message(failed), failed);
     } catch (IOException failed) {
-      throw CommandFailure.failed("can't compile kernels: " + Text.reason(failed), failed);
+      throw CommandFailure.failed("can't compile kernels: " + FileReason.of(failed), failed);
     }
   }
 

@@ -12,6 +12,7 @@ import io.github.linattn.reference.ErrorBudget;
 import io.github.linattn.reference.Reference;
 import java.io.IOException;
 import java.lang.foreign.ValueLayout;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
@@ -133,6 +134,12 @@ class AttendCommandTest {
       }
     }
     Path o = folder.resolve("o.npy");
+    Path g = Files.createDirectory(folder.resolve("o.g.npy"));
+    Cli refused = Cli.run(("attend --backend cpu " + options + arrays + " --out " + o).split(" "));
+    assertThat(refused.exitCode()).isEqualTo(2);
+    assertThat(refused.err()).contains("--out " + g + " is a folder; name a file");
+    assertThat(o).doesNotExist();
+    Files.delete(g);
     Cli cli = Cli.run(("attend --backend cpu " + options + arrays + " --out " + o).split(" "));
     assertThat(cli.err()).isEmpty();
     assertThat(cli.exitCode()).isZero();

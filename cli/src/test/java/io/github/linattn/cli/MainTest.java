@@ -333,9 +333,10 @@ class MainTest {
     System.setProperty(Tuning.PROPERTY, folder.resolve("none").toString());
     try {
       assertThat(Cli.run("info"))
-          .returns(2, Cli::exitCode)
-          .satisfies(cli -> assertThat(cli.err()).contains("can't read linattn.tuning "))
-          .satisfies(cli -> assertThat(cli.err()).contains("none: no such file"));
+          .returns(0, Cli::exitCode)
+          .satisfies(cli -> assertThat(cli.out()).contains("can't read linattn.tuning "))
+          .satisfies(cli -> assertThat(cli.out()).contains("none: no such file"))
+          .satisfies(cli -> assertThat(cli.out()).contains("cure: name a file that"));
     } finally {
       System.clearProperty(Tuning.PROPERTY);
     }
@@ -351,8 +352,9 @@ class MainTest {
           .satisfies(cli -> assertThat(cli.out()).contains("family         paper"));
       System.setProperty("linattn.family", "other");
       assertThat(Cli.run("info"))
-          .returns(2, Cli::exitCode)
-          .satisfies(cli -> assertThat(cli.err()).contains("is chunked or paper, not 'other'"));
+          .returns(0, Cli::exitCode)
+          .satisfies(cli -> assertThat(cli.out()).contains("there is none of the name 'other'"))
+          .satisfies(cli -> assertThat(cli.out()).contains("cure: name chunked or paper"));
     } finally {
       System.clearProperty("linattn.family");
     }

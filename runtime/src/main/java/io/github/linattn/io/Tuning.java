@@ -5,7 +5,6 @@ import io.github.linattn.Mode;
 import io.github.linattn.kernelgen.Technique;
 import java.io.IOException;
 import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -207,9 +206,8 @@ public final class Tuning {
     try {
       return read(Path.of(named));
     } catch (IOException unreadable) {
-      Object why = unreadable instanceof NoSuchFileException ? "no such file" : unreadable;
       throw new IllegalArgumentException(
-          "can't read %s %s: %s".formatted(where, named, why), unreadable);
+          "can't read %s %s: %s".formatted(where, named, FileReason.of(unreadable)), unreadable);
     }
   }
 

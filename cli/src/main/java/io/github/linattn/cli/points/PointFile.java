@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
 import tools.jackson.core.JacksonException;
 import tools.jackson.jr.ob.JSON;
 
@@ -57,10 +58,17 @@ public final class PointFile {
         | IllegalArgumentException
         | IndexOutOfBoundsException
         | NullPointerException wrong) {
-      String reason = Objects.requireNonNullElse(wrong.getMessage(), "empty");
-      String first = reason.lines().findFirst().orElse("");
+      String reason = Objects.requireNonNullElse(message(wrong), "empty");
+      String first = reason.lines().findFirst().orElse("").replaceFirst(" \\(start marker.*", "");
       throw new IllegalArgumentException(path + " holds no points: " + first, wrong);
     }
+  }
+
+  /** Without what the parser says of places in its source. */
+  private static @Nullable String message(RuntimeException wrong) {
+    return wrong instanceof JacksonException parser
+        ? parser.getOriginalMessage()
+        : wrong.getMessage();
   }
 
   private static JSON json() {

@@ -127,6 +127,15 @@ class PointFileTest {
   }
 
   @Test
+  void aFileThatWasCutOffIsToldWithoutWhatTheParserSaysOfItsSource() throws IOException {
+    Path path = Files.writeString(folder.resolve("cut.json"), "{\"schema\": 1, \"runs\": [");
+    assertThatThrownBy(() -> PointFile.open(path))
+        .hasMessageStartingWith(path + " holds no points: Unexpected end-of-input")
+        .message()
+        .doesNotContain("Source", "start marker");
+  }
+
+  @Test
   void aLineIsAPoint() {
     assertThat(PointFile.point(PointFile.line(full()))).isEqualTo(full());
     assertThatThrownBy(() -> PointFile.point("Warning: no GPU"))

@@ -25,6 +25,7 @@ import io.github.linattn.internal.HostStorage;
 import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.Operator;
 import io.github.linattn.internal.Storage;
+import io.github.linattn.io.FileReason;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.Operation;
@@ -179,7 +180,8 @@ public final class CudaEngine implements Engine {
       if (KernelCache.isNamed()) {
         throw new IllegalArgumentException(
             "can't read the kernel cache %s, which %s or %s names: %s"
-                .formatted(cache.folder(), KernelCache.VARIABLE, KernelCache.PROPERTY, e),
+                .formatted(
+                    cache.folder(), KernelCache.VARIABLE, KernelCache.PROPERTY, FileReason.of(e)),
             e);
       }
       LOG.log(
@@ -187,7 +189,7 @@ public final class CudaEngine implements Engine {
           "kernels that were compiled on demand are not used, since {0} can''t be read: {1}; {2}"
               + " names another folder",
           cache.folder(),
-          e,
+          FileReason.of(e),
           KernelCache.VARIABLE);
       return List.of();
     }
@@ -200,7 +202,7 @@ public final class CudaEngine implements Engine {
       Object why =
           switch (e) {
             case NoSuchFileException none -> "there is no " + none.getFile();
-            case IOException unreadable -> unreadable;
+            case IOException unreadable -> FileReason.of(unreadable);
             default -> e.getMessage();
           };
       throw new IllegalArgumentException(

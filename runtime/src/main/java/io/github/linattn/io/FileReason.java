@@ -1,0 +1,30 @@
+package io.github.linattn.io;
+
+import java.io.IOException;
+import java.nio.charset.CharacterCodingException;
+import java.nio.file.AccessDeniedException;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.FileSystemException;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.NotDirectoryException;
+
+/** What a failure of a file says to a person, who knows of which file. */
+public final class FileReason {
+  private FileReason() {}
+
+  /** Why a file can't be read or written, without its name where the system gave the reason. */
+  public static String of(IOException failure) {
+    return switch (failure) {
+      case NoSuchFileException none -> "no such file";
+      case AccessDeniedException denied -> "permission denied";
+      case NotDirectoryException file -> "it is not a folder";
+      case FileAlreadyExistsException other -> other.getFile() + " is no folder";
+      case CharacterCodingException other -> "it is not UTF-8";
+      case FileSystemException other when other.getReason() != null -> other.getReason();
+      default -> {
+        String message = failure.getMessage();
+        yield message == null ? failure.getClass().getSimpleName() : message;
+      }
+    };
+  }
+}
