@@ -20,11 +20,14 @@ public final class FileReason {
       case NotDirectoryException file -> "it is not a folder";
       case FileAlreadyExistsException other -> other.getFile() + " is no folder";
       case CharacterCodingException other -> "it is not UTF-8";
-      case FileSystemException other when other.getReason() != null -> other.getReason();
-      default -> {
-        String message = failure.getMessage();
-        yield message == null ? failure.getClass().getSimpleName() : message;
-      }
+      case FileSystemException other ->
+          other.getReason() != null ? other.getReason() : message(other);
+      default -> message(failure);
     };
+  }
+
+  private static String message(IOException failure) {
+    String message = failure.getMessage();
+    return message == null ? failure.getClass().getSimpleName() : message;
   }
 }
