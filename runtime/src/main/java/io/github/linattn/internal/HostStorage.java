@@ -46,27 +46,27 @@ public final class HostStorage extends Storage {
 
   @Override
   public void read(long offset, MemorySegment target) {
-    requireAlive();
-    MemorySegment.copy(segment(), offset, target, 0, target.byteSize());
+    MemorySegment.copy(alive(), offset, target, 0, target.byteSize());
   }
 
   @Override
   public void write(long offset, MemorySegment source) {
-    requireAlive();
-    if (memory.isReadOnly()) {
+    MemorySegment target = alive();
+    if (target.isReadOnly()) {
       throw new IllegalArgumentException(
           "the memory of %d bytes behind this tensor is read-only".formatted(byteSize()));
     }
-    MemorySegment.copy(source, 0, segment(), offset, source.byteSize());
+    MemorySegment.copy(source, 0, target, offset, source.byteSize());
   }
 
-  private void requireAlive() {
-    requireOpen();
-    if (!memory.scope().isAlive()) {
+  private MemorySegment alive() {
+    MemorySegment open = segment();
+    if (!open.scope().isAlive()) {
       throw new IllegalStateException(
           "the memory of %d bytes behind this tensor is of an arena that is closed"
               .formatted(byteSize()));
     }
+    return open;
   }
 
   @Override

@@ -7,6 +7,7 @@ import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.FileSystemException;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.NotDirectoryException;
+import org.jspecify.annotations.Nullable;
 
 /** What a failure of a file says to a person, who knows of which file. */
 public final class FileReason {
@@ -20,14 +21,13 @@ public final class FileReason {
       case NotDirectoryException file -> "it is not a folder";
       case FileAlreadyExistsException other -> other.getFile() + " is no folder";
       case CharacterCodingException other -> "it is not UTF-8";
-      case FileSystemException other ->
-          other.getReason() != null ? other.getReason() : message(other);
-      default -> message(failure);
+      case FileSystemException other -> orKind(other.getReason(), other);
+      default -> orKind(failure.getMessage(), failure);
     };
   }
 
-  private static String message(IOException failure) {
-    String message = failure.getMessage();
-    return message == null ? failure.getClass().getSimpleName() : message;
+  /** Where nothing is said, what it is. */
+  private static String orKind(@Nullable String said, IOException failure) {
+    return said == null ? failure.getClass().getSimpleName() : said;
   }
 }

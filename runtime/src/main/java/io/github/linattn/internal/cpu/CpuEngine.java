@@ -18,6 +18,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.LongSupplier;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -107,7 +108,7 @@ public final class CpuEngine implements Engine {
     AttentionShape shape = call.input().shape();
     run(
         new ForwardPass(call, parallel)::run,
-        call.tensors(),
+        call::tensors,
         () -> scratchBytes(shape, lanes(shape, call.input().sequences())));
   }
 
@@ -117,7 +118,7 @@ public final class CpuEngine implements Engine {
     AttentionShape shape = call.input().shape();
     run(
         new BackwardPass(call, parallel)::run,
-        call.tensors(),
+        call::tensors,
         () -> backwardBytes(call.operator(), shape, lanes(shape, call.input().sequences())));
   }
 
@@ -125,13 +126,13 @@ public final class CpuEngine implements Engine {
    * Says which tensor another thread closed, or how much memory is wanted, where the work fails for
    * that.
    */
-  static void run(Runnable work, List<Tensor> tensors, LongSupplier workspaceBytes) {
+  static void run(Runnable work, Supplier<List<Tensor>> tensors, LongSupplier workspaceBytes) {
     boolean interrupted = Thread.currentThread().isInterrupted();
     try {
       work.run();
     } catch (IllegalStateException e) {
       @Nullable Tensor closed =
-          tensors.stream().filter(each -> !each.isOpen()).findFirst().orElse(null);
+          tensors.get().stream().filter(each -> !each.isOpen()).findFirst().orElse(null);
       if (closed == null) {
         throw e;
       }

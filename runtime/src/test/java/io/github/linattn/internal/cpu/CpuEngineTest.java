@@ -15,7 +15,7 @@ final class CpuEngineTest {
                     () -> {
                       throw error;
                     },
-                    List.of(),
+                    List::of,
                     () -> 12_345))
         .isInstanceOf(OutOfMemoryError.class)
         .hasMessage(
