@@ -25,8 +25,6 @@ final class ChunkedCalls {
   /** Of each pass: a model of so many layers repeats every one of its calls. */
   private static final int MOST = 64;
 
-  private static final long TICKET_BYTES = 128;
-
   private final CudaQueue queue;
   private final Arena owner;
   private final List<ChunkedCall> forwards = new ArrayList<>();
@@ -75,7 +73,7 @@ final class ChunkedCalls {
         forwards.size() < MOST ? new ChunkedCall(queue, owner) : forwards.removeFirst();
     forwards.addLast(call);
     try {
-      call.fill(forward, plan, kernels, address, tickets(decodeBlocks(plan) * TICKET_BYTES));
+      call.fill(forward, plan, kernels, address, tickets(plan.ticketBytes()));
       call.run();
     } catch (RuntimeException | Error e) {
       call.clear();
@@ -206,16 +204,6 @@ final class ChunkedCalls {
       tickets = fresh;
     }
     return tickets.address();
-  }
-
-  /** Blocks of a step of decoding, also as a part of a chain; 0 of other plans. */
-  private static long decodeBlocks(ForwardPlan plan) {
-    return switch (plan.kind()) {
-      case DECODE -> plan.steps().getFirst().blocks();
-      case CHAIN, STAGES ->
-          plan.parts().stream().mapToLong(ChunkedCalls::decodeBlocks).max().orElse(0);
-      default -> 0;
-    };
   }
 
   private long grow(long bytes) {

@@ -517,7 +517,7 @@ public final class CudaEngine implements Engine {
       return new Plan.Pass(
           chosen.steps().stream().map(ForwardPlan.Step::toString).toList(),
           results + checkpoints,
-          chosen.workspaceBytes(),
+          chosen.workspaceBytes() + chosen.ticketBytes(),
           chosen.micros(),
           chosen.reason());
     }

@@ -14,6 +14,9 @@ final class Cut {
   private final @Nullable Sequences packing;
   private final int segment;
   private final int items;
+  private final int mostItems;
+  private final int longest;
+  private final boolean oneItemEach;
 
   /**
    * Cuts.
@@ -27,15 +30,27 @@ final class Cut {
     this.packing = packing;
     this.segment = segment;
     int count = 0;
+    int most = 0;
+    int longestSequence = 0;
+    boolean one = true;
     for (int i = 0; i < sequences(); i++) {
-      count = Math.addExact(count, items(i));
+      int length = length(i);
+      int own = items(i);
+      count = Math.addExact(count, own);
+      most = Math.max(most, own);
+      longestSequence = Math.max(longestSequence, length);
+      one &= length > 0 && own == 1;
     }
     this.items = count;
+    this.mostItems = most;
+    this.longest = segment == 0 ? longestSequence : Math.min(longestSequence, segment);
+    this.oneItemEach = one;
   }
 
   /** Tokens of each of so many segments, the last of them shorter, in whole steps. */
   static int segment(int longest, int parts, int step) {
-    return Math.ceilDiv(Math.ceilDiv(longest, parts), step) * step;
+    long steps = Math.ceilDiv(Math.ceilDiv(longest, parts), step);
+    return (int) Math.min(Integer.MAX_VALUE, steps * step);
   }
 
   /** What {@link #segment} may be of so many parts or more, from the longest down to one step. */
@@ -71,16 +86,12 @@ final class Cut {
 
   /** Items of the sequence that has most. */
   int mostItems() {
-    int most = 0;
-    for (int i = 0; i < sequences(); i++) {
-      most = Math.max(most, items(i));
-    }
-    return most;
+    return mostItems;
   }
 
   /** Whether each sequence has tokens and is one item, whose sums are its own. */
   boolean hasOneItemEach() {
-    return IntStream.range(0, sequences()).allMatch(i -> length(i) > 0 && items(i) == 1);
+    return oneItemEach;
   }
 
   /** Tokens of a segment; N for whole sequences. */
@@ -100,11 +111,7 @@ final class Cut {
 
   /** Tokens of the longest item. */
   int longest() {
-    int longest = 0;
-    for (int i = 0; i < sequences(); i++) {
-      longest = Math.max(longest, length(i));
-    }
-    return segment == 0 ? longest : Math.min(longest, segment);
+    return longest;
   }
 
   /** Receives one item. */

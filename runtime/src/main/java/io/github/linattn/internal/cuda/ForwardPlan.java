@@ -41,6 +41,9 @@ record ForwardPlan(
     List<ForwardPlan> parts,
     double micros,
     String reason) {
+  /** Of a block of a step of decoding, a line of its own. */
+  private static final long TICKET_BYTES = 128;
+
   /** Bytes of q, k and v for each that is kept. */
   private static final double LEAST_ROWS_FOR_KEPT = 10;
 
@@ -158,6 +161,12 @@ record ForwardPlan(
           .formatted(
               kernel.symbol(), blocks, cluster == 1 ? "" : " in clusters of %d".formatted(cluster));
     }
+  }
+
+  /** Bytes of zeros beside the workspace, some for each block of a step of decoding. */
+  long ticketBytes() {
+    long own = kind == Kind.DECODE ? steps.getFirst().blocks() * TICKET_BYTES : 0;
+    return parts.stream().mapToLong(ForwardPlan::ticketBytes).reduce(own, Math::max);
   }
 
   /** Whether any blocks hand states on, in any part. */

@@ -228,7 +228,7 @@ final class Planner {
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
-    for (int segment : segments(longest, blocks(question, whole)).toArray()) {
+    for (int segment : segments(longest, blocks(question)).toArray()) {
       Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
       for (int turns = 1;
           segment <= limit && isWorthIt(question, forward, cut, turns);
@@ -281,9 +281,12 @@ final class Planner {
   }
 
   private static long blocks(Question question, Cut cut) {
-    return question.heads()
-        * cut.items()
-        * Math.ceilDiv(question.shape().valueDim(), LaunchModel.COLUMNS);
+    return blocks(question) * cut.items();
+  }
+
+  /** For each item. */
+  private static long blocks(Question question) {
+    return question.heads() * Math.ceilDiv(question.shape().valueDim(), LaunchModel.COLUMNS);
   }
 
   /** Each sequence from its own initial state. */

@@ -152,6 +152,20 @@ class PlannerTest {
     assertThat(ofMany).isGreaterThan(1.3 * ofFewer);
   }
 
+  @Test
+  void oneLongSequenceIsCutAsFinelyWithManyShortOnesBeside() {
+    for (int heads : new int[] {1, 8}) {
+      ForwardPlan alone = plan(packed(heads, 300_000));
+      int[] lengths = new int[133];
+      Arrays.fill(lengths, 10);
+      lengths[100] = 300_000;
+      ForwardPlan plan = plan(packed(heads, lengths));
+      assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
+      assertThat(plan.cut().longest()).isLessThanOrEqualTo(2 * alone.cut().longest());
+      assertThat(plan.micros()).isLessThan(1.5 * alone.micros());
+    }
+  }
+
   private static double estimate(Question question, String plan) {
     return planner(true).plan(question, PlanChoice.parse(plan)).orElseThrow().micros();
   }
@@ -271,6 +285,7 @@ class PlannerTest {
     assertThat(step.cluster()).isEqualTo(1);
     assertThat(step.blocks()).as("tiles of 32 of 64 value columns").isEqualTo(2 * 4 * 2);
     assertThat(plan.workspaceBytes()).as("a state in place is not copied").isZero();
+    assertThat(plan.ticketBytes()).isEqualTo(2 * 4 * 2 * 128);
     AttentionShape wide = new AttentionShape(1, 2, 2, 1, KEY_DIM, 512);
     assertThat(plan(withState(wide, true)).steps().getFirst().blocks()).isEqualTo(2 * 16);
   }
