@@ -107,7 +107,7 @@ public final class CpuEngine implements Engine {
     requireOpen(call.stream());
     AttentionShape shape = call.input().shape();
     run(
-        new ForwardPass(call, parallel)::run,
+        () -> new ForwardPass(call, parallel).run(),
         call::tensors,
         () -> scratchBytes(shape, lanes(shape, call.input().sequences())));
   }
@@ -117,7 +117,7 @@ public final class CpuEngine implements Engine {
     requireOpen(call.stream());
     AttentionShape shape = call.input().shape();
     run(
-        new BackwardPass(call, parallel)::run,
+        () -> new BackwardPass(call, parallel).run(),
         call::tensors,
         () -> backwardBytes(call.operator(), shape, lanes(shape, call.input().sequences())));
   }

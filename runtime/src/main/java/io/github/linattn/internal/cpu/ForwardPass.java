@@ -148,7 +148,7 @@ final class ForwardPass {
             keySum.end();
             valueSum.end();
             growing.addRows(kernel, count, keyValue.k, keyValue.v);
-            growing.passed(count);
+            growing.passed(kernel, count);
           }
         }
       }

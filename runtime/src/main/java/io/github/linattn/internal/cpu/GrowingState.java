@@ -1,6 +1,8 @@
 package io.github.linattn.internal.cpu;
 
 import io.github.linattn.Mode;
+import java.util.Arrays;
+import java.util.Random;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -11,8 +13,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Mostly roundings are as good as random and grow with the root of the tokens. Where all tokens
  * add the same, as padding does, they all go one way: S of rows that repeat loses some 1e-8 of
  * itself with every token. So in mode ACCURATE the sums take the place of the state after every
- * chunk, and in other modes once a part of one row, which is {@linkplain Watch watched}, has gone
- * astray.
+ * chunk, and in other modes once the state, which is {@linkplain Watch watched}, has gone astray.
  */
 final class GrowingState {
   /**
@@ -70,25 +71,25 @@ final class GrowingState {
   }
 
   /** After so many tokens. */
-  void passed(int tokens) {
+  void passed(MatrixKernel kernel, int tokens) {
     since += tokens;
     left -= tokens;
     if (since >= settleAfter && matrix != sums.matrix) {
       settle();
     } else if (settleAfter > Tiles.CHUNK) {
-      look(tokens);
+      look(kernel, tokens);
     }
   }
 
-  private void look(int tokens) {
+  private void look(MatrixKernel kernel, int tokens) {
     sinceLook += tokens;
     if (sinceLook < LOOK_AFTER) {
       return;
     }
     sinceLook = 0;
     if (watch == null) {
-      watch = new Watch(matrix);
-    } else if (watch.astray(matrix) > MOST_ASTRAY) {
+      watch = new Watch(kernel, matrix);
+    } else if (watch.astray(kernel, matrix) > MOST_ASTRAY) {
       settleAfter = Tiles.CHUNK;
       settle();
     }
@@ -110,73 +111,48 @@ final class GrowingState {
   }
 
   /**
-   * Sixteen elements of one row of the state, the longest there is in the first columns, and what
-   * tokens make of them in double.
+   * What tokens make, in double, of a combination of all rows of the state: they are added with
+   * signs at random, so that what each element has lost shows in it, whichever rows the later
+   * tokens move.
    */
   private static final class Watch {
-    private static final int COLUMNS = Panels.WIDTH;
-
-    private final int row;
-    private final int column;
-    private final double[] expected = new double[COLUMNS];
+    private final float[] signs;
+    private final double[] expected;
+    private final float[] row;
+    private final double[] squares;
+    private final double[] along = new double[Tiles.CHUNK];
     private final float[] weights = new float[Tiles.CHUNK];
-    private final float[] added = new float[COLUMNS];
 
-    Watch(Panels matrix) {
-      int longest = 0;
-      double most = 0;
-      for (int i = 0; i < matrix.rows; i++) {
-        double length = squares(matrix, i, 0);
-        if (length > most) {
-          most = length;
-          longest = i;
-        }
+    Watch(MatrixKernel kernel, Panels matrix) {
+      this.signs = new float[matrix.rows];
+      this.expected = new double[matrix.columns];
+      this.row = new float[matrix.columns];
+      this.squares = new double[matrix.rows];
+      Random random = new Random(matrix.rows); // the same for every call
+      for (int i = 0; i < signs.length; i++) {
+        signs[i] = random.nextBoolean() ? 1 : -1;
       }
-      int largest = 0;
-      for (int j = COLUMNS; j < matrix.columns; j += COLUMNS) {
-        double length = squares(matrix, longest, j);
-        if (length > most) {
-          most = length;
-          largest = j;
-        }
-      }
-      this.row = longest;
-      this.column = largest;
-      int first = matrix.at(row, column);
-      for (int i = 0; i < COLUMNS; i++) {
-        expected[i] = matrix.data[first + i];
-      }
-    }
-
-    private static double squares(Panels matrix, int row, int column) {
-      int first = matrix.at(row, column);
-      double sum = 0;
-      for (int i = 0; i < COLUMNS; i++) {
-        double x = matrix.data[first + i];
-        sum += x * x;
-      }
-      return sum;
+      kernel.sumRows(matrix.rows, signs, matrix, row);
+      Tiles.add(row, expected);
     }
 
     void addRows(MatrixKernel kernel, int rows, Panels leftRows, Panels rightRows) {
-      for (int i = 0; i < rows; i++) {
-        weights[i] = leftRows.data[leftRows.at(i, row)];
-      }
-      Panels watched = new Panels(rightRows.rows, COLUMNS, rightRows.data, rightRows.at(0, column));
-      kernel.sumRows(rows, weights, watched, added);
-      Tiles.add(added, expected);
+      kernel.dots(rows, leftRows, signs, along);
+      Tiles.toFloats(along, weights);
+      kernel.sumRows(rows, weights, rightRows, row);
+      Tiles.add(row, expected);
     }
 
-    /** How far they are from what they should be, against their length; NaN if not finite. */
-    double astray(Panels matrix) {
-      int first = matrix.at(row, column);
+    /** How far the state is from what it should be, against its length; NaN if not finite. */
+    double astray(MatrixKernel kernel, Panels matrix) {
+      kernel.sumRows(matrix.rows, signs, matrix, row);
       double difference = 0;
-      double length = 0;
-      for (int i = 0; i < COLUMNS; i++) {
-        double lost = expected[i] - matrix.data[first + i];
+      for (int j = 0; j < row.length; j++) {
+        double lost = expected[j] - row[j];
         difference += lost * lost;
-        length += expected[i] * expected[i];
       }
+      kernel.dots(matrix.rows, matrix, matrix, squares);
+      double length = Arrays.stream(squares).sum();
       return Math.sqrt(difference / length);
     }
   }

@@ -133,7 +133,7 @@ final class KeyValueSweep {
             growing.addRows(kernel, rows, query.q, query.omega);
           }
         }
-        growing.passed(rows);
+        growing.passed(kernel, rows);
       } else {
         results.giveWhole(rows);
       }

@@ -96,7 +96,12 @@ interface MatrixKernel {
    */
   void squares(int rows, int width, Rows x, double[] sums);
 
-  /** sums[i] = Σ_j x[i][j] y[i][j], of sums of few products in fp32 added in double. */
+  /**
+   * sums[i] = Σ_j x[i][j] y[i][j], of sums of few products in fp32 added in double.
+   *
+   * @param rows any number
+   * @param sums as long, up to a multiple of {@link #ROW_STEP}
+   */
   void dots(int rows, Panels x, Panels y, double[] sums);
 
   /**

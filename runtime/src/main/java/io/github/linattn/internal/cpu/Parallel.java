@@ -259,7 +259,8 @@ final class Parallel implements AutoCloseable {
         throw error;
       }
       if (failure != null) {
-        throw new IllegalStateException("a CPU worker failed", failure);
+        throw new IllegalStateException(
+            "a thread of the cpu backend failed: " + failure.getMessage(), failure);
       }
     }
 

@@ -144,7 +144,7 @@ final class QuerySweep {
           keySum.end();
           valueSum.end();
           growing.addRows(kernel, rows, keyValue.v, keyValue.k);
-          growing.passed(rows);
+          growing.passed(kernel, rows);
         }
       }
     }

@@ -145,18 +145,24 @@ abstract class VectorRows implements MatrixKernel {
 
   @Override
   public void dots(int rows, Panels x, Panels y, double[] sums) {
+    for (int first = 0; first < rows; first += Tiles.CHUNK) {
+      dots(first, Math.min(Tiles.CHUNK, rows - first), x, y, sums);
+    }
+  }
+
+  private void dots(int first, int rows, Panels x, Panels y, double[] sums) {
     int width = x.columns;
     int lanesAt = clearLanes(1);
     int j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES) {
-      int x0 = x.at(0, j);
-      int x1 = x.at(0, j + LANES);
-      int x2 = x.at(0, j + 2 * LANES);
-      int x3 = x.at(0, j + 3 * LANES);
-      int y0 = y.at(0, j);
-      int y1 = y.at(0, j + LANES);
-      int y2 = y.at(0, j + 2 * LANES);
-      int y3 = y.at(0, j + 3 * LANES);
+      int x0 = x.at(first, j);
+      int x1 = x.at(first, j + LANES);
+      int x2 = x.at(first, j + 2 * LANES);
+      int x3 = x.at(first, j + 3 * LANES);
+      int y0 = y.at(first, j);
+      int y1 = y.at(first, j + LANES);
+      int y2 = y.at(first, j + 2 * LANES);
+      int y3 = y.at(first, j + 3 * LANES);
       for (int i = 0; i < rows; i++) {
         int line = i * Panels.WIDTH;
         FloatVector x0s = FloatVector.fromArray(SPECIES, x.data, x0 + line);
@@ -175,8 +181,8 @@ abstract class VectorRows implements MatrixKernel {
       }
     }
     for (; j < width; j += LANES) {
-      int xAt = x.at(0, j);
-      int yAt = y.at(0, j);
+      int xAt = x.at(first, j);
+      int yAt = y.at(first, j);
       for (int i = 0; i < rows; i++) {
         int line = i * Panels.WIDTH;
         FloatVector xs = FloatVector.fromArray(SPECIES, x.data, xAt + line);
@@ -185,7 +191,7 @@ abstract class VectorRows implements MatrixKernel {
         dot.intoArray(lanes, lanesAt + i * LANES);
       }
     }
-    sumLanes(rows, lanes, lanesAt, sums, 0);
+    sumLanes(rows, lanes, lanesAt, sums, first);
   }
 
   @Override
@@ -822,23 +828,38 @@ abstract class VectorRows implements MatrixKernel {
 
   @Override
   public void sumRows(int rows, float[] weights, Panels x, float[] sum) {
-    for (int j = 0; j < x.columns; j += LANES) {
+    int width = x.columns;
+    int j = 0;
+    for (; j + 4 * LANES <= width; j += 4 * LANES) { // as a sum waits for the one before
+      int x0 = x.at(0, j);
+      int x1 = x.at(0, j + LANES);
+      int x2 = x.at(0, j + 2 * LANES);
+      int x3 = x.at(0, j + 3 * LANES);
+      FloatVector all0 = FloatVector.zero(SPECIES);
+      FloatVector all1 = all0;
+      FloatVector all2 = all0;
+      FloatVector all3 = all0;
+      for (int i = 0; i < rows; i++) {
+        int line = i * Panels.WIDTH;
+        FloatVector weight = FloatVector.broadcast(SPECIES, weights[i]);
+        all0 = weight.fma(FloatVector.fromArray(SPECIES, x.data, x0 + line), all0);
+        all1 = weight.fma(FloatVector.fromArray(SPECIES, x.data, x1 + line), all1);
+        all2 = weight.fma(FloatVector.fromArray(SPECIES, x.data, x2 + line), all2);
+        all3 = weight.fma(FloatVector.fromArray(SPECIES, x.data, x3 + line), all3);
+      }
+      all0.intoArray(sum, j);
+      all1.intoArray(sum, j + LANES);
+      all2.intoArray(sum, j + 2 * LANES);
+      all3.intoArray(sum, j + 3 * LANES);
+    }
+    for (; j < width; j += LANES) {
       int xAt = x.at(0, j);
-      FloatVector even = FloatVector.zero(SPECIES); // two chains, as a sum waits for the one before
-      FloatVector odd = even;
-      int i = 0;
-      for (; i + 2 <= rows; i += 2) {
-        int at = xAt + i * Panels.WIDTH;
-        FloatVector row = FloatVector.fromArray(SPECIES, x.data, at);
-        even = row.fma(FloatVector.broadcast(SPECIES, weights[i]), even);
-        row = FloatVector.fromArray(SPECIES, x.data, at + Panels.WIDTH);
-        odd = row.fma(FloatVector.broadcast(SPECIES, weights[i + 1]), odd);
+      FloatVector all = FloatVector.zero(SPECIES);
+      for (int i = 0; i < rows; i++) {
+        FloatVector weight = FloatVector.broadcast(SPECIES, weights[i]);
+        all = weight.fma(FloatVector.fromArray(SPECIES, x.data, xAt + i * Panels.WIDTH), all);
       }
-      if (i < rows) {
-        FloatVector row = FloatVector.fromArray(SPECIES, x.data, xAt + i * Panels.WIDTH);
-        even = row.fma(FloatVector.broadcast(SPECIES, weights[i]), even);
-      }
-      even.add(odd).intoArray(sum, j);
+      all.intoArray(sum, j);
     }
   }
 
