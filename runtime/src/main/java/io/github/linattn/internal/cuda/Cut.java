@@ -16,6 +16,7 @@ final class Cut {
   private final int items;
   private final int mostItems;
   private final int longest;
+  private final long chunks;
   private final boolean oneItemEach;
 
   /**
@@ -32,18 +33,23 @@ final class Cut {
     int count = 0;
     int most = 0;
     int longestSequence = 0;
+    long allChunks = 0;
     boolean one = true;
     for (int i = 0; i < sequences(); i++) {
       int length = length(i);
-      int own = items(i);
+      int full = segment == 0 ? 0 : length / segment;
+      int rest = length - full * segment;
+      int own = segment == 0 || rest > 0 ? full + 1 : full;
       count = Math.addExact(count, own);
       most = Math.max(most, own);
       longestSequence = Math.max(longestSequence, length);
+      allChunks += (long) full * chunks(segment) + chunks(rest);
       one &= length > 0 && own == 1;
     }
     this.items = count;
     this.mostItems = most;
     this.longest = segment == 0 ? longestSequence : Math.min(longestSequence, segment);
+    this.chunks = allChunks;
     this.oneItemEach = one;
   }
 
@@ -132,15 +138,13 @@ final class Cut {
     }
   }
 
-  /** Chunks of {@code chunk} tokens of all items. */
-  long chunks(int chunk) {
-    long sum = 0;
-    for (int i = 0; i < sequences(); i++) {
-      int full = segment == 0 ? 0 : length(i) / segment;
-      int rest = length(i) - full * segment;
-      sum += (long) full * Math.ceilDiv(segment, chunk) + Math.ceilDiv(rest, chunk);
-    }
-    return sum;
+  /** Chunks of all items. */
+  long chunks() {
+    return chunks;
+  }
+
+  private static int chunks(int tokens) {
+    return Math.ceilDiv(tokens, Planner.CHUNK);
   }
 
   @Override

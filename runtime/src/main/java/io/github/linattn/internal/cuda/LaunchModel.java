@@ -344,7 +344,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
     double block = start + chunk * longest;
     if (!cut.isRegular()) {
       double blocksPerItem = (double) step.blocks() / Math.max(1, shares);
-      double work = start * step.blocks() + chunk * cut.chunks(Planner.CHUNK) * blocksPerItem;
+      double work = start * step.blocks() + chunk * cut.chunks() * blocksPerItem;
       double atTheEnd = step.blocks() > multiprocessors() ? block / 2 : 0;
       double busy = Math.max(block, work / multiprocessors() + atTheEnd);
       return Math.max(busy, perBlock * step.blocks());

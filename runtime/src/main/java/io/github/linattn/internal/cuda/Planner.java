@@ -140,7 +140,7 @@ final class Planner {
                 choice.segment() == 0
                     ? whole(question, forward, cut, choice.turns())
                     : switch (choice.order()) {
-                      case SUMMED -> segmented(question, forward, choice.segment(), choice.turns());
+                      case SUMMED -> segmented(question, forward, cut, choice.turns());
                       case RELAY -> relay(question, forward, cut);
                       case STAGES -> stages(question, List.of(forward), choice.segment());
                     })
@@ -222,18 +222,19 @@ final class Planner {
   private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
     int limit = Rates.mostItemTokens(forward);
     Cut whole = new Cut(question.shape().tokens(), question.packing(), 0);
-    Optional<ForwardPlan> sums = segmented(question, forward, segments(whole, limit), 1);
+    Optional<ForwardPlan> sums =
+        segmented(question, forward, cut(question, segments(whole, limit)), 1);
     if (whole.longest() <= limit || sums.isEmpty()) {
       addOnePass(candidates, question, forward, whole);
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
     for (int segment : segments(longest, blocks(question)).toArray()) {
-      Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
+      Cut cut = cut(question, segment);
       for (int turns = 1;
           segment <= limit && isWorthIt(question, forward, cut, turns);
           turns *= 2) {
-        segmented(question, forward, segment, turns).ifPresent(candidates::add);
+        segmented(question, forward, cut, turns).ifPresent(candidates::add);
       }
     }
   }
@@ -272,6 +273,10 @@ final class Planner {
   /** Blocks that take turns cost memory traffic; more than fill the GPU once gain nothing. */
   private boolean isWorthIt(Question question, KernelEntry forward, Cut cut, int turns) {
     return turns == 1 || model.hasRoomForTurns(forward, cut, blocks(question, cut), turns);
+  }
+
+  private static Cut cut(Question question, int segment) {
+    return new Cut(question.shape().tokens(), question.packing(), segment);
   }
 
   /** The fewest segments that respect the limit. */
@@ -356,8 +361,7 @@ final class Planner {
 
   /** Sums of segments, the states before them, a forward of each. */
   private Optional<ForwardPlan> segmented(
-      Question question, KernelEntry forward, int segment, int turns) {
-    Cut cut = new Cut(question.shape().tokens(), question.packing(), segment);
+      Question question, KernelEntry forward, Cut cut, int turns) {
     Optional<Sums> found = sums(question, cut);
     Optional<Step> step = model.step(forward, question, question.heads() * cut.items() * turns);
     Optional<Step> recurrence = recurrence(question, cut);
@@ -432,7 +436,7 @@ final class Planner {
   }
 
   private Optional<Sums> sums(Question question, Cut forwards, int parts) {
-    Cut cut = new Cut(question.shape().tokens(), question.packing(), forwards.itemTokens() / parts);
+    Cut cut = parts == 1 ? forwards : cut(question, forwards.itemTokens() / parts);
     boolean all = question.finalState() || question.packing() != null;
     int summed = all ? cut.items() : Math.max(1, (forwards.items() - 1) * parts);
     Optional<Step> sums = model.sums(question, summed);

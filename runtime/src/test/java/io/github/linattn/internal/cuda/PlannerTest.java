@@ -687,7 +687,7 @@ class PlannerTest {
           left -= item;
         }
       }
-      assertThat(cut.chunks(64)).isEqualTo(chunks);
+      assertThat(cut.chunks()).isEqualTo(chunks);
     }
   }
 }
