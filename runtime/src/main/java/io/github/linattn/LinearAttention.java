@@ -244,11 +244,11 @@ public final class LinearAttention {
     if (shape.rank() == 4 && shape.extent(2) != 1) {
       throw new IllegalArgumentException("a decode step takes one token, got " + shape.extent(2));
     }
+    Checks.present("state", state);
     if (repeated(q, k, v, null, state, o, g, state, null)) {
       return;
     }
-    AttentionInput input = AttentionInput.of(q, k, v).from(Checks.present("state", state));
-    forwardInto(input, o, g, state);
+    forwardInto(AttentionInput.of(q, k, v).from(state), o, g, state);
   }
 
   /** {@link #backward(Forward, Tensor, StateGradient)} of a loss that does not see the state. */

@@ -15,7 +15,7 @@ public interface Stream extends AutoCloseable {
   /**
    * Lets work queued from now on start only after {@code event}, which may be another stream's.
    *
-   * @throws IllegalArgumentException if the event is of another backend
+   * @throws IllegalArgumentException if this is a stream of a GPU and the event one of the CPU
    * @throws IllegalStateException if another stream was being captured when it recorded the event
    */
   void waitFor(Event event);
@@ -39,6 +39,10 @@ public interface Stream extends AutoCloseable {
    * <p>A graph repeats what was queued, with the numbers of that time. That of a call that moves a
    * state on, as {@link LinearAttention#decodeInto} does, is right once, unless every a is 0: each
    * further launch moves S, z and u, but counts the tokens before it as the first did.
+   *
+   * <p>What {@code work} throws ends the capture and reaches the caller. Nothing was queued then,
+   * but states that calls in it moved on say that they have: fill these anew, and run such a {@link
+   * Forward} again.
    *
    * @throws UnsupportedOperationException if this is a stream of the CPU
    */

@@ -296,7 +296,7 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Stream newStream() {
-    return new CudaQueue(device, leaks);
+    return new CudaQueue(device, arena.scope(), leaks);
   }
 
   @Override

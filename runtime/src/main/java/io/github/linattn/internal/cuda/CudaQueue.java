@@ -19,6 +19,7 @@ import io.github.linattn.bindings.TensorMapWriter;
 import io.github.linattn.internal.Copies;
 import io.github.linattn.internal.Leaks;
 import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
@@ -30,6 +31,10 @@ import org.jspecify.annotations.Nullable;
  */
 final class CudaQueue implements Stream {
   private final Device device;
+
+  /** Of the backend's kernels, which its graphs launch. */
+  private final MemorySegment.Scope kernels;
+
   private final Arena arena = Arena.ofShared();
   private final CudaStream stream;
   private final LaunchScratch launchScratch;
@@ -47,8 +52,9 @@ final class CudaQueue implements Stream {
   private boolean capturing;
   private @Nullable Throwable closedAt;
 
-  CudaQueue(Device device, Leaks leaks) {
+  CudaQueue(Device device, MemorySegment.Scope kernels, Leaks leaks) {
     this.device = device;
+    this.kernels = kernels;
     this.leaks = leaks;
     try {
       this.stream = device.enter().createStream(arena);
@@ -191,7 +197,9 @@ final class CudaQueue implements Stream {
 
   @Override
   public Graph capture(Runnable work) {
+    Copies.requirePresent("work", work);
     synchronized (this) {
+      requireOpen();
       if (capturing) {
         throw new IllegalStateException("this stream is being captured already");
       }
@@ -203,14 +211,15 @@ final class CudaQueue implements Stream {
       try {
         try {
           work.run();
-        } catch (RuntimeException | Error e) {
-          suppressing(e, () -> device.enter().abandonCapture(stream));
+          device.enter(); // the work may have gone to another
+        } catch (Throwable e) { // of other languages also what no Runnable declares
+          suppressing(e, () -> cuda.abandonCapture(stream));
           throw e;
         } finally {
           capturing = false;
         }
-        return new Captured(owner, device.enter().endCapture(owner, stream));
-      } catch (RuntimeException | Error e) {
+        return new Captured(owner, cuda.endCapture(owner, stream));
+      } catch (Throwable e) {
         graphs--;
         owner.close();
         suppressing(e, this::freeRetired);
@@ -248,6 +257,10 @@ final class CudaQueue implements Stream {
     @Override
     public void launch() {
       synchronized (CudaQueue.this) {
+        requireOpen();
+        if (!kernels.isAlive()) {
+          throw new IllegalStateException("the backend is closed, and with it the graph's kernels");
+        }
         device.enter().launch(graph, stream);
       }
     }
@@ -285,6 +298,7 @@ final class CudaQueue implements Stream {
 
   @Override
   public synchronized Event record() {
+    requireOpen();
     Cuda cuda = device.enter();
     Arena owner = Arena.ofShared();
     try {
@@ -300,6 +314,7 @@ final class CudaQueue implements Stream {
   @Override
   public synchronized void waitFor(Event event) {
     Mark mark = mark("event", event);
+    requireOpen();
     if (mark.capturedBy != null && mark.capturedBy != this) {
       // its graph would hold work of this stream, whose memory it does not keep
       throw new IllegalStateException(
@@ -318,6 +333,7 @@ final class CudaQueue implements Stream {
 
   @Override
   public synchronized void copy(Tensor source, Tensor target) {
+    requireOpen();
     Copies.requireAlike(source, target);
     Cuda cuda = device.enter();
     long bytes = source.byteSpan();

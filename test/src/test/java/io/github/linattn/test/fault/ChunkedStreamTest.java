@@ -11,6 +11,7 @@ import io.github.linattn.Graph;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Stream;
 import io.github.linattn.cuda.CudaException;
+import java.io.IOException;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
@@ -118,7 +119,7 @@ final class ChunkedStreamTest extends OnFakeKernels {
         assertThat(cudart.launches()).isZero();
         cudart.letGo();
         close.finish();
-        assertThatThrownBy(launch::finish).cause().hasMessage("this stream was closed");
+        assertThatThrownBy(launch::finish).cause().hasMessageContaining("the stream is closed");
       }
     }
     assertThat(cudart.live()).isZero();
@@ -188,6 +189,61 @@ final class ChunkedStreamTest extends OnFakeKernels {
       stream.synchronize();
     }
     assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void whatEndsACaptureLeavesTheStreamAsItWas() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      Runnable work =
+          () -> {
+            forward(f, stream).run();
+            throwAny(new IOException("of the caller"));
+          };
+      assertThatThrownBy(() -> stream.capture(work)).hasMessage("of the caller");
+      assertThat(cudart.launches()).isZero();
+      forward(f, stream).run();
+      assertThat(cudart.launches()).isPositive();
+      stream.synchronize();
+      stream.capture(forward(f, stream)).close();
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  /** As languages without checked exceptions do. */
+  @SuppressWarnings({"unchecked", "TypeParameterUnusedInFormals"})
+  private static <E extends Throwable> void throwAny(Throwable thrown) throws E {
+    throw (E) thrown;
+  }
+
+  @Test
+  void aGraphIsNotLaunchedBehindItsBackend() {
+    BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+    Stream stream = f.gpu.newStream();
+    Graph graph = stream.capture(forward(f, stream));
+    f.gpu.close();
+    assertThatThrownBy(graph::launch)
+        .isInstanceOf(IllegalStateException.class)
+        .hasMessageContaining("the backend is closed");
+    assertThat(cudart.launches()).isZero();
+    graph.close();
+    stream.close();
+    f.close();
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  @SuppressWarnings("NullAway") // what a caller outside the reach of a null checker may pass
+  void aStateThatIsLeftOutIsNamedAlsoBehindTheSameCallWithout() {
+    try (BackwardFixture f = new BackwardFixture(TOKEN, DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      forward(f, stream).run();
+      LinearAttention attention = LinearAttention.builder().on(f.gpu, stream);
+      assertThatThrownBy(
+              () -> attention.decodeInto(f.input.q(), f.input.k(), f.input.v(), null, f.o, f.g))
+          .hasMessage("state is null");
+      assertThatThrownBy(() -> stream.capture(null)).hasMessage("work is null");
+    }
   }
 
   @Test
