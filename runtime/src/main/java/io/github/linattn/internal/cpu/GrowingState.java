@@ -39,6 +39,7 @@ final class GrowingState {
   private Panels matrix;
   private int sinceLook;
   private @Nullable Watch watch;
+  private boolean watching;
 
   /**
    * @param sums over tokens before the segment, which become those over it too
@@ -65,7 +66,7 @@ final class GrowingState {
     if (matrix != sums.matrix) {
       sums.addProduct(kernel, rows, leftRows, rightRows);
     }
-    if (watch != null) {
+    if (watch != null && watching) {
       watch.addRows(kernel, rows, leftRows, rightRows);
     }
   }
@@ -82,14 +83,20 @@ final class GrowingState {
   }
 
   private void look(MatrixKernel kernel, int tokens) {
+    if (watch == null) {
+      watch = new Watch(matrix.rows, matrix.columns);
+    }
+    if (!watching) {
+      watching = true;
+      watch.begin(kernel, matrix);
+      return;
+    }
     sinceLook += tokens;
     if (sinceLook < LOOK_AFTER) {
       return;
     }
     sinceLook = 0;
-    if (watch == null) {
-      watch = new Watch(kernel, matrix);
-    } else if (watch.astray(kernel, matrix) > MOST_ASTRAY) {
+    if (watch.astray(kernel, matrix) > MOST_ASTRAY) {
       settleAfter = Tiles.CHUNK;
       settle();
     }
@@ -99,7 +106,7 @@ final class GrowingState {
   void settle() {
     since = 0;
     sinceLook = 0;
-    watch = null;
+    watching = false;
     if (left <= settleAfter) {
       matrix = sums.matrix;
     } else {
@@ -111,33 +118,50 @@ final class GrowingState {
   }
 
   /**
-   * What tokens make, in double, of a combination of all rows of the state: they are added with
-   * signs at random, so that what each element has lost shows in it, whichever rows the later
-   * tokens move.
+   * What tokens make, in double, of a combination of all rows of the state, so that what each
+   * element has lost shows in it, whichever rows the later tokens move.
+   *
+   * <p>Rows that are equal lose the same, and rows that are opposite lose opposite amounts: a row
+   * goes in with the sign that it has along one direction of columns, so that none of these cancel.
    */
   private static final class Watch {
-    private final float[] signs;
+    private final float[] direction;
+    private final float[] sizes;
+    private final float[] factors;
     private final double[] expected;
     private final float[] row;
-    private final double[] squares;
+    private final double[] ofRows;
     private final double[] along = new double[Tiles.CHUNK];
     private final float[] weights = new float[Tiles.CHUNK];
 
-    Watch(MatrixKernel kernel, Panels matrix) {
-      this.signs = new float[matrix.rows];
-      this.expected = new double[matrix.columns];
-      this.row = new float[matrix.columns];
-      this.squares = new double[matrix.rows];
-      Random random = new Random(matrix.rows); // the same for every call
-      for (int i = 0; i < signs.length; i++) {
-        signs[i] = random.nextBoolean() ? 1 : -1;
+    Watch(int rows, int columns) {
+      this.direction = new float[columns];
+      this.sizes = new float[rows];
+      this.factors = new float[rows];
+      this.expected = new double[columns];
+      this.row = new float[columns];
+      this.ofRows = new double[rows];
+      Random random = new Random(columns); // the same for every call
+      for (int j = 0; j < columns; j++) {
+        direction[j] = random.nextFloat() - 0.5f;
       }
-      kernel.sumRows(matrix.rows, signs, matrix, row);
+      for (int i = 0; i < rows; i++) {
+        sizes[i] = 0.5f + random.nextFloat();
+      }
+    }
+
+    void begin(MatrixKernel kernel, Panels matrix) {
+      kernel.dots(matrix.rows, matrix, direction, ofRows);
+      for (int i = 0; i < factors.length; i++) {
+        factors[i] = Math.copySign(sizes[i], (float) ofRows[i]);
+      }
+      kernel.sumRows(matrix.rows, factors, matrix, row);
+      Arrays.fill(expected, 0);
       Tiles.add(row, expected);
     }
 
     void addRows(MatrixKernel kernel, int rows, Panels leftRows, Panels rightRows) {
-      kernel.dots(rows, leftRows, signs, along);
+      kernel.dots(rows, leftRows, factors, along);
       Tiles.toFloats(along, weights);
       kernel.sumRows(rows, weights, rightRows, row);
       Tiles.add(row, expected);
@@ -145,14 +169,14 @@ final class GrowingState {
 
     /** How far the state is from what it should be, against its length; NaN if not finite. */
     double astray(MatrixKernel kernel, Panels matrix) {
-      kernel.sumRows(matrix.rows, signs, matrix, row);
+      kernel.sumRows(matrix.rows, factors, matrix, row);
       double difference = 0;
       for (int j = 0; j < row.length; j++) {
         double lost = expected[j] - row[j];
         difference += lost * lost;
       }
-      kernel.dots(matrix.rows, matrix, matrix, squares);
-      double length = Arrays.stream(squares).sum();
+      kernel.dots(matrix.rows, matrix, matrix, ofRows);
+      double length = Arrays.stream(ofRows).sum();
       return Math.sqrt(difference / length);
     }
   }
