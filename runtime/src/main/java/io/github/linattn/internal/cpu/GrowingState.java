@@ -2,6 +2,7 @@ package io.github.linattn.internal.cpu;
 
 import io.github.linattn.Mode;
 import java.util.Arrays;
+import java.util.Objects;
 import java.util.Random;
 import org.jspecify.annotations.Nullable;
 
@@ -83,12 +84,12 @@ final class GrowingState {
   }
 
   private void look(MatrixKernel kernel, int tokens) {
-    if (watch == null) {
-      watch = new Watch(matrix.rows, matrix.columns);
-    }
     if (!watching) {
-      watching = true;
-      watch.begin(kernel, matrix);
+      watching = left >= LOOK_AFTER; // else nobody would look any more
+      if (watching) {
+        watch = watch == null ? new Watch(matrix.rows, matrix.columns) : watch;
+        watch.begin(kernel, matrix);
+      }
       return;
     }
     sinceLook += tokens;
@@ -96,7 +97,7 @@ final class GrowingState {
       return;
     }
     sinceLook = 0;
-    if (watch.astray(kernel, matrix) > MOST_ASTRAY) {
+    if (Objects.requireNonNull(watch).astray(kernel, matrix) > MOST_ASTRAY) {
       settleAfter = Tiles.CHUNK;
       settle();
     }
