@@ -1,8 +1,8 @@
 package io.github.linattn.internal.cpu;
 
+import io.github.linattn.AttentionShape;
 import io.github.linattn.Mode;
 import java.util.Arrays;
-import java.util.Objects;
 import java.util.Random;
 import org.jspecify.annotations.Nullable;
 
@@ -40,7 +40,6 @@ final class GrowingState {
   private Panels matrix;
   private int sinceLook;
   private @Nullable Watch watch;
-  private boolean watching;
 
   /**
    * @param sums over tokens before the segment, which become those over it too
@@ -67,7 +66,7 @@ final class GrowingState {
     if (matrix != sums.matrix) {
       sums.addProduct(kernel, rows, leftRows, rightRows);
     }
-    if (watch != null && watching) {
+    if (watch != null) {
       watch.addRows(kernel, rows, leftRows, rightRows);
     }
   }
@@ -84,11 +83,9 @@ final class GrowingState {
   }
 
   private void look(MatrixKernel kernel, int tokens) {
-    if (!watching) {
-      watching = left >= LOOK_AFTER; // else nobody would look any more
-      if (watching) {
-        watch = watch == null ? new Watch(matrix.rows, matrix.columns) : watch;
-        watch.begin(kernel, matrix);
+    if (watch == null) {
+      if (left >= LOOK_AFTER) { // else nobody would look any more
+        watch = new Watch(kernel, matrix);
       }
       return;
     }
@@ -97,7 +94,7 @@ final class GrowingState {
       return;
     }
     sinceLook = 0;
-    if (Objects.requireNonNull(watch).astray(kernel, matrix) > MOST_ASTRAY) {
+    if (watch.astray(kernel, matrix) > MOST_ASTRAY) {
       settleAfter = Tiles.CHUNK;
       settle();
     }
@@ -107,7 +104,7 @@ final class GrowingState {
   void settle() {
     since = 0;
     sinceLook = 0;
-    watching = false;
+    watch = null;
     if (left <= settleAfter) {
       matrix = sums.matrix;
     } else {
@@ -126,8 +123,9 @@ final class GrowingState {
    * goes in with the sign that it has along one direction of columns, so that none of these cancel.
    */
   private static final class Watch {
-    private final float[] direction;
-    private final float[] sizes;
+    private static final float[] DIRECTION = drawn(-0.5f);
+    private static final float[] SIZES = drawn(0.5f);
+
     private final float[] factors;
     private final double[] expected;
     private final float[] row;
@@ -135,30 +133,27 @@ final class GrowingState {
     private final double[] along = new double[Tiles.CHUNK];
     private final float[] weights = new float[Tiles.CHUNK];
 
-    Watch(int rows, int columns) {
-      this.direction = new float[columns];
-      this.sizes = new float[rows];
-      this.factors = new float[rows];
-      this.expected = new double[columns];
-      this.row = new float[columns];
-      this.ofRows = new double[rows];
-      Random random = new Random(columns); // the same for every call
-      for (int j = 0; j < columns; j++) {
-        direction[j] = random.nextFloat() - 0.5f;
-      }
-      for (int i = 0; i < rows; i++) {
-        sizes[i] = 0.5f + random.nextFloat();
-      }
-    }
-
-    void begin(MatrixKernel kernel, Panels matrix) {
-      kernel.dots(matrix.rows, matrix, direction, ofRows);
+    Watch(MatrixKernel kernel, Panels matrix) {
+      this.factors = new float[matrix.rows];
+      this.expected = new double[matrix.columns];
+      this.row = new float[matrix.columns];
+      this.ofRows = new double[matrix.rows];
+      kernel.dots(matrix.rows, matrix, DIRECTION, ofRows);
       for (int i = 0; i < factors.length; i++) {
-        factors[i] = Math.copySign(sizes[i], (float) ofRows[i]);
+        factors[i] = Math.copySign(SIZES[i], (float) ofRows[i]);
       }
       kernel.sumRows(matrix.rows, factors, matrix, row);
-      Arrays.fill(expected, 0);
       Tiles.add(row, expected);
+    }
+
+    /** As many as a row may have, from {@code least} to one more, the same in every process. */
+    private static float[] drawn(float least) {
+      Random random = new Random(AttentionShape.MAX_DIM);
+      float[] values = new float[AttentionShape.MAX_DIM];
+      for (int i = 0; i < values.length; i++) {
+        values[i] = least + random.nextFloat();
+      }
+      return values;
     }
 
     void addRows(MatrixKernel kernel, int rows, Panels leftRows, Panels rightRows) {

@@ -37,13 +37,11 @@ final class Cut {
     boolean one = true;
     for (int i = 0; i < sequences(); i++) {
       int length = length(i);
-      int full = segment == 0 ? 0 : length / segment;
-      int rest = length - full * segment;
-      int own = segment == 0 || rest > 0 ? full + 1 : full;
+      int own = items(i);
       count = Math.addExact(count, own);
       most = Math.max(most, own);
       longestSequence = Math.max(longestSequence, length);
-      allChunks += (long) full * chunks(segment) + chunks(rest);
+      allChunks += (own - 1L) * chunks(segment) + chunks(length - (own - 1) * segment);
       one &= length > 0 && own == 1;
     }
     this.items = count;

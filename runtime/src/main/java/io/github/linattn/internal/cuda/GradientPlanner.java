@@ -59,7 +59,7 @@ final class GradientPlanner {
   private Optional<GradientPlan> fastest(Question question, TwoSweeps.Kernels kernels) {
     AttentionShape shape = question.shape();
     List<GradientPlan> candidates = new ArrayList<>();
-    Cut whole = new Cut(shape.tokens(), question.packing(), 0);
+    Cut whole = question.cut(0);
     int limit = kernels.mostTokens(shape.headsPerKeyValueHead());
     int longest = whole.longest();
     if (longest <= limit) {
@@ -69,7 +69,7 @@ final class GradientPlanner {
     long blocks = question.keyValueHeads() * Math.ceilDiv(shape.keyDim(), LaunchModel.COLUMNS);
     int fewest = Math.max(2, Math.ceilDiv(longest, limit));
     for (int segment : model.segments(longest, fewest, blocks).toArray()) {
-      Cut cut = new Cut(shape.tokens(), question.packing(), segment);
+      Cut cut = question.cut(segment);
       twoSweeps.segmented(question, kernels, cut).ifPresent(candidates::add);
       if (segment >= LaunchModel.LEAST_SEGMENT) {
         oneSweeps.segments(question, segment).ifPresent(candidates::add);

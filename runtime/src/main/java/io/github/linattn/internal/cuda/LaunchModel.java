@@ -171,8 +171,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
    * such a call takes is its launches.
    */
   private static Precision exactEnough(Question question, Precision asked) {
-    boolean isShort =
-        new Cut(question.shape().tokens(), question.packing(), 0).longest() <= Planner.CHUNK;
+    boolean isShort = question.cut(0).longest() <= Planner.CHUNK;
     return isShort && asked == Precision.DEFAULT ? Precision.ACCURATE : asked;
   }
 
@@ -264,8 +263,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
    * memory would.
    */
   List<Cut> itemsOfTotals(Question question, int most) {
-    int tokens = question.shape().tokens();
-    Cut whole = new Cut(tokens, question.packing(), 0);
+    Cut whole = question.cut(0);
     int longest = whole.longest();
     int fewest = Math.max(2, Math.ceilDiv(longest, most));
     int mostSegment = longest <= most ? longest : Cut.segment(longest, fewest, Planner.CHUNK);
@@ -274,7 +272,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
     Stream<Cut> segments =
         segments(longest, fewest, blocks)
             .filter(segment -> segment >= least)
-            .mapToObj(segment -> new Cut(tokens, question.packing(), segment));
+            .mapToObj(question::cut);
     List<Cut> all =
         Stream.concat(longest <= most ? Stream.of(whole) : Stream.of(), segments).toList();
     List<Cut> filling =
@@ -295,12 +293,12 @@ record LaunchModel(GpuTraits gpu, Built built) {
   Cut itemsOfOutputs(
       Question question, KernelEntry kernel, long heads, int keyDim, int valueDim, double bytes) {
     int tokens = question.shape().tokens();
-    Cut whole = new Cut(tokens, question.packing(), 0);
+    Cut whole = question.cut(0);
     long blocks = heads * kernel.gridRule().blocks(1, keyDim, valueDim);
     if (kernel.technique() != Technique.WGMMA) {
       int parts = Math.toIntExact(Math.max(1, Math.ceilDiv(2L * multiprocessors(), blocks)));
       int segment = Math.max(LEAST_OUTPUT_SEGMENT, Cut.segment(tokens, parts, Planner.CHUNK));
-      return new Cut(tokens, question.packing(), segment);
+      return question.cut(segment);
     }
     double start = Rates.startMicros(kernel.technique()) + Rates.stateMicros(keyDim);
     double chunk = Rates.chunkMicros(kernel, keyDim);
@@ -308,7 +306,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
     double least = Double.POSITIVE_INFINITY;
     for (Cut cut :
         IntStream.concat(IntStream.of(0), segments(whole.longest(), 2, blocks))
-            .mapToObj(segment -> new Cut(tokens, question.packing(), segment))
+            .mapToObj(question::cut)
             .toList()) {
       double micros =
           step(kernel, heads * cut.items(), keyDim, valueDim, 1)

@@ -127,7 +127,7 @@ final class Planner {
       return plan(question);
     }
     int tokens = question.shape().tokens();
-    Cut cut = new Cut(tokens, question.packing(), choice.segment());
+    Cut cut = question.cut(choice.segment());
     boolean startsFromSums = choice.order() == PlanChoice.Order.SUMMED;
     int walked = startsFromSums ? cut.longest() : tokens;
     return forwards(question).stream()
@@ -221,16 +221,16 @@ final class Planner {
 
   private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
     int limit = Rates.mostItemTokens(forward);
-    Cut whole = new Cut(question.shape().tokens(), question.packing(), 0);
+    Cut whole = question.cut(0);
     Optional<ForwardPlan> sums =
-        segmented(question, forward, cut(question, segments(whole, limit)), 1);
+        segmented(question, forward, question.cut(segments(whole, limit)), 1);
     if (whole.longest() <= limit || sums.isEmpty()) {
       addOnePass(candidates, question, forward, whole);
     }
     sums.ifPresent(candidates::add);
     int longest = whole.longest();
     for (int segment : segments(longest, blocks(question)).toArray()) {
-      Cut cut = cut(question, segment);
+      Cut cut = question.cut(segment);
       for (int turns = 1;
           segment <= limit && isWorthIt(question, forward, cut, turns);
           turns *= 2) {
@@ -273,10 +273,6 @@ final class Planner {
   /** Blocks that take turns cost memory traffic; more than fill the GPU once gain nothing. */
   private boolean isWorthIt(Question question, KernelEntry forward, Cut cut, int turns) {
     return turns == 1 || model.hasRoomForTurns(forward, cut, blocks(question, cut), turns);
-  }
-
-  private static Cut cut(Question question, int segment) {
-    return new Cut(question.shape().tokens(), question.packing(), segment);
   }
 
   /** The fewest segments that respect the limit. */
@@ -329,7 +325,7 @@ final class Planner {
 
   /** Each sequence from its own initial state, by blocks that hand it on. */
   private Optional<ForwardPlan> relay(Question question, KernelEntry forward, Cut items) {
-    Cut whole = new Cut(question.shape().tokens(), question.packing(), 0);
+    Cut whole = question.cut(0);
     Optional<Step> recurrence = recurrence(question, whole);
     Optional<Step> step = model.step(forward, question, question.heads() * items.items());
     if (step.isEmpty() || recurrence.isEmpty() || !whole.isRegular() || !Relay.isFor(forward)) {
@@ -436,7 +432,7 @@ final class Planner {
   }
 
   private Optional<Sums> sums(Question question, Cut forwards, int parts) {
-    Cut cut = parts == 1 ? forwards : cut(question, forwards.itemTokens() / parts);
+    Cut cut = parts == 1 ? forwards : question.cut(forwards.itemTokens() / parts);
     boolean all = question.finalState() || question.packing() != null;
     int summed = all ? cut.items() : Math.max(1, (forwards.items() - 1) * parts);
     Optional<Step> sums = model.sums(question, summed);

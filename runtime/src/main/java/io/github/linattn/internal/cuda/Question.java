@@ -184,6 +184,15 @@ record Question(
     return (long) shape.batch() * shape.keyValueHeads();
   }
 
+  /**
+   * Its tokens, cut.
+   *
+   * @param segment tokens of a segment; 0 for whole sequences
+   */
+  Cut cut(int segment) {
+    return new Cut(shape.tokens(), packing, segment);
+  }
+
   /** Bytes of a state of one sequence of one key/value head. */
   long stateBytes() {
     long elements = (long) shape.keyDim() * shape.valueDim() + shape.keyDim() + shape.valueDim();

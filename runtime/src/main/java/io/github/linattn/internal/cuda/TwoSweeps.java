@@ -74,9 +74,9 @@ record TwoSweeps(LaunchModel model) {
   /** The plan of this choice; empty where it cannot be. */
   Optional<GradientPlan> plan(Question question, GradientChoice choice) {
     AttentionShape shape = question.shape();
-    Cut cut = new Cut(shape.tokens(), question.packing(), choice.segment());
-    Cut ofQuery = new Cut(shape.tokens(), question.packing(), choice.querySegment());
-    Cut whole = new Cut(shape.tokens(), question.packing(), 0);
+    Cut cut = question.cut(choice.segment());
+    Cut ofQuery = question.cut(choice.querySegment());
+    Cut whole = question.cut(0);
     boolean relays = choice.kind() == Kind.RELAY;
     int group = shape.headsPerKeyValueHead();
     return kernels(question, choice.technique())
@@ -194,7 +194,7 @@ record TwoSweeps(LaunchModel model) {
    */
   Optional<GradientPlan> segmentedApart(Question question, Kernels kernels) {
     int group = question.shape().headsPerKeyValueHead();
-    int longest = new Cut(question.shape().tokens(), question.packing(), 0).longest();
+    int longest = question.cut(0).longest();
     boolean isTooLongForKeys =
         longest > kernels.mostKeyTokens(group) && longest <= kernels.mostQueryTokens();
     if (group == 1 && !isTooLongForKeys) {
@@ -239,14 +239,13 @@ record TwoSweeps(LaunchModel model) {
    */
   private Cut segments(
       Question question, int mostTokens, long blocks, BiConsumer<GradientDraft, Cut> sweep) {
-    int tokens = question.shape().tokens();
-    int longest = new Cut(tokens, question.packing(), 0).longest();
+    int longest = question.cut(0).longest();
     int fewest = Math.max(1, Math.ceilDiv(longest, mostTokens));
     int first = fewest == 1 ? 0 : Cut.segment(longest, fewest, Planner.CHUNK);
-    Cut found = new Cut(tokens, question.packing(), first);
+    Cut found = question.cut(first);
     double least = micros(question, found, sweep);
     for (int segment : model.segments(longest, fewest + 1, blocks).toArray()) {
-      Cut cut = new Cut(tokens, question.packing(), segment);
+      Cut cut = question.cut(segment);
       double micros = micros(question, cut, sweep);
       if (micros < least) {
         least = micros;
