@@ -26,6 +26,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.Callable;
+import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
@@ -91,6 +92,14 @@ final class BenchPaperCommand implements Callable<Integer> {
   private List<Integer> tokens = List.of();
 
   @Option(
+      names = "--dtype",
+      paramLabel = "TYPE",
+      split = ",",
+      converter = Spelling.OfDType.class,
+      description = "of these sweeps the points of bf16, f16 or f32 alone; all if left out")
+  private List<DType> dtypes = List.of();
+
+  @Option(
       names = "--no-peers",
       description = "leave out what PyTorch and flash-linear-attention do")
   private boolean withoutPeers;
@@ -127,7 +136,9 @@ final class BenchPaperCommand implements Callable<Integer> {
           "%s is for peers, which --no-peers leaves out", python == null ? "--peers" : "--python");
     }
     requireKnown(peers);
-    requireMeasured(tokens);
+    requireMeasured("--tokens", tokens, each -> each.shape().tokens());
+    List<String> types = dtypes.stream().map(Text::id).toList();
+    requireMeasured("--dtype", types, each -> Text.id(each.precision().dtype()));
     if (python != null) {
       Peers.requireRuns(python);
     }
@@ -205,11 +216,10 @@ final class BenchPaperCommand implements Callable<Integer> {
   }
 
   private List<BenchCase> wanted(List<BenchCase> cases) {
-    return cases.stream().filter(this::hasWantedTokens).toList();
-  }
-
-  private boolean hasWantedTokens(BenchCase each) {
-    return tokens.isEmpty() || tokens.contains(each.shape().tokens());
+    return cases.stream()
+        .filter(each -> tokens.isEmpty() || tokens.contains(each.shape().tokens()))
+        .filter(each -> dtypes.isEmpty() || dtypes.contains(each.precision().dtype()))
+        .toList();
   }
 
   private static boolean isTimed(PaperSweep sweep) {
@@ -269,17 +279,18 @@ final class BenchPaperCommand implements Callable<Integer> {
     }
   }
 
-  private void requireMeasured(List<Integer> wanted) {
-    List<Integer> measured =
+  private <T extends Comparable<? super T>> void requireMeasured(
+      String option, List<T> wanted, Function<BenchCase, T> axis) {
+    List<T> measured =
         sweeps.stream()
             .flatMap(sweep -> sweep.ours(quick).stream())
-            .map(each -> each.shape().tokens())
+            .map(axis)
             .distinct()
             .sorted()
             .toList();
-    for (Integer count : wanted) {
-      if (!measured.contains(count)) {
-        throw CommandFailure.misuse("--tokens: no point has %d; there are %s", count, measured);
+    for (T each : wanted) {
+      if (!measured.contains(each)) {
+        throw CommandFailure.misuse("%s: no point has %s; there are %s", option, each, measured);
       }
     }
   }

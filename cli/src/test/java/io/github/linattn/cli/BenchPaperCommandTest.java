@@ -81,6 +81,20 @@ class BenchPaperCommandTest {
   }
 
   @Test
+  void pointsOfSomeTypesAlone() throws IOException {
+    Cli cli = paperWithoutTorch("--sweep=tokens", "--tokens=256", "--dtype=bf16");
+    assertThat(cli.exitCode()).as(cli.err()).isZero();
+    assertThat(points()).allMatch(point -> point.problem().dtype().equals("bf16"));
+    assertThat(points())
+        .extracting(point -> point.problem().method())
+        .contains("linattn cpu", "copy cpu", "fla gla cpu");
+
+    Cli unknown = paper("--sweep=crossover,decode", "--dtype=bf16,f32");
+    assertThat(unknown.exitCode()).isEqualTo(ExitCode.MISUSED);
+    assertThat(unknown.err()).contains("--dtype: no point has f32; there are [bf16]");
+  }
+
+  @Test
   void whatStandsIsNotMeasuredAgain() throws IOException {
     assertThat(paper("--sweep=decode", "--no-peers").exitCode()).isZero();
     List<Point> first = points();
