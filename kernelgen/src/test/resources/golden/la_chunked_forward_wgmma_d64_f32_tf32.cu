@@ -3,7 +3,7 @@
 // operation  forward, family chunked, wgmma, f32 tf32
 // state      D = 64 in 1 boxes of 64 columns: 32 registers of each thread of a warpgroup
 // products   1 of f16 for each of the formula
-// block      512 threads: warpgroups copies and sums (80 registers), scores (120), state (200), rows (112)
+// block      512 threads: warpgroups copies and sums (64 registers), scores (120), state (216), rows (112)
 // grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 2 in shared memory, 8 boxes of fp32 on their way
 // shared     219024 bytes from a multiple of 1024 on, 220048 with what finding it may take:
@@ -109,9 +109,9 @@ struct Products {
 
 // of a thread of each role; 128 at the start
 struct Registers {
-  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 80;"); }
+  static __device__ __forceinline__ void auxiliary() { asm volatile("setmaxnreg.dec.sync.aligned.u32 64;"); }
   static __device__ __forceinline__ void score() { asm volatile("setmaxnreg.dec.sync.aligned.u32 120;"); }
-  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 200;"); }
+  static __device__ __forceinline__ void state() { asm volatile("setmaxnreg.inc.sync.aligned.u32 216;"); }
   static __device__ __forceinline__ void rows() { asm volatile("setmaxnreg.dec.sync.aligned.u32 112;"); }
 };
 

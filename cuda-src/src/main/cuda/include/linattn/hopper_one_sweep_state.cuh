@@ -150,7 +150,7 @@ struct SweepState {
     const uint64_t value = operand(block.value(at.index(), outputs.box));
     outputs.template add_value_weights<4>(outputs_frag, value, operand(block.weights(buffer)), true);
     products_commit();
-    state.add_chunk(value, operand(block.key(at.index(), 0), Plan::kBoxBytes));
+    State<Plan>::add_chunk(state.state_frag, value, operand(block.key(at.index(), 0), Plan::kBoxBytes));
     products_commit();
     products_wait<1>();
     pin(outputs_frag);

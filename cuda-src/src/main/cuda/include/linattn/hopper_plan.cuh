@@ -84,6 +84,10 @@ struct HopperPlan {
       !kConverted && ((kReverse && kBeside > 1) || (kQueryGradient && kScalesRows));
   // Normalised rows of k of 16 bits stay as they landed: the scores, z and S take 1 / |k| with their products.
   static constexpr bool kWeighsKeys = kNormalize && !kConverted;
+  // Whether one product of a chunk starts from zero and S takes it in rounded to nearest, as with three: an accumulator of
+  // the tensor cores truncates what it adds. It costs nothing where tensors of fp32 take their time, and registers hold S
+  // twice up to here.
+  static constexpr bool kAddsChunks = kProducts == 1 && kConverted && !kSums && !kGradient && kHeadDim <= 128;
   // Whether warpgroups mark their columns themselves, so that nothing is kept until all meet: cheaper in registers
   // unless scales follow the tokens.
   static constexpr bool kMarksAtOnce = kReverse && !kFollows;

@@ -209,11 +209,21 @@ struct State {
     }
   }
 
-  // S^T += V^T K.
-  __device__ __forceinline__ void add_chunk(StateValues value, uint64_t key) {
+  // S^T += V^T K, or V^T K from zero where S takes it in afterwards.
+  __device__ __forceinline__ static void add_chunk(float (&sum_frag)[kParts][kPartRegisters], StateValues value,
+                                                   uint64_t key) {
 #pragma unroll
     for (int step = 0; step < kValueSteps; ++step) {
-      add_value_key(state_frag, rows_further(value, step), rows_further(key, step), 1);
+      add_value_key(sum_frag, rows_further(value, step), rows_further(key, step), !Plan::kAddsChunks || step > 0);
+    }
+  }
+
+  // Where the products of a chunk go.
+  __device__ __forceinline__ auto& sum_of(float (&chunk_frag)[kParts][kPartRegisters]) {
+    if constexpr (Plan::kAddsChunks) {
+      return chunk_frag;
+    } else {
+      return state_frag;
     }
   }
 
@@ -397,6 +407,7 @@ struct State {
         pin(outputs_frag);
         scale_outputs(outputs_frag, follow_unit(at));
       }
+      [[maybe_unused]] float chunk_frag[kParts][kPartRegisters];
       [[maybe_unused]] uint32_t value_frag[kValueWords];
       if constexpr (kWeighsValues && !Plan::kReverse) {
         if (block.rows(chunk) < Plan::kChunk) {  // values past the end are zero then
@@ -432,10 +443,13 @@ struct State {
           outputs.template add_value_weights<kValueSteps>(
               outputs_frag, value_frag, further(weights, part * kValueSteps * 32), part > 0 || uses_state);
           products_commit();
-          add_chunk(value_frag, rows_further(key, part * kValueSteps));
+          add_chunk(state_frag, value_frag, rows_further(key, part * kValueSteps));
           products_commit();
         }
       } else {
+        if constexpr (Plan::kAddsChunks) {
+          pin_parts(chunk_frag);
+        }
         products_fence();
         const uint64_t value = operand(block.value(at.index(), outputs.box));
         outputs.template add_value_weights<kValueSteps>(outputs_frag, value,
@@ -443,9 +457,9 @@ struct State {
         products_commit();
         const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
         if constexpr (Plan::kWeighsKeys) {
-          add_chunk(value_frag, key);
+          add_chunk(sum_of(chunk_frag), value_frag, key);
         } else {
-          add_chunk(value, key);
+          add_chunk(sum_of(chunk_frag), value, key);
         }
         products_commit();
       }
@@ -458,7 +472,7 @@ struct State {
       products_wait<1>();
       pin(outputs_frag);
       outputs.write(outputs_frag, constant, chunk, weights_at.index(), outputs_at.index());
-      finish_products();
+      finish_products(chunk_frag);
       if constexpr (kWeighsValues) {
         pin(value_frag);
       }
@@ -483,13 +497,14 @@ struct State {
         value = operand(block.value(at.index(), outputs.box));
       }
       float sums_frag[4] = {};
+      [[maybe_unused]] float chunk_frag[kParts][kPartRegisters];
       pin(sums_frag);
-      pin_parts(state_frag);
+      pin_parts(sum_of(chunk_frag));
       products_fence();
       outputs.sum_values(sums_frag, value);
-      add_chunk(value, operand(block.key(at.index(), 0), Plan::kKeyBox));
+      add_chunk(sum_of(chunk_frag), value, operand(block.key(at.index(), 0), Plan::kKeyBox));
       products_commit();
-      finish_products();
+      finish_products(chunk_frag);
       pin(sums_frag);
       if constexpr (kWeighsValues) {
         pin(value_frag);
@@ -502,6 +517,15 @@ struct State {
   __device__ __forceinline__ void finish_products() {
     products_wait<0>();
     pin_parts(state_frag);
+  }
+
+  // Of a chunk as a whole.
+  __device__ __forceinline__ void finish_products(float (&chunk_frag)[kParts][kPartRegisters]) {
+    products_wait<0>();
+    pin_parts(sum_of(chunk_frag));
+    if constexpr (Plan::kAddsChunks) {
+      add_to_state(chunk_frag);
+    }
   }
 
   // S is added chunk by chunk in fp32: the products of a chunk start from zero, because an accumulator of
@@ -908,7 +932,7 @@ struct State {
     } else {
       pin_parts(state_frag);
       products_fence();
-      add_chunk(value, key);
+      add_chunk(state_frag, value, key);
       products_commit();
       finish_products();
     }

@@ -100,7 +100,7 @@ struct SumsState : State<Plan> {
     pin(value_frag);
     Base::pin_parts(this->state_frag);
     products_fence();
-    this->add_chunk(value_frag, operand(block.key(chunk_at.index(), 0), Plan::kKeyBox));
+    this->add_chunk(this->state_frag, value_frag, operand(block.key(chunk_at.index(), 0), Plan::kKeyBox));
     products_commit();
     if (chunk + 1 < block.num_chunks) {
       load_values_for_sums(at, chunk + 1, next_frag);

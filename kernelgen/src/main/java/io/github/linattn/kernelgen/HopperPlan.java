@@ -460,6 +460,9 @@ public record HopperPlan(
     if (isQueryGradient(operation) && converted) {
       return headDim > 128 ? new Roles(64, 120, 248, 80) : new Roles(72, 120, 200, 120);
     }
+    if (converted && !isGradient(operation) && precision.products() == 1 && headDim <= 128) {
+      return new Roles(64, 120, 216, 112); // keeps S twice
+    }
     return roles(headDim, converted, findsLengths(operation), precision.products());
   }
 

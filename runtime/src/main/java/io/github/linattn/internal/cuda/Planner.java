@@ -15,6 +15,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.ToDoubleFunction;
+import java.util.function.ToIntFunction;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 
@@ -128,11 +129,13 @@ final class Planner {
     }
     int tokens = question.shape().tokens();
     Cut cut = question.cut(choice.segment());
-    boolean startsFromSums = choice.order() == PlanChoice.Order.SUMMED;
-    int walked = startsFromSums ? cut.longest() : tokens;
+    boolean summed = choice.order() == PlanChoice.Order.SUMMED;
+    int walked = summed ? cut.longest() : tokens;
+    ToIntFunction<KernelEntry> most =
+        summed && choice.segment() > 0 ? Rates::mostSummedTokens : Rates::mostItemTokens;
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
-        .filter(forward -> walked <= Rates.mostItemTokens(forward))
+        .filter(forward -> walked <= most.applyAsInt(forward))
         .filter(forward -> choice.turns() <= LaunchModel.mostTurns(forward))
         .findFirst()
         .flatMap(
@@ -220,11 +223,11 @@ final class Planner {
   }
 
   private void add(List<ForwardPlan> candidates, Question question, KernelEntry forward) {
-    int limit = Rates.mostItemTokens(forward);
+    int limit = Rates.mostSummedTokens(forward);
     Cut whole = question.cut(0);
     Optional<ForwardPlan> sums =
         segmented(question, forward, question.cut(segments(whole, limit)), 1);
-    if (whole.longest() <= limit || sums.isEmpty()) {
+    if (whole.longest() <= Rates.mostItemTokens(forward) || sums.isEmpty()) {
       addOnePass(candidates, question, forward, whole);
     }
     sums.ifPresent(candidates::add);

@@ -251,6 +251,9 @@ class PlannerTest {
       assertThat(plan.kind()).as(mode.name()).isEqualTo(Kind.SEGMENTED);
       assertThat(plan.cut().longest()).as(mode.name()).isBetween(most / 2, most);
     }
+    ForwardPlan rounded =
+        plan(causal(AttentionShape.of(4, 16, 300_000, KEY_DIM), DType.F32, Mode.TF32));
+    assertThat(rounded.kind()).as("its state takes in chunks rounded").isEqualTo(Kind.FORWARD);
     ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 340_000));
     assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(327_680);
@@ -544,7 +547,7 @@ class PlannerTest {
     assertThat(plan.kind()).isEqualTo(Kind.RELAY);
     assertThat(plan.forwardCut().items()).isEqualTo(4);
     assertThat(planner(true).plan(question, PlanChoice.parse("mma:64+"))).isEmpty();
-    Question tooLong = causal(AttentionShape.of(1, 2, 40_000, KEY_DIM), DType.F32, Mode.TF32);
+    Question tooLong = causal(AttentionShape.of(1, 2, 600_000, KEY_DIM), DType.F32, Mode.TF32);
     assertThat(planner(true).plan(tooLong, PlanChoice.parse("wgmma:2048"))).isPresent();
     assertThat(planner(true).plan(tooLong, PlanChoice.parse("wgmma:2048+")))
         .as("it adds to one state all along")
