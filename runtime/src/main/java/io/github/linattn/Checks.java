@@ -293,8 +293,7 @@ final class Checks {
     try {
       memory = tensor.segment();
     } catch (IllegalStateException closed) {
-      throw new IllegalArgumentException(
-          "%s (%s) is closed; see the cause for where".formatted(name, tensor), closed.getCause());
+      throw closed(name, tensor, closed);
     }
     if (!memory.scope().isAlive()) {
       throw new IllegalArgumentException(
@@ -308,6 +307,12 @@ final class Checks {
     }
     backend.requireReachable(name, tensor);
     return new Named(name, tensor);
+  }
+
+  private static IllegalArgumentException closed(
+      String name, Tensor tensor, IllegalStateException told) {
+    return new IllegalArgumentException(
+        "%s (%s) is closed; see the cause for where".formatted(name, tensor), told.getCause());
   }
 
   private static void requireDistinctElements(String name, Tensor tensor) {
@@ -336,7 +341,14 @@ final class Checks {
   }
 
   static void requireDisjoint(String name, Tensor written, String otherName, Tensor other) {
-    if (overlap(written, other)) {
+    boolean overlap;
+    try {
+      overlap = overlap(written, other);
+    } catch (IllegalStateException closed) { // by another thread, since it was looked at
+      boolean first = !written.isOpen();
+      throw closed(first ? name : otherName, first ? written : other, closed);
+    }
+    if (overlap) {
       throw new IllegalArgumentException(
           "%s is written and overlaps %s; give it memory of its own".formatted(name, otherName));
     }

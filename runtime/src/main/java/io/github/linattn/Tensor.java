@@ -97,13 +97,13 @@ public final class Tensor implements AutoCloseable {
       throw new IllegalArgumentException(
           "a tensor can't wrap an array of the Java heap; copy it with Tensor.copyOf");
     }
+    if (!memory.scope().isAlive()) {
+      throw new IllegalArgumentException("the segment is of an arena that is closed");
+    }
     if (!memory.isAccessibleBy(ANOTHER_THREAD)) {
       throw new IllegalArgumentException(
           "the segment belongs to one thread, but a backend works with several; take it from"
               + " Arena.ofShared or Arena.ofAuto");
-    }
-    if (!memory.scope().isAlive()) {
-      throw new IllegalArgumentException("the segment is of an arena that is closed");
     }
     long bytes = bytesOf(dtype, shape);
     if (memory.byteSize() < bytes) {

@@ -111,6 +111,21 @@ final class TensorTest {
   }
 
   @Test
+  void memoryOfAClosedArenaIsNamedAsSuch() {
+    Arena confined = Arena.ofConfined();
+    MemorySegment memory = confined.allocate(16, 4);
+    confined.close();
+    assertThatThrownBy(() -> Tensor.wrap(memory, DType.F32, TensorShape.of(4)))
+        .isInstanceOf(IllegalArgumentException.class)
+        .hasMessage("the segment is of an arena that is closed");
+    try (Tensor tensor = counting(4)) {
+      assertThatThrownBy(() -> tensor.copyFrom(memory))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessage("what is to be copied is of an arena that is closed");
+    }
+  }
+
+  @Test
   void directBuffersWrapWithoutACopy() {
     ByteBuffer buffer = ByteBuffer.allocateDirect(16).order(ByteOrder.nativeOrder());
     try (Tensor tensor =

@@ -82,8 +82,16 @@ public final class CudaLibrary {
   }
 
   private static Result search() {
-    Outcome outcome = LibrarySearch.run(SearchPlaces.ofProcess());
-    return outcome instanceof Usable usable ? commit(usable) : ((Nothing) outcome).missing();
+    try {
+      Outcome outcome = LibrarySearch.run(SearchPlaces.ofProcess());
+      return outcome instanceof Usable usable ? commit(usable) : ((Nothing) outcome).missing();
+    } catch (IllegalCallerException denied) {
+      Module here = CudaLibrary.class.getModule();
+      return new Missing(
+          "this JVM denies native access; start java with --enable-native-access="
+              + (here.isNamed() ? here.getName() : "ALL-UNNAMED"),
+          List.of());
+    }
   }
 
   // The generated classes find their symbols in what this class's loader has loaded.

@@ -105,7 +105,8 @@ final class InfoCommand implements Callable<Integer> {
       kernels = Diagnostics.kernels();
     } catch (IllegalArgumentException wrongFolder) {
       line("kernels", Text.message(wrongFolder));
-      cure("name a folder that 'linattn generate' wrote, or unset LINATTN_KERNELS");
+      cure(
+          "name a folder that 'linattn generate' wrote, or unset the variable that names this one");
       return;
     }
     if (kernels.isEmpty()) {

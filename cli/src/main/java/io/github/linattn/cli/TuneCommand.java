@@ -107,12 +107,13 @@ final class TuneCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     check();
-    Tuning known = known();
+    known();
+    System.setProperty(Tuning.PROPERTY, ""); // what is timed beside is the planner's own plan
     BackendChoice.CUDA.open(console).close(); // refuses where there is no GPU to tune for
     Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
     compileMissing(gpu.architecture());
     try (Backend backend = BackendChoice.CUDA.open(console)) {
-      tune(known, gpu.name(), onDevice(BenchRun.onGpu(backend, false)));
+      tune(gpu.name(), onDevice(BenchRun.onGpu(backend, false)));
     }
     return ExitCode.DONE;
   }
@@ -133,9 +134,9 @@ final class TuneCommand implements Callable<Integer> {
   }
 
   /** Tunes what the options ask for, and writes the file after each pass. */
-  void tune(Tuning known, String gpu, PlanClock clock) throws IOException {
+  void tune(String gpu, PlanClock clock) throws IOException {
     var grid = new TuningGrid(heads, tokens);
-    Tuning tuning = known;
+    int timed = 0;
     int kept = 0;
     try (var progress = new Progress(console.err(), "tuning")) {
       progress.expect(grid.points() * passes.size());
@@ -145,10 +146,15 @@ final class TuneCommand implements Callable<Integer> {
         List<Entry> faster =
             entries.stream().filter(entry -> !entry.choice().isPlanners()).toList();
         faster.forEach(this::show);
+        timed += entries.size();
         kept += faster.size();
-        tuning = tuning.without(problem).with(entries);
-        tuning.write(out);
+        if (!entries.isEmpty()) { // beside what others have written meanwhile
+          known().without(problem).with(entries).write(out);
+        }
       }
+    }
+    if (timed == 0) {
+      throw CommandFailure.failed("no class could be timed; " + out + " is as it was");
     }
     console.result(
         "%d of %d classes have a faster plan than the planner's; %s tells the fastest of each",

@@ -2,13 +2,16 @@ package io.github.linattn.cli;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.github.linattn.DType;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Pass;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -33,13 +36,25 @@ class TuneCommandTest {
   private final ByteArrayOutputStream said = new ByteArrayOutputStream();
 
   private void tune(String gpu, String... more) throws IOException {
+    tune(CLOCK, gpu, more);
+  }
+
+  private void tune(PlanClock clock, String gpu, String... more) throws IOException {
     var print = new PrintStream(said, true, UTF_8);
     var command = new TuneCommand(new Console(print, print));
     List<String> options = new ArrayList<>();
     options.addAll(List.of("--head-dim=64", "--tokens=1024,2048,4096", "--out=" + file()));
     options.addAll(List.of(more));
     new CommandLine(command).parseArgs(options.toArray(String[]::new));
-    command.tune(command.known(), gpu, CLOCK);
+    command.tune(gpu, clock);
+  }
+
+  private void tuneToo(String... options) {
+    try {
+      tune(CLOCK, "A", options);
+    } catch (IOException failed) {
+      throw new UncheckedIOException(failed);
+    }
   }
 
   private Path file() {
@@ -71,6 +86,35 @@ class TuneCommandTest {
     assertThat(Tuning.read(file()).entries())
         .extracting(entry -> entry.problem().gpu() + " " + entry.heads().least())
         .containsExactly("A 8", "A 8", "B 1", "B 1", "B 1", "B 1", "A 4", "A 4");
+  }
+
+  @Test
+  void whatIsWrittenMeanwhileStays() throws IOException {
+    PlanClock beside =
+        (problem, choices) -> {
+          if (problem.precision().dtype() == DType.BF16) {
+            tuneToo("--heads=8,16", "--dtype=f16", "--pass=forward");
+          }
+          return CLOCK.time(problem, choices);
+        };
+    tune(beside, "A", "--heads=8,16", "--dtype=bf16", "--pass=forward");
+    assertThat(Tuning.read(file()).entries())
+        .extracting(entry -> entry.problem().dtype())
+        .containsOnly(DType.BF16, DType.F16);
+  }
+
+  @Test
+  void whereNothingCanBeTimedTheFileStays() throws IOException {
+    tune("A", "--heads=8,16");
+    String before = Files.readString(file());
+    PlanClock never =
+        (problem, choices) -> {
+          throw new UnsupportedOperationException("not here");
+        };
+    assertThatThrownBy(() -> tune(never, "A", "--heads=8,16"))
+        .isInstanceOf(CommandFailure.class)
+        .hasMessageContaining("no class could be timed");
+    assertThat(file()).hasContent(before);
   }
 
   @ParameterizedTest

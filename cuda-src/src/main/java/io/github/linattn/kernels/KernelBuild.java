@@ -95,7 +95,7 @@ public final class KernelBuild {
 
   /**
    * Writes kernels to a folder, and compiles them where nvcc is found. Other kernels that the
-   * folder already holds stay listed.
+   * folder already holds stay listed, and without nvcc all of them.
    *
    * @param out created where it does not exist; {@link BuiltKernels#load} reads it
    * @param log receives one line per few kernels, one for each that is flawed, and a summary
@@ -109,10 +109,11 @@ public final class KernelBuild {
     }
     Summary summary =
         new KernelBuild(Headers.shipped(), Nvcc.find(), log, false)
-            .run(specs, out, out.resolve(".digests"));
-    Set<String> symbols = specs.stream().map(KernelSpec::symbol).collect(Collectors.toSet());
+            .build(specs, out, out.resolve(".digests"));
+    List<KernelEntry> built = summary.manifest().entries();
+    Set<String> symbols = built.stream().map(KernelEntry::symbol).collect(Collectors.toSet());
     entries.removeIf(entry -> symbols.contains(entry.symbol()));
-    entries.addAll(summary.manifest().entries());
+    entries.addAll(built);
     Manifest merged = new Manifest(entries);
     KernelText.writeIfChanged(out.resolve(Manifest.FILE), merged.text());
     return new Summary(summary.compiled(), summary.upToDate(), merged);
@@ -120,6 +121,12 @@ public final class KernelBuild {
 
   /** Builds the kernels and writes a manifest of exactly these. */
   Summary run(List<KernelSpec> specs, Path out, Path digests) throws IOException {
+    Summary summary = build(specs, out, digests);
+    KernelText.writeIfChanged(out.resolve(Manifest.FILE), summary.manifest().text());
+    return summary;
+  }
+
+  private Summary build(List<KernelSpec> specs, Path out, Path digests) throws IOException {
     Files.createDirectories(out);
     Headers.write(headers, out);
     for (KernelSpec spec : specs) {
@@ -131,7 +138,6 @@ public final class KernelBuild {
       Files.createDirectories(digests);
       summary = buildAll(specs, (spec, done) -> buildOne(nvcc.get(), spec, out, digests, done));
     }
-    KernelText.writeIfChanged(out.resolve(Manifest.FILE), summary.manifest().text());
     log.println(describe(nvcc, specs, summary));
     return summary;
   }
@@ -234,16 +240,31 @@ public final class KernelBuild {
     Path record = digests.resolve(spec.symbol() + ".tsv");
     String digest = digest(spec, nvcc.version());
     if (Files.exists(image) && Files.exists(record)) {
-      List<String> lines = Files.readString(record).lines().toList();
-      if (lines.getFirst().equals(digest)) {
-        String manifest = String.join("\n", lines.subList(1, lines.size()));
-        return Manifest.parse(manifest).entries().getFirst();
+      Optional<KernelEntry> recorded = recorded(Files.readString(record), digest);
+      if (recorded.isPresent()) {
+        return recorded.get();
       }
     }
     KernelEntry entry = compile(nvcc, spec, out, image);
-    Files.writeString(record, digest + "\n" + new Manifest(List.of(entry)).text());
+    // The record appears under its name only once it is complete.
+    Path fresh = digests.resolve(spec.symbol() + ".tsv.new");
+    Files.writeString(fresh, digest + "\n" + new Manifest(List.of(entry)).text());
+    Files.move(fresh, record, StandardCopyOption.REPLACE_EXISTING);
     compiled.run();
     return entry;
+  }
+
+  /** What a record of this digest says; a damaged one counts as none. */
+  private static Optional<KernelEntry> recorded(String record, String digest) {
+    String[] parts = record.split("\n", 2);
+    if (parts.length < 2 || !parts[0].equals(digest)) {
+      return Optional.empty();
+    }
+    try {
+      return Manifest.parse(parts[1]).entries().stream().findFirst();
+    } catch (IllegalArgumentException damaged) {
+      return Optional.empty();
+    }
   }
 
   private KernelEntry buildOne(

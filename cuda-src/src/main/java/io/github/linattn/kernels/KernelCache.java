@@ -125,7 +125,11 @@ public final class KernelCache {
     List<Dated> files = new ArrayList<>();
     try (Stream<Path> all = Files.list(folder)) {
       for (Path file : all.filter(each -> each.toString().endsWith(SUFFIX)).toList()) {
-        files.add(new Dated(file, Files.getLastModifiedTime(file).toMillis()));
+        try {
+          files.add(new Dated(file, Files.getLastModifiedTime(file).toMillis()));
+        } catch (NoSuchFileException gone) {
+          LOG.log(System.Logger.Level.DEBUG, "{0} is listed, and not there", file);
+        }
       }
     }
     return files.stream()

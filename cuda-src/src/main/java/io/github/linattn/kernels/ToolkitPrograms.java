@@ -8,6 +8,8 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import java.util.regex.Pattern;
 
 /** Programs of the CUDA toolkit and its driver: where they usually stand, and a run of one. */
@@ -65,13 +67,17 @@ public final class ToolkitPrograms {
     ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true);
     environment.forEach(builder.environment()::putIfAbsent);
     Process process = builder.start();
+    // An interrupt does not end a read, so another thread reads and this one waits.
+    var text = new FutureTask<>(() -> process.getInputStream().readAllBytes());
     try {
       process.getOutputStream().close();
-      String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
-      return new Output(process.waitFor(), text);
+      Thread.startVirtualThread(text);
+      return new Output(process.waitFor(), new String(text.get(), StandardCharsets.UTF_8));
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
       throw new IOException("interrupted while " + command.getFirst() + " ran", interrupted);
+    } catch (ExecutionException unread) {
+      throw new IOException("can't read what " + command.getFirst() + " says", unread.getCause());
     } finally {
       process.destroy();
     }

@@ -50,6 +50,15 @@ class KernelBuildTest {
 
     Files.delete(folder.resolve(SPECS.getFirst().symbol() + ".fatbin"));
     assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(1);
+
+    Path record = digests.resolve(SPECS.getFirst().symbol() + ".tsv");
+    String whole = Files.readString(record);
+    String digest = whole.substring(0, whole.indexOf('\n'));
+    for (String damaged : List.of("", digest, digest + "\n", digest + "\nlinattn")) {
+      Files.writeString(record, damaged);
+      assertThat(build.run(SPECS, folder, digests).compiled()).as(damaged).isEqualTo(1);
+      assertThat(record).hasContent(whole);
+    }
   }
 
   @Test
@@ -126,6 +135,22 @@ class KernelBuildTest {
       assertThat(kernels.source(entry)).contains(entry.symbol());
       assertThat(entry.usage().get(Architecture.SM_90).registers()).isPositive();
     }
+  }
+
+  @Test
+  void withoutNvccWhatWasBuiltStaysListed() throws IOException {
+    nvcc();
+    List<KernelSpec> specs =
+        Catalogue.paper(16, OptionalInt.empty(), EnumSet.of(Architecture.SM_90));
+    List<KernelEntry> built = KernelBuild.generate(specs, folder, log).manifest().entries();
+    System.setProperty(Nvcc.PROPERTY, folder.resolve("none").toString());
+    try {
+      KernelBuild.generate(specs, folder, log);
+    } finally {
+      System.clearProperty(Nvcc.PROPERTY);
+    }
+    assertThat(built).isNotEmpty();
+    assertThat(BuiltKernels.load(folder).manifest().entries()).isEqualTo(built);
   }
 
   @Test

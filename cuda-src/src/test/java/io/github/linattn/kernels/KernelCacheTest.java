@@ -129,6 +129,13 @@ class KernelCacheTest {
   }
 
   @Test
+  void aFileThatIsListedAndNotThereIsPassedOver() throws IOException {
+    build(ROWS);
+    Files.createSymbolicLink(cache.folder().resolve("x.zip"), folder.resolve("nowhere"));
+    assertThat(symbols()).containsExactly(ROWS.symbol());
+  }
+
+  @Test
   void filesOfOtherVersionsAreLeftAlone() throws IOException {
     build(ROWS);
     Path file = fileOf(ROWS);

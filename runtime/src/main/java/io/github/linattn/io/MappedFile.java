@@ -6,10 +6,12 @@ import io.github.linattn.internal.Leaks;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.util.Objects;
 
 /** A whole file in memory, read-only, until it closes. Any thread. */
 final class MappedFile implements AutoCloseable {
@@ -24,6 +26,7 @@ final class MappedFile implements AutoCloseable {
   }
 
   static MappedFile open(Path file) throws IOException {
+    Objects.requireNonNull(file, "file is null");
     if (!Files.exists(file)) {
       throw new NoSuchFileException(file.toString(), null, "no such file");
     }
@@ -34,6 +37,10 @@ final class MappedFile implements AutoCloseable {
     try (FileChannel channel = FileChannel.open(file, READ)) {
       return new MappedFile(
           arena, channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size(), arena));
+    } catch (ClosedByInterruptException interrupted) {
+      arena.close();
+      throw new IOException(
+          file + " is not opened, because the thread is interrupted", interrupted);
     } catch (IOException | RuntimeException | Error e) {
       arena.close();
       throw e;

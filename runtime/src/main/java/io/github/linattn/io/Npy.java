@@ -10,6 +10,7 @@ import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 
 /**
  * A file {@code .npy} with one array of numpy, mapped into memory: no element is copied or touched
@@ -124,6 +125,7 @@ public final class Npy implements AutoCloseable {
    */
   public static void write(Path target, String dtype, List<Long> shape, MemorySegment data)
       throws IOException {
+    Objects.requireNonNull(target, "target is null");
     var checked = new StoredTensor(String.valueOf(target.getFileName()), dtype, shape, data);
     String dictionary = new NpyHeader(dtype, shape).dictionary();
     int unpadded = PREAMBLE_BYTES + dictionary.length() + 1;

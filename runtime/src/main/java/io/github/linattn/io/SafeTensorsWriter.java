@@ -55,6 +55,7 @@ public final class SafeTensorsWriter {
   }
 
   private static String requireText(String text) {
+    Objects.requireNonNull(text, "a text is null");
     if (!StandardCharsets.UTF_8.newEncoder().canEncode(text)) {
       throw new IllegalArgumentException(
           "%s has half a character and no form in UTF-8".formatted(Json.quoted(text)));

@@ -27,10 +27,13 @@ public record StoredTensor(String name, String dtype, List<Long> shape, MemorySe
     Objects.requireNonNull(dtype, "dtype is null");
     shape = List.copyOf(Objects.requireNonNull(shape, "shape is null"));
     Objects.requireNonNull(data, "data is null");
-    if (data.heapBase().filter(array -> !(array instanceof byte[])).isPresent()) {
+    try {
+      data.asSlice(0, 0).asByteBuffer(); // heapBase() does not tell of what is read-only
+    } catch (UnsupportedOperationException noBytes) {
       throw new IllegalArgumentException(
           "the data of tensor %s is an array of the heap other than a byte[]; copy it off the heap"
-              .formatted(name));
+              .formatted(name),
+          noBytes);
     }
     long expected = ElementSizes.bytes(name, dtype, shape);
     if (data.byteSize() != expected) {

@@ -17,7 +17,9 @@ import java.util.stream.Stream;
 
 /**
  * The fastest plans that were measured, for kinds of GPU and classes of problems; the planner's own
- * where no other was faster. On disk a JSON file that {@code linattn tune} writes. Immutable.
+ * where no other was faster. They are timed without a state that is kept for a backward: a forward
+ * that keeps one is planned together with its backward, as if there were no tuning. On disk a JSON
+ * file that {@code linattn tune} writes. Immutable.
  */
 public final class Tuning {
   /** The system property that names the file that planners ask. */
@@ -112,8 +114,12 @@ public final class Tuning {
 
     /** Checks the parts. */
     public Choice {
-      if (!technique.equals(PLANNER)) {
-        Technique.parse(technique);
+      boolean planner = technique.equals(PLANNER);
+      if (!planner && Technique.parse(technique) == Technique.SIMT) {
+        throw new IllegalArgumentException("there are no plans of simt to choose from");
+      }
+      if (planner && (segments != 1 || turns != 1 || relay)) {
+        throw new IllegalArgumentException("what is left to the planner has 1 segment and 1 turn");
       }
       if (segments < 1 || Integer.bitCount(turns) != 1) {
         throw new IllegalArgumentException(

@@ -8,6 +8,7 @@ import static java.nio.file.StandardOpenOption.WRITE;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
 import java.nio.file.FileSystemException;
 import java.nio.file.Files;
@@ -26,13 +27,15 @@ public final class WholeFile {
   }
 
   /**
-   * Writes a temporary file beside {@code target} and moves it into place, so that {@code target}
-   * is either complete or as it was before, for whoever reads meanwhile, too.
+   * Writes a temporary file beside the target and moves it into place, so that the target is either
+   * complete or as it was before, for whoever reads meanwhile, too. Of a symbolic link it is the
+   * file that it leads to.
    */
-  static void write(Path target, Content content) throws IOException {
-    if (Files.exists(target) && !Files.isRegularFile(target)) {
-      throw new FileSystemException(target.toString(), null, "not a regular file");
+  static void write(Path name, Content content) throws IOException {
+    if (Files.exists(name) && !Files.isRegularFile(name)) {
+      throw new FileSystemException(name.toString(), null, "not a regular file");
     }
+    Path target = Files.exists(name) ? name.toRealPath() : name;
     Path temporary =
         target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".part");
     try {
@@ -40,6 +43,9 @@ public final class WholeFile {
         content.write(channel);
       }
       Files.move(temporary, target, ATOMIC_MOVE);
+    } catch (ClosedByInterruptException interrupted) {
+      throw new IOException(
+          name + " is not written, because the thread is interrupted", interrupted);
     } finally {
       Files.deleteIfExists(temporary);
     }

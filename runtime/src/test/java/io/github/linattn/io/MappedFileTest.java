@@ -1,6 +1,7 @@
 package io.github.linattn.io;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.io.IOException;
 import java.nio.file.Files;
@@ -27,6 +28,25 @@ final class MappedFileTest {
       other.join();
       assertThat(mapped.bytes().scope().isAlive()).isFalse();
     }
+  }
+
+  @Test
+  void anInterruptedThreadIsToldWhichFileIsNotThere() throws IOException {
+    Path file = Files.writeString(folder.resolve("x"), "abc");
+    Thread.currentThread().interrupt();
+    try {
+      assertThatThrownBy(() -> MappedFile.open(file))
+          .isInstanceOf(IOException.class)
+          .hasMessage(file + " is not opened, because the thread is interrupted");
+      assertThatThrownBy(() -> WholeFile.write(file, "new"))
+          .isInstanceOf(IOException.class)
+          .hasMessage(file + " is not written, because the thread is interrupted");
+    } finally {
+      assertThat(Thread.interrupted()).isTrue();
+    }
+    assertThat(file).hasContent("abc");
+    assertThat(Files.list(folder)).containsExactly(file);
+    assertThatThrownBy(() -> MappedFile.open(null)).hasMessage("file is null");
   }
 
   private static void closeAt(CyclicBarrier start, MappedFile mapped) {

@@ -165,11 +165,15 @@ class SafeTensorsTest {
     assertThatThrownBy(() -> writer.metadata("k", "\udc00"))
         .isInstanceOf(IllegalArgumentException.class);
     MemorySegment floats = MemorySegment.ofArray(new float[2]);
-    assertThatThrownBy(() -> writer.add("x", "F32", List.of(2L), floats))
-        .isInstanceOf(IllegalArgumentException.class)
-        .hasMessage(
-            "the data of tensor x is an array of the heap other than a byte[]; copy it off the"
-                + " heap");
+    for (MemorySegment each : List.of(floats, floats.asReadOnly())) {
+      assertThatThrownBy(() -> writer.add("x", "F32", List.of(2L), each))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessage(
+              "the data of tensor x is an array of the heap other than a byte[]; copy it off the"
+                  + " heap");
+    }
+    writer.add("y", "F32", List.of(2L), MemorySegment.ofArray(new byte[8]).asReadOnly());
+    assertThatThrownBy(() -> writer.metadata("k", null)).hasMessage("a text is null");
   }
 
   @Test

@@ -68,6 +68,30 @@ class TuningTest {
   }
 
   @Test
+  void whatALinkLeadsToIsWritten() throws IOException {
+    Path file = folder.resolve("tuning.json");
+    Tuning.NONE.write(file);
+    Path link = Files.createSymbolicLink(folder.resolve("link.json"), file);
+    Tuning.NONE.with(List.of(FEW)).write(link);
+    assertThat(link).isSymbolicLink();
+    assertThat(Tuning.read(file).entries()).containsExactly(FEW);
+  }
+
+  @ParameterizedTest
+  @CsvSource({
+    "planner, 4, 1, left to the planner",
+    "planner, 1, 2, left to the planner",
+    "simt, 1, 1, no plans of simt",
+    "wgmma, 0, 1, at least 1 segment",
+    "nothing, 1, 1, no Technique"
+  })
+  void aChoiceThatIsNoPlanIsRefused(String technique, int segments, int turns, String why) {
+    assertThatThrownBy(() -> new Choice(technique, segments, turns))
+        .isInstanceOf(IllegalArgumentException.class)
+        .hasMessageContaining(why);
+  }
+
+  @Test
   void readsTheFileThatShips() throws IOException {
     Tuning shipped = Tuning.read(Path.of("../tuning/nvidia-h200.json"));
     assertThat(shipped.entries())

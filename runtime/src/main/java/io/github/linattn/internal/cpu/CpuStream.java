@@ -32,14 +32,14 @@ final class CpuStream implements Stream {
     }
   }
 
-  private record Instant(long nanos) implements Event {
+  private record Instant(CpuEngine owner, long nanos) implements Event {
     @Override
     public void synchronize() {}
 
     @Override
     public double millisSince(Event earlier) {
       Copies.requirePresent("earlier", earlier);
-      if (!(earlier instanceof Instant start)) {
+      if (!(earlier instanceof Instant start) || start.owner != owner) {
         throw new IllegalArgumentException("the earlier event is of another backend");
       }
       return (nanos - start.nanos()) / 1e6;
@@ -55,7 +55,7 @@ final class CpuStream implements Stream {
   @Override
   public Event record() {
     requireOpen();
-    return new Instant(System.nanoTime());
+    return new Instant(owner, System.nanoTime());
   }
 
   @Override

@@ -21,6 +21,13 @@ public final class MatrixKernels {
           fusesMultiplyAdd(),
           VectorProbe::lanes);
 
+  static {
+    FirstAccess.byElements();
+    if (OBSTACLE == null) {
+      FirstAccess.ByVectors.make();
+    }
+  }
+
   private MatrixKernels() {}
 
   static MatrixKernel create() {

@@ -1,0 +1,77 @@
+package io.github.linattn.test.command;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.Backend;
+import io.github.linattn.Diagnostics;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Breaks when the backends need more of a JVM than it was started with. */
+final class FreshJvmTest {
+  @TempDir private Path folder;
+
+  private Launcher.Ended run(Class<?> program, String... flags) throws Exception {
+    List<String> command = new ArrayList<>();
+    command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
+    command.addAll(List.of("--add-modules", "jdk.incubator.vector"));
+    command.addAll(List.of(flags));
+    command.addAll(List.of("-cp", System.getProperty("java.class.path"), program.getName()));
+    Launcher.Ended ended = Launcher.run(folder, command);
+    ended.assertDone();
+    return ended;
+  }
+
+  @Test
+  void whereNativeAccessIsDeniedTheCpuWaits() throws Exception {
+    // a module that is named takes access from all others, before and after JDK 24
+    Launcher.Ended ended =
+        run(Opens.class, "--enable-native-access=java.base", "--illegal-native-access=deny");
+    assertThat(ended.out().lines())
+        .containsExactly(
+            "cpu",
+            "cpu",
+            "this JVM denies native access; start java with --enable-native-access=ALL-UNNAMED");
+  }
+
+  /** Asks twice, since a class that fails at first is gone afterwards. */
+  static final class Opens {
+    private Opens() {}
+
+    public static void main(String[] args) {
+      for (int i = 0; i < 2; i++) {
+        try (Backend backend = Backend.auto()) {
+          System.out.println(backend.name());
+        }
+      }
+      System.out.println(Diagnostics.cudaProblem().orElse(""));
+    }
+  }
+
+  /** A tensor that is closed under a call has the JVM throw at any place where it is read. */
+  @Test
+  void memoryIsReadBeforeTheFirstCallReadsIt() throws Exception {
+    String out = run(Waits.class, "-Xlog:class+init=info").out();
+    assertThat(out).contains(Waits.OPEN);
+    assertThat(out.substring(0, out.indexOf(Waits.OPEN)))
+        .contains("'jdk/internal/foreign/LayoutPath'")
+        .contains("'java/lang/invoke/VarHandleSegmentAsFloats'")
+        .contains("'java/lang/invoke/VarHandleSegmentAsShorts'");
+  }
+
+  /** Opens the backend and says so. */
+  static final class Waits {
+    static final String OPEN = "the backend is open";
+
+    private Waits() {}
+
+    public static void main(String[] args) {
+      try (Backend cpu = Backend.cpu(1)) {
+        System.out.println(OPEN + ": " + cpu.name());
+      }
+    }
+  }
+}
