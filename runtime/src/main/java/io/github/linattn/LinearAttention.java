@@ -21,8 +21,8 @@ import org.jspecify.annotations.Nullable;
  * <p>The backward is analytic: from what the forward read, o, g and dO it gives dq, dk, dv, da and
  * db, and carries gradients through states: from that of the final state to that of the initial
  * one. No epsilon is added to g: where it is 0, the row is not finite. a and b have to keep g
- * within the range of fp32: a row whose g leaves it means nothing. NaN and infinities reach the
- * rows they touch and no others.
+ * within the range of fp32, and for a backward dO / g, too: a row where they leave it means
+ * nothing. NaN and infinities reach the rows they touch and no others.
  *
  * <p>Immutable and thread-safe as far as its {@link Stream} allows: one thread at a time per
  * stream. On a GPU calls return when the work is queued; tensors stay open until it is done.
@@ -413,8 +413,9 @@ public final class LinearAttention {
 
   /**
    * What a forward and a backward of this shape would run and take, without running them; where the
-   * builder keeps the state after the last token, the forward gives it and the backward has it. A
-   * backward that this backend can't do has no steps, and its reason says why.
+   * builder keeps the state after the last token, the forward gives it and the backward has it. It
+   * is of calls without an initial state and without a gradient of the final one, which may take
+   * more. A backward that this backend can't do has no steps, and its reason says why.
    *
    * @throws IllegalArgumentException if the operator and the type don't fit together
    * @throws UnsupportedOperationException if this backend can't do the forward

@@ -19,8 +19,10 @@ public record Plan(String backend, Pass forward, Pass backward) {
    *
    * @param steps kernels or loops, in the order they run; none where the backend can't do it
    * @param resultBytes bytes of the tensors it writes
-   * @param workspaceBytes bytes it takes besides; a stream of a GPU keeps the most that its calls
-   *     have taken until it closes, but kernels of the family {@code paper} give theirs back
+   * @param workspaceBytes bytes it takes besides. A stream of a GPU keeps them until it closes,
+   *     with up to 65 KiB for lists and marks; where a later call needs more, it takes up to twice
+   *     as much, so that it need not grow for each. Kernels of the family {@code paper} give theirs
+   *     back
    * @param estimatedMicros what the cost model expects, or 0 where there is none
    * @param reason why these steps, or empty where there is no choice
    */
