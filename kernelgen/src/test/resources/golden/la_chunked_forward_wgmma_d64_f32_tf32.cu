@@ -120,6 +120,7 @@ struct Spec {
   using Element = float;
   using Half = linattn::F16;
   static constexpr int kProducts = 1;
+  static constexpr bool kAddsChunks = true;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;

@@ -60,6 +60,7 @@ struct Spec {
   using Element = linattn::F16;
   using Half = linattn::F16;
   static constexpr int kProducts = 1;
+  static constexpr bool kAddsChunks = false;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = true;

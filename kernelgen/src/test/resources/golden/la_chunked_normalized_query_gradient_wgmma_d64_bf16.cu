@@ -139,6 +139,7 @@ struct Spec {
   using Element = linattn::Bf16;
   using Half = linattn::Bf16;
   static constexpr int kProducts = 1;
+  static constexpr bool kAddsChunks = false;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = true;
   static constexpr bool kSums = false;

@@ -86,6 +86,7 @@ struct Spec {
   using Element = linattn::Bf16;
   using Half = linattn::Bf16;
   static constexpr int kProducts = 1;
+  static constexpr bool kAddsChunks = false;
   static constexpr bool kNormalize = true;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = true;

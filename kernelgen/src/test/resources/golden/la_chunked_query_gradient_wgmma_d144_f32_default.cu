@@ -199,6 +199,7 @@ struct Spec {
   using Element = float;
   using Half = linattn::Bf16;
   static constexpr int kProducts = 3;
+  static constexpr bool kAddsChunks = false;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;

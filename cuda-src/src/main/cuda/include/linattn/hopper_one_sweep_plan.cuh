@@ -25,7 +25,6 @@ struct OneSweepPlan : HopperPlan<Spec_> {
   static constexpr bool kMarksInSums = !Base::kScaled;
   static constexpr bool kMarksOutputs = false;
   static constexpr bool kFormsDelta = true;
-  static constexpr bool kAddsChunks = false;
   static constexpr bool kMerged = Base::kBoxes == 2;  // operands are made of few columns of a state at a time
   static constexpr bool kScoresProduce = true;
 

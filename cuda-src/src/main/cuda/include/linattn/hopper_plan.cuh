@@ -13,6 +13,7 @@ namespace hopper {
 // elements; that of K is upper, z, lower, so that upper queries are multiplied by all at once.
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
+// kAddsChunks (whether one product of a chunk starts from zero and S takes it in, rounded to nearest),
 // kNormalize (whether rows of q and k are divided by their length), kScalesRows (whether those of a gradient are, by
 // lengths that it is given), kSums (whether the sums of the items are all that is wanted: S, z and u, or with
 // kGradientSums dS, dz and du), kQueryGradient and kKeyValueGradient (whether it is the gradient of q, or of k or v),
@@ -32,6 +33,7 @@ struct HopperPlan {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kProducts = Spec::kProducts;
   static constexpr bool kSplit = kProducts == 3;
+  static constexpr bool kAddsChunks = Spec::kAddsChunks;
   static constexpr int kElementBytes = static_cast<int>(sizeof(Element));
   static constexpr bool kConverted = kElementBytes == 4;
   static constexpr bool kScaled = Half::kScaled;
@@ -84,10 +86,6 @@ struct HopperPlan {
       !kConverted && ((kReverse && kBeside > 1) || (kQueryGradient && kScalesRows));
   // Normalised rows of k of 16 bits stay as they landed: the scores, z and S take 1 / |k| with their products.
   static constexpr bool kWeighsKeys = kNormalize && !kConverted;
-  // Whether one product of a chunk starts from zero and S takes it in rounded to nearest, as with three: an accumulator of
-  // the tensor cores truncates what it adds. It costs nothing where tensors of fp32 take their time, and registers hold S
-  // twice up to here.
-  static constexpr bool kAddsChunks = kProducts == 1 && kConverted && !kSums && !kGradient && kHeadDim <= 128;
   // Whether warpgroups mark their columns themselves, so that nothing is kept until all meet: cheaper in registers
   // unless scales follow the tokens.
   static constexpr bool kMarksAtOnce = kReverse && !kFollows;

@@ -42,6 +42,8 @@ struct State {
   static constexpr int kValueSteps = 4 / kValueParts;
   static constexpr int kValueWords = kWeighsValues ? 4 * kValueSteps : 1;
 
+  static_assert(!Plan::kAddsChunks || !(kWeighsValues || Plan::kTurns || Plan::kSplit), "S would start anew");
+
   const Block<Plan>& block;
   Outputs<Plan>& outputs;  // of the same columns
   int warp;
@@ -215,15 +217,6 @@ struct State {
 #pragma unroll
     for (int step = 0; step < kValueSteps; ++step) {
       add_value_key(sum_frag, rows_further(value, step), rows_further(key, step), !Plan::kAddsChunks || step > 0);
-    }
-  }
-
-  // Where the products of a chunk go.
-  __device__ __forceinline__ auto& sum_of(float (&chunk_frag)[kParts][kPartRegisters]) {
-    if constexpr (Plan::kAddsChunks) {
-      return chunk_frag;
-    } else {
-      return state_frag;
     }
   }
 
@@ -457,9 +450,11 @@ struct State {
         products_commit();
         const uint64_t key = operand(block.key(at.index(), 0), Plan::kKeyBox);
         if constexpr (Plan::kWeighsKeys) {
-          add_chunk(sum_of(chunk_frag), value_frag, key);
+          add_chunk(state_frag, value_frag, key);
+        } else if constexpr (Plan::kAddsChunks) {
+          add_chunk(chunk_frag, value, key);
         } else {
-          add_chunk(sum_of(chunk_frag), value, key);
+          add_chunk(state_frag, value, key);
         }
         products_commit();
       }
@@ -472,7 +467,13 @@ struct State {
       products_wait<1>();
       pin(outputs_frag);
       outputs.write(outputs_frag, constant, chunk, weights_at.index(), outputs_at.index());
-      finish_products(chunk_frag);
+      if constexpr (Plan::kAddsChunks) {
+        products_wait<0>();
+        pin_parts(chunk_frag);
+        add_to_state(chunk_frag);
+      } else {
+        finish_products();
+      }
       if constexpr (kWeighsValues) {
         pin(value_frag);
       }
@@ -497,14 +498,13 @@ struct State {
         value = operand(block.value(at.index(), outputs.box));
       }
       float sums_frag[4] = {};
-      [[maybe_unused]] float chunk_frag[kParts][kPartRegisters];
       pin(sums_frag);
-      pin_parts(sum_of(chunk_frag));
+      pin_parts(state_frag);
       products_fence();
       outputs.sum_values(sums_frag, value);
-      add_chunk(sum_of(chunk_frag), value, operand(block.key(at.index(), 0), Plan::kKeyBox));
+      add_chunk(state_frag, value, operand(block.key(at.index(), 0), Plan::kKeyBox));
       products_commit();
-      finish_products(chunk_frag);
+      finish_products();
       pin(sums_frag);
       if constexpr (kWeighsValues) {
         pin(value_frag);
@@ -517,15 +517,6 @@ struct State {
   __device__ __forceinline__ void finish_products() {
     products_wait<0>();
     pin_parts(state_frag);
-  }
-
-  // Of a chunk as a whole.
-  __device__ __forceinline__ void finish_products(float (&chunk_frag)[kParts][kPartRegisters]) {
-    products_wait<0>();
-    pin_parts(sum_of(chunk_frag));
-    if constexpr (Plan::kAddsChunks) {
-      add_to_state(chunk_frag);
-    }
   }
 
   // S is added chunk by chunk in fp32: the products of a chunk start from zero, because an accumulator of

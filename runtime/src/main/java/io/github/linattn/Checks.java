@@ -239,7 +239,7 @@ final class Checks {
   }
 
   private static void requireWritable(String name, Tensor tensor) {
-    if (tensor.segment().isReadOnly()) {
+    if (segment(name, tensor).isReadOnly()) {
       throw new IllegalArgumentException(
           "%s is written, but its memory can only be read".formatted(name));
     }
@@ -289,12 +289,7 @@ final class Checks {
           "%s must be contiguous along its last axis, its stride there is %d"
               .formatted(name, tensor.stride(last)));
     }
-    MemorySegment memory;
-    try {
-      memory = tensor.segment();
-    } catch (IllegalStateException closed) {
-      throw closed(name, tensor, closed);
-    }
+    MemorySegment memory = segment(name, tensor);
     if (!memory.scope().isAlive()) {
       throw new IllegalArgumentException(
           "%s (%s) looks into memory whose arena is closed".formatted(name, tensor));
@@ -309,10 +304,14 @@ final class Checks {
     return new Named(name, tensor);
   }
 
-  private static IllegalArgumentException closed(
-      String name, Tensor tensor, IllegalStateException told) {
-    return new IllegalArgumentException(
-        "%s (%s) is closed; see the cause for where".formatted(name, tensor), told.getCause());
+  /** Asked each time, since another thread may close the tensor between two checks. */
+  private static MemorySegment segment(String name, Tensor tensor) {
+    try {
+      return tensor.segment();
+    } catch (IllegalStateException closed) {
+      throw new IllegalArgumentException(
+          "%s (%s) is closed; see the cause for where".formatted(name, tensor), closed.getCause());
+    }
   }
 
   private static void requireDistinctElements(String name, Tensor tensor) {
@@ -341,14 +340,9 @@ final class Checks {
   }
 
   static void requireDisjoint(String name, Tensor written, String otherName, Tensor other) {
-    boolean overlap;
-    try {
-      overlap = overlap(written, other);
-    } catch (IllegalStateException closed) { // by another thread, since it was looked at
-      boolean first = !written.isOpen();
-      throw closed(first ? name : otherName, first ? written : other, closed);
-    }
-    if (overlap) {
+    long start = segment(name, written).address();
+    long otherStart = segment(otherName, other).address();
+    if (overlap(written, start, other, otherStart)) {
       throw new IllegalArgumentException(
           "%s is written and overlaps %s; give it memory of its own".formatted(name, otherName));
     }
@@ -359,9 +353,7 @@ final class Checks {
    * by multiples of one period and their runs fill different parts of it, as q, k and v do in one
    * [tokens, 3, heads, dim] buffer.
    */
-  private static boolean overlap(Tensor x, Tensor y) {
-    long xStart = x.segment().address();
-    long yStart = y.segment().address();
+  private static boolean overlap(Tensor x, long xStart, Tensor y, long yStart) {
     if (x.device() != y.device()
         || xStart + x.byteSpan() <= yStart
         || yStart + y.byteSpan() <= xStart) {

@@ -12,9 +12,8 @@ public enum Mode {
    * fp32 products: relative error at most 2e-6 for sequences up to 10,000 tokens. On the GPU dq and
    * dk can pass it, as in other modes, where q and k have elements of one sign only, rows of k and
    * of v repeat, or v has a mean of several of its deviations; docs/performance.md has the figures.
-   * On the CPU o and dq can come to 4e-6 where a row of k repeats whose elements are alike. Of da
-   * and db, in which terms of either sign cancel, it is the error beside the sum of their
-   * magnitudes, in every mode.
+   * On the CPU o and dq can come to 4e-6 where a row of k repeats whose elements are alike. Errors
+   * of da and db, in which terms of either sign cancel, can be fifty times as large, in every mode.
    */
   ACCURATE,
   /** Products of at least 16 significant bits: relative error at most 2e-5. */

@@ -289,6 +289,9 @@ public final class Tensor implements AutoCloseable {
       throw new IllegalArgumentException(
           "%s has %d bytes, the segment has %d".formatted(this, bytes, other.byteSize()));
     }
+    if (!other.scope().isAlive()) {
+      throw new IllegalArgumentException("the segment is of an arena that is closed");
+    }
     return offset * dtype.bytes();
   }
 

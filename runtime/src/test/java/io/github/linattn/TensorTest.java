@@ -121,7 +121,10 @@ final class TensorTest {
     try (Tensor tensor = counting(4)) {
       assertThatThrownBy(() -> tensor.copyFrom(memory))
           .isInstanceOf(IllegalArgumentException.class)
-          .hasMessage("what is to be copied is of an arena that is closed");
+          .hasMessage("the segment is of an arena that is closed");
+      assertThatThrownBy(() -> tensor.copyTo(memory))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessage("the segment is of an arena that is closed");
     }
   }
 

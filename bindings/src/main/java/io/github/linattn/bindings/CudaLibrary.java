@@ -87,10 +87,11 @@ public final class CudaLibrary {
       return outcome instanceof Usable usable ? commit(usable) : ((Nothing) outcome).missing();
     } catch (IllegalCallerException denied) {
       Module here = CudaLibrary.class.getModule();
+      String why = String.valueOf(denied.getMessage());
       return new Missing(
           "this JVM denies native access; start java with --enable-native-access="
               + (here.isNamed() ? here.getName() : "ALL-UNNAMED"),
-          List.of());
+          List.of(new Attempt("java.lang.foreign", "the loader of the C library", why)));
     }
   }
 

@@ -139,6 +139,9 @@ final class BenchPaperCommand implements Callable<Integer> {
     requireMeasured("--tokens", tokens, each -> each.shape().tokens());
     List<String> types = dtypes.stream().map(Text::id).toList();
     requireMeasured("--dtype", types, each -> Text.id(each.precision().dtype()));
+    if (sweeps.stream().allMatch(sweep -> wanted(sweep.ours(quick)).isEmpty())) {
+      throw CommandFailure.misuse("no point has both what --tokens and what --dtype names");
+    }
     if (python != null) {
       Peers.requireRuns(python);
     }

@@ -108,7 +108,11 @@ final class TuneCommand implements Callable<Integer> {
   public Integer call() throws IOException {
     check();
     known();
-    System.setProperty(Tuning.PROPERTY, ""); // what is timed beside is the planner's own plan
+    if (!System.getProperty(Tuning.PROPERTY, "").isBlank()) {
+      throw CommandFailure.misuse(
+          "--tuning: plans are tuned beside the planner's own; leave it out");
+    }
+    System.setProperty(Tuning.PROPERTY, ""); // nor is the file that the environment names asked
     BackendChoice.CUDA.open(console).close(); // refuses where there is no GPU to tune for
     Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
     compileMissing(gpu.architecture());
@@ -148,7 +152,7 @@ final class TuneCommand implements Callable<Integer> {
         faster.forEach(this::show);
         timed += entries.size();
         kept += faster.size();
-        if (!entries.isEmpty()) { // beside what others have written meanwhile
+        if (!entries.isEmpty()) { // into what the file holds by now
           known().without(problem).with(entries).write(out);
         }
       }
@@ -158,7 +162,7 @@ final class TuneCommand implements Callable<Integer> {
     }
     console.result(
         "%d of %d classes have a faster plan than the planner's; %s tells the fastest of each",
-        kept, grid.classes() * passes.size(), out);
+        kept, timed, out);
   }
 
   /** What the file holds so far. */

@@ -92,6 +92,10 @@ class BenchPaperCommandTest {
     Cli unknown = paper("--sweep=crossover,decode", "--dtype=bf16,f32");
     assertThat(unknown.exitCode()).isEqualTo(ExitCode.MISUSED);
     assertThat(unknown.err()).contains("--dtype: no point has f32; there are [bf16]");
+
+    Cli none = paper("--sweep=tokens,crossover", "--tokens=64", "--dtype=f32");
+    assertThat(none.exitCode()).isEqualTo(ExitCode.MISUSED);
+    assertThat(none.err()).contains("no point has both what --tokens and what --dtype names");
   }
 
   @Test

@@ -95,7 +95,8 @@ public final class KernelBuild {
 
   /**
    * Writes kernels to a folder, and compiles them where nvcc is found. Other kernels that the
-   * folder already holds stay listed, and without nvcc all of them.
+   * folder already holds stay listed, and without nvcc these, too, where nothing that they were
+   * made of has changed.
    *
    * @param out created where it does not exist; {@link BuiltKernels#load} reads it
    * @param log receives one line per few kernels, one for each that is flawed, and a summary
@@ -107,13 +108,13 @@ public final class KernelBuild {
     if (Files.exists(out.resolve(Manifest.FILE))) {
       entries.addAll(Manifest.parse(Files.readString(out.resolve(Manifest.FILE))).entries());
     }
-    Summary summary =
-        new KernelBuild(Headers.shipped(), Nvcc.find(), log, false)
-            .build(specs, out, out.resolve(".digests"));
-    List<KernelEntry> built = summary.manifest().entries();
-    Set<String> symbols = built.stream().map(KernelEntry::symbol).collect(Collectors.toSet());
-    entries.removeIf(entry -> symbols.contains(entry.symbol()));
-    entries.addAll(built);
+    var build = new KernelBuild(Headers.shipped(), Nvcc.find(), log, false);
+    Set<String> replaced =
+        (build.search.nvcc().isPresent() ? specs : build.changed(specs, out))
+            .stream().map(KernelSpec::symbol).collect(Collectors.toSet());
+    Summary summary = build.build(specs, out, out.resolve(".digests"));
+    entries.removeIf(entry -> replaced.contains(entry.symbol()));
+    entries.addAll(summary.manifest().entries());
     Manifest merged = new Manifest(entries);
     KernelText.writeIfChanged(out.resolve(Manifest.FILE), merged.text());
     return new Summary(summary.compiled(), summary.upToDate(), merged);
@@ -124,6 +125,20 @@ public final class KernelBuild {
     Summary summary = build(specs, out, digests);
     KernelText.writeIfChanged(out.resolve(Manifest.FILE), summary.manifest().text());
     return summary;
+  }
+
+  /** Those whose text is not there as it would be written, or whose headers are not. */
+  private List<KernelSpec> changed(List<KernelSpec> specs, Path out) throws IOException {
+    if (!Headers.areIn(headers, out)) {
+      return specs;
+    }
+    List<KernelSpec> changed = new ArrayList<>();
+    for (KernelSpec spec : specs) {
+      if (!KernelText.isWritten(out.resolve(spec.symbol() + ".cu"), KernelText.emit(spec))) {
+        changed.add(spec);
+      }
+    }
+    return changed;
   }
 
   private Summary build(List<KernelSpec> specs, Path out, Path digests) throws IOException {

@@ -79,6 +79,7 @@ public final class ToolkitPrograms {
     } catch (ExecutionException unread) {
       throw new IOException("can't read what " + command.getFirst() + " says", unread.getCause());
     } finally {
+      process.descendants().forEach(ProcessHandle::destroy); // those of a compiler outlive it
       process.destroy();
     }
   }

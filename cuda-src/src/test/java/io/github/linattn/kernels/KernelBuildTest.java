@@ -143,14 +143,26 @@ class KernelBuildTest {
     List<KernelSpec> specs =
         Catalogue.paper(16, OptionalInt.empty(), EnumSet.of(Architecture.SM_90));
     List<KernelEntry> built = KernelBuild.generate(specs, folder, log).manifest().entries();
+    assertThat(built).isNotEmpty();
+    generateWithoutNvcc(specs);
+    assertThat(BuiltKernels.load(folder).manifest().entries()).isEqualTo(built);
+    Files.writeString(folder.resolve(built.getFirst().sourceFile()), "// of another version");
+    generateWithoutNvcc(specs);
+    assertThat(BuiltKernels.load(folder).manifest().entries())
+        .isEqualTo(built.subList(1, built.size()));
+    Files.writeString(folder.resolve("include/linattn/arguments.h"), "// of another version");
+    generateWithoutNvcc(specs);
+    assertThat(BuiltKernels.load(folder).manifest().entries()).isEmpty();
+  }
+
+  private void generateWithoutNvcc(List<KernelSpec> specs) throws IOException {
+    String named = System.getProperty(Nvcc.PROPERTY, "");
     System.setProperty(Nvcc.PROPERTY, folder.resolve("none").toString());
     try {
       KernelBuild.generate(specs, folder, log);
     } finally {
-      System.clearProperty(Nvcc.PROPERTY);
+      System.setProperty(Nvcc.PROPERTY, named);
     }
-    assertThat(built).isNotEmpty();
-    assertThat(BuiltKernels.load(folder).manifest().entries()).isEqualTo(built);
   }
 
   @Test

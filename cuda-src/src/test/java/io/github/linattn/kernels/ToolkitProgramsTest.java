@@ -22,31 +22,32 @@ class ToolkitProgramsTest {
   @Test
   @Timeout(60)
   void anInterruptEndsIt() throws Exception {
+    int before = children().size();
     var failure =
         new FutureTask<>(
             () -> {
               Throwable thrown =
-                  catchThrowable(() -> ToolkitPrograms.run(List.of("sleep", "3600")));
+                  catchThrowable(
+                      () -> ToolkitPrograms.run(List.of("sh", "-c", "sleep 3600; echo")));
               assertThat(Thread.currentThread().isInterrupted()).isTrue();
               return thrown;
             });
     Thread caller = Thread.ofPlatform().start(failure);
-    while (sleepers() == 0) {
-      Thread.onSpinWait();
+    while (children().size() == before) {
+      assertThat(failure.isDone()).isFalse();
+      Thread.sleep(10);
     }
     caller.interrupt();
     assertThat(failure.get())
         .isInstanceOf(IOException.class)
-        .hasMessage("interrupted while sleep ran");
-    while (sleepers() > 0) {
-      Thread.onSpinWait();
+        .hasMessage("interrupted while sh ran");
+    while (children().size() > before) {
+      Thread.sleep(10);
     }
   }
 
-  private static long sleepers() {
-    return ProcessHandle.current()
-        .children()
-        .filter(each -> each.info().command().orElse("").endsWith("sleep"))
-        .count();
+  /** And theirs: of the shell and of what it runs. */
+  private static List<ProcessHandle> children() {
+    return ProcessHandle.current().descendants().toList();
   }
 }

@@ -420,6 +420,17 @@ public record HopperPlan(
     }
   }
 
+  /**
+   * Whether one product of a chunk starts from zero and S takes it in rounded to nearest, as it
+   * does with three: an accumulator of the tensor cores truncates what it adds. That costs nothing
+   * where tensors of fp32 take their time, and registers hold S twice up to 128 columns.
+   */
+  public static boolean addsChunks(Operation operation, int headDim, Precision precision) {
+    return precision == Precision.TF32
+        && (operation == Operation.FORWARD || operation == Operation.NORMALIZED_FORWARD)
+        && headDim <= 128;
+  }
+
   private static Roles roles(
       Operation operation, int headDim, ElementType element, Precision precision) {
     boolean converted = element == ElementType.F32;
@@ -460,7 +471,7 @@ public record HopperPlan(
     if (isQueryGradient(operation) && converted) {
       return headDim > 128 ? new Roles(64, 120, 248, 80) : new Roles(72, 120, 200, 120);
     }
-    if (converted && !isGradient(operation) && precision.products() == 1 && headDim <= 128) {
+    if (addsChunks(operation, headDim, precision)) {
       return new Roles(64, 120, 216, 112); // keeps S twice
     }
     return roles(headDim, converted, findsLengths(operation), precision.products());

@@ -210,6 +210,7 @@ final class HopperText {
           using Element = %3$s;
           using Half = %4$s;
           static constexpr int kProducts = %5$d;
+          static constexpr bool kAddsChunks = %26$b;
           static constexpr bool kNormalize = %13$b;
           static constexpr bool kScalesRows = %24$b;
           static constexpr bool kSums = %14$b;
@@ -264,6 +265,7 @@ final class HopperText {
         plan.merges(spec),
         HopperPlan.isGradientSums(spec.operation()),
         HopperPlan.scalesRows(spec.operation()),
-        plan.pairs());
+        plan.pairs(),
+        HopperPlan.addsChunks(spec.operation(), spec.headDim(), spec.precision()));
   }
 }

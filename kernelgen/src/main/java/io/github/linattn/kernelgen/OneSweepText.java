@@ -38,6 +38,7 @@ final class OneSweepText {
           using Element = %15$s;
           using Half = %15$s;
           static constexpr int kProducts = 1;
+          static constexpr bool kAddsChunks = false;
           static constexpr bool kNormalize = false;
           static constexpr bool kScalesRows = false;
           static constexpr bool kSums = false;

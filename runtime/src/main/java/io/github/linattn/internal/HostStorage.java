@@ -56,9 +56,6 @@ public final class HostStorage extends Storage {
       throw new IllegalArgumentException(
           "the memory of %d bytes behind this tensor is read-only".formatted(byteSize()));
     }
-    if (!source.scope().isAlive()) {
-      throw new IllegalArgumentException("what is to be copied is of an arena that is closed");
-    }
     MemorySegment.copy(source, 0, target, offset, source.byteSize());
   }
 

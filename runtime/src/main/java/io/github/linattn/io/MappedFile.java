@@ -34,16 +34,20 @@ final class MappedFile implements AutoCloseable {
       throw new IOException(file + " is not a regular file");
     }
     Arena arena = Arena.ofShared();
-    try (FileChannel channel = FileChannel.open(file, READ)) {
-      return new MappedFile(
-          arena, channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size(), arena));
-    } catch (ClosedByInterruptException interrupted) {
-      arena.close();
-      throw new IOException(
-          file + " is not opened, because the thread is interrupted", interrupted);
+    try {
+      return new MappedFile(arena, map(file, arena));
     } catch (IOException | RuntimeException | Error e) {
       arena.close();
       throw e;
+    }
+  }
+
+  private static MemorySegment map(Path file, Arena arena) throws IOException {
+    try (FileChannel channel = FileChannel.open(file, READ)) {
+      return channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size(), arena);
+    } catch (ClosedByInterruptException interrupted) {
+      throw new IOException(
+          file + " is not opened, because the thread is interrupted", interrupted);
     }
   }
 

@@ -17,9 +17,8 @@ import java.util.stream.Stream;
 
 /**
  * The fastest plans that were measured, for kinds of GPU and classes of problems; the planner's own
- * where no other was faster. They are timed without a state that is kept for a backward: a forward
- * that keeps one is planned together with its backward, as if there were no tuning. On disk a JSON
- * file that {@code linattn tune} writes. Immutable.
+ * where no other was faster. They are timed without a state that is kept for a backward, and hold
+ * for forwards that keep one, too. On disk a JSON file that {@code linattn tune} writes. Immutable.
  */
 public final class Tuning {
   /** The system property that names the file that planners ask. */

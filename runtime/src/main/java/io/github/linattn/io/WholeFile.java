@@ -35,7 +35,7 @@ public final class WholeFile {
     if (Files.exists(name) && !Files.isRegularFile(name)) {
       throw new FileSystemException(name.toString(), null, "not a regular file");
     }
-    Path target = Files.exists(name) ? name.toRealPath() : name;
+    Path target = named(name);
     Path temporary =
         target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".part");
     try {
@@ -49,6 +49,14 @@ public final class WholeFile {
     } finally {
       Files.deleteIfExists(temporary);
     }
+  }
+
+  /** The file that a name leads to, which need not exist. */
+  public static Path named(Path name) throws IOException {
+    if (Files.exists(name)) {
+      return name.toRealPath();
+    }
+    return Files.isSymbolicLink(name) ? name.resolveSibling(Files.readSymbolicLink(name)) : name;
   }
 
   /**

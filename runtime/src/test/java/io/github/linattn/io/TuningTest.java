@@ -75,6 +75,10 @@ class TuningTest {
     Tuning.NONE.with(List.of(FEW)).write(link);
     assertThat(link).isSymbolicLink();
     assertThat(Tuning.read(file).entries()).containsExactly(FEW);
+    Files.delete(file);
+    Tuning.NONE.with(List.of(MANY)).write(link);
+    assertThat(link).isSymbolicLink();
+    assertThat(Tuning.read(file).entries()).containsExactly(MANY);
   }
 
   @ParameterizedTest

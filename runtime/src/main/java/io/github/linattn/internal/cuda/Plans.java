@@ -114,14 +114,13 @@ final class Plans {
    */
   Optional<ForwardPlan> forward(Question question, Checkpoints.@Nullable Form kept) {
     if (kept == null) {
-      return forward(question, forwards, asked -> tuned(asked).or(() -> planner.plan(asked)));
+      return forward(question, forwards, planner::plan);
     }
     return kept.chained()
         ? known(forwards, question.keeping(kept), planner::plan)
         : keeping(question).map(plan -> plan.into(kept));
   }
 
-  /** By the model: plans are tuned without a state, and with it the backward counts, too. */
   private Optional<ForwardPlan> keeping(Question question) {
     return forward(question, keeping, this::planned);
   }
@@ -134,7 +133,7 @@ final class Plans {
     return choice.isPresent()
         ? Optional.of(
             required(planner.plan(question, choice.get()), question.shape(), choice.get()))
-        : known(plans, question, model);
+        : known(plans, question, asked -> tuned(asked).or(() -> model.apply(asked)));
   }
 
   /** Empty where kernels are missing. */

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.HopperPlan;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.OneSweepPlan;
 import io.github.linattn.kernelgen.Operation;
@@ -280,19 +281,19 @@ final class Rates {
    * The most tokens of an item. Where tensor cores add to the state they truncate, and its error
    * grows with the chunks added, at worst by 1.1e-8 a token; that is to stay below what the
    * operands lose. The sums of chunks of split operands are added in fp32, rounded to nearest, and
-   * so are those of {@linkplain #addsChunks TF32}, which have 2.8e-4 in o after 300,000 tokens.
-   * Measured of ACCURATE: 1.1e-6 in o after 150,000 tokens, 1.9e-6 in dk after 100,000 and 2.6e-6
-   * after 150,000, 1.2e-6 in dq after 100,000 and 1.9e-6 where rows are normalised; of DEFAULT
-   * nothing to be seen after 300,000. A sum that chunks are taken out of keeps the errors of all
-   * that was added, while less and less is left: dq of fp16 has 4.6e-4 after 10,000 tokens and
-   * 8.0e-4 after 15,000.
+   * so are those of {@linkplain #addsChunks some of TF32}: 2.4e-4 in o after 10,000 tokens, 2.7e-4
+   * after 300,000. Measured of ACCURATE: 1.1e-6 in o after 150,000 tokens, 1.9e-6 in dk after
+   * 100,000 and 2.6e-6 after 150,000, 1.2e-6 in dq after 100,000 and 1.9e-6 where rows are
+   * normalised; of DEFAULT nothing to be seen after 300,000. A sum that chunks are taken out of
+   * keeps the errors of all that was added, while less and less is left: dq of fp16 has 4.6e-4
+   * after 10,000 tokens and 8.0e-4 after 15,000.
    */
   static int mostItemTokens(KernelEntry kernel) {
     if (kernel.operation() == Operation.ONE_SWEEP) {
       return kernel.elementType() == ElementType.BF16 ? OneSweepPlan.MOST_TOKENS : 10_240;
     }
     if (addsChunks(kernel)) {
-      return 524_288;
+      return 327_680; // not measured beyond
     }
     return switch (kernel.precision()) {
       case TF32 -> SAFE_ITEM_TOKENS;
@@ -315,15 +316,10 @@ final class Rates {
     return addsChunks(forward) ? SAFE_ITEM_TOKENS : mostItemTokens(forward);
   }
 
-  /** Of one product whose sums of chunks S takes in rounded to nearest; in hopper_plan.cuh, too. */
+  /** Of one product whose sums of chunks S takes in rounded to nearest. */
   private static boolean addsChunks(KernelEntry kernel) {
-    boolean forward =
-        kernel.operation() == Operation.FORWARD
-            || kernel.operation() == Operation.NORMALIZED_FORWARD;
-    return forward
-        && kernel.precision() == Precision.TF32
-        && kernel.technique() == Technique.WGMMA
-        && kernel.headDim() <= 128;
+    return kernel.technique() == Technique.WGMMA
+        && HopperPlan.addsChunks(kernel.operation(), kernel.headDim(), kernel.precision());
   }
 
   /**

@@ -251,9 +251,30 @@ class PlannerTest {
       assertThat(plan.kind()).as(mode.name()).isEqualTo(Kind.SEGMENTED);
       assertThat(plan.cut().longest()).as(mode.name()).isBetween(most / 2, most);
     }
-    ForwardPlan rounded =
-        plan(causal(AttentionShape.of(4, 16, 300_000, KEY_DIM), DType.F32, Mode.TF32));
-    assertThat(rounded.kind()).as("its state takes in chunks rounded").isEqualTo(Kind.FORWARD);
+    var every = new Planner(AnyKernel.H200, AnyKernel::find);
+    var byMma =
+        new Planner(
+            AnyKernel.AMPERE,
+            (operation, technique, headDim, element, precision) ->
+                technique == Technique.WGMMA
+                    ? Optional.empty()
+                    : AnyKernel.find(operation, technique, headDim, element, precision));
+    for (int dim : new int[] {32, 64, 128, 192, 256}) {
+      for (boolean normalize : new boolean[] {false, true}) {
+        AttentionShape shape = AttentionShape.of(1, 132, 300_000, dim);
+        Question question = Question.of(shape, DType.F32, Mode.TF32, true, normalize);
+        int most = dim > 128 ? 32_768 : 300_000; // up to 128 a state takes in chunks rounded
+        assertThat(every.plan(question).orElseThrow().cut().longest())
+            .as("D = %d, normalised: %s", dim, normalize)
+            .isBetween(most / 2, most);
+        assertThat(byMma.plan(question).orElseThrow().cut().longest())
+            .as("by mma")
+            .isLessThanOrEqualTo(32_768);
+      }
+    }
+    ForwardPlan longer =
+        plan(causal(AttentionShape.of(4, 16, 400_000, KEY_DIM), DType.F32, Mode.TF32));
+    assertThat(longer.cut().longest()).as("sums of segments truncate").isLessThanOrEqualTo(32_768);
     ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 340_000));
     assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(327_680);

@@ -1,0 +1,136 @@
+package io.github.linattn.test.contract;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.github.linattn.AttentionShape;
+import io.github.linattn.Backend;
+import io.github.linattn.DType;
+import io.github.linattn.Forward;
+import io.github.linattn.LinearAttention;
+import io.github.linattn.Mode;
+import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import io.github.linattn.test.harness.Backends;
+import io.github.linattn.test.harness.GpuTest;
+import io.github.linattn.test.harness.Subject;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * Breaks when a state that grows over a whole long sequence loses what accumulators of the tensor
+ * cores truncate: of elements of one sign up to 1.1e-8 a token, 3e-3 here.
+ */
+@GpuTest
+final class GpuLongSequencesTest {
+  private static final String PLAN = "linattn.plan";
+  private static final int TOKENS = 300_000;
+  private static final long SEED = 20_261_130;
+
+  static List<Arguments> modes() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      if (subject.backend().describe().contains("sm_90")) {
+        for (int headDim : new int[] {64, 128}) {
+          for (boolean normalize : new boolean[] {false, true}) {
+            rows.add(Arguments.of(Mode.TF32, 1e-3, headDim, normalize, subject));
+            rows.add(Arguments.of(Mode.DEFAULT, 2e-5, headDim, normalize, subject));
+          }
+        }
+      }
+    }
+    return rows;
+  }
+
+  @AfterEach
+  void choosesFreelyAgain() {
+    System.clearProperty(PLAN);
+  }
+
+  @ParameterizedTest(name = "{0} within {1}, D = {2}, normalised: {3}, on {4}")
+  @MethodSource("modes")
+  void theLastRowHasAllTokensInIt(
+      Mode mode, double bound, int headDim, boolean normalize, Subject subject) {
+    System.setProperty(PLAN, "wgmma"); // one pass
+    float[] q = positive(SEED, headDim);
+    float[] k = positive(SEED + 1, headDim);
+    float[] v = positive(SEED + 2, headDim);
+    var shape = AttentionShape.of(1, 1, TOKENS, headDim).q();
+    Backend gpu = subject.backend();
+    try (Stream stream = gpu.newStream();
+        Tensor onQ = gpu.allocate(DType.F32, shape);
+        Tensor onK = gpu.allocate(DType.F32, shape);
+        Tensor onV = gpu.allocate(DType.F32, shape)) {
+      onQ.copyFrom(q);
+      onK.copyFrom(k);
+      onV.copyFrom(v);
+      LinearAttention attention =
+          LinearAttention.builder()
+              .coefficients(1, 1)
+              .mode(mode)
+              .normalizeQueriesAndKeys(normalize)
+              .on(gpu, stream);
+      try (Forward forward = attention.forward(onQ, onK, onV);
+          Tensor lastRow = forward.output().sliced(2, TOKENS - 1, 1)) {
+        stream.synchronize();
+        assertThat(error(lastRow.toFloats(), lastRow(q, k, v, headDim, normalize)))
+            .as("seed %d", SEED)
+            .isLessThan(bound);
+      }
+    }
+  }
+
+  private static float[] positive(long seed, int headDim) {
+    var random = new SplittableRandom(seed);
+    float[] values = new float[TOKENS * headDim];
+    for (int i = 0; i < values.length; i++) {
+      values[i] = (float) random.nextDouble();
+    }
+    return values;
+  }
+
+  /** o of the last token, a = b = 1: of all rows of v by their weights. */
+  private static double[] lastRow(float[] q, float[] k, float[] v, int headDim, boolean normalize) {
+    int last = (TOKENS - 1) * headDim;
+    double length = normalize ? length(q, last, headDim) : 1;
+    double[] sum = new double[headDim];
+    double weights = 0;
+    for (int row = 0; row < k.length; row += headDim) {
+      double dot = 0;
+      for (int i = 0; i < headDim; i++) {
+        dot += (double) q[last + i] * k[row + i];
+      }
+      double weight = 1 + dot / length / (normalize ? length(k, row, headDim) : 1);
+      weights += weight;
+      for (int i = 0; i < headDim; i++) {
+        sum[i] += weight * v[row + i];
+      }
+    }
+    for (int i = 0; i < headDim; i++) {
+      sum[i] /= weights;
+    }
+    return sum;
+  }
+
+  private static double length(float[] rows, int at, int headDim) {
+    double squares = 0;
+    for (int i = at; i < at + headDim; i++) {
+      squares += (double) rows[i] * rows[i];
+    }
+    return Math.sqrt(squares);
+  }
+
+  private static double error(float[] actual, double[] expected) {
+    double difference = 0;
+    double size = 0;
+    for (int i = 0; i < expected.length; i++) {
+      difference += Math.pow(actual[i] - expected[i], 2);
+      size += Math.pow(expected[i], 2);
+    }
+    return Math.sqrt(difference / size);
+  }
+}
