@@ -1,5 +1,8 @@
 package io.github.linattn.cli;
 
+import io.github.linattn.io.FileReason;
+import io.github.linattn.io.WholeFile;
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
@@ -16,7 +19,7 @@ final class OutFile {
     if (file.toString().isEmpty()) {
       throw CommandFailure.misuse("--out is empty; name a file");
     }
-    Path folder = file.toAbsolutePath().getParent();
+    Path folder = target(file).toAbsolutePath().getParent();
     if (folder == null || Files.isDirectory(file)) {
       throw CommandFailure.misuse("--out %s is a folder; name a file", file);
     }
@@ -28,6 +31,14 @@ final class OutFile {
     }
     if (Files.exists(file) && !Files.isRegularFile(file)) {
       throw CommandFailure.misuse("--out %s is not a regular file", file);
+    }
+  }
+
+  private static Path target(Path file) {
+    try {
+      return WholeFile.named(file);
+    } catch (IOException unreadable) {
+      throw CommandFailure.misuse("--out %s: %s", file, FileReason.of(unreadable));
     }
   }
 }

@@ -212,6 +212,8 @@ class AttendRefusalTest {
     assertRefused(run(in, in, ""), "is the input; name another file");
     assertRefused(run(in, folder, ""), "is a folder; name a file");
     assertRefused(run(in, folder.resolve("no/where"), ""), "there is no folder");
+    Path link = Files.createSymbolicLink(folder.resolve("link"), folder.resolve("no/where"));
+    assertRefused(run(in, link, ""), "there is no folder");
     assertRefused(Cli.run("attend", in), "Missing required option: '--out=OUT'");
     assertThat(in).hasBinaryContent(before);
   }

@@ -117,6 +117,14 @@ class TuneCommandTest {
     assertThat(file()).hasContent(before);
   }
 
+  @Test
+  void noOtherPlansStandBesideThePlanners() throws IOException {
+    tune("A", "--heads=8,16");
+    Cli cli = Cli.run("tune", "--head-dim=64", "--out=" + file(), "--tuning=" + file());
+    assertThat(cli.exitCode()).isEqualTo(ExitCode.MISUSED);
+    assertThat(cli.err()).contains("--tuning: plans are tuned beside the planner's own");
+  }
+
   @ParameterizedTest
   @ValueSource(ints = {-16, 0, 24, 63, 272, 512, 1024})
   void aHeadDimensionWithoutPlansIsRefused(int dim) {
