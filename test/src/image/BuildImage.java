@@ -84,6 +84,7 @@ final class BuildImage {
     launcher.toFile().setExecutable(true, false);
     Files.copy(root.resolve("README.md"), image.resolve("README.md"));
     Files.copy(root.resolve("LICENSE"), image.resolve("LICENSE"));
+    Files.copy(root.resolve("test/src/image/THIRD-PARTY"), image.resolve("THIRD-PARTY"));
   }
 
   private void copyPeers() throws IOException {
