@@ -10,6 +10,8 @@ module io.github.linattn.runtime {
   requires static org.jspecify;
 
   exports io.github.linattn;
+  exports io.github.linattn.files to
+      io.github.linattn.cli;
   exports io.github.linattn.io;
   exports io.github.linattn.reference;
 }

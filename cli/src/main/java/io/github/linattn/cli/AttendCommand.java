@@ -11,7 +11,7 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.Sequences;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

@@ -6,7 +6,7 @@ import io.github.linattn.cli.figures.Figures;
 import io.github.linattn.cli.points.Measured;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import java.awt.Font;
 import java.awt.font.FontRenderContext;
 import java.io.IOException;

@@ -9,7 +9,7 @@ import io.github.linattn.cli.points.Samples.Clock;
 import io.github.linattn.cli.points.Status;
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.ArrayList;

@@ -5,7 +5,7 @@ import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.cli.points.Slope;
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

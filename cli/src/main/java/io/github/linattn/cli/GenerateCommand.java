@@ -1,6 +1,6 @@
 package io.github.linattn.cli;
 
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.KernelEntry;

@@ -1,7 +1,7 @@
 package io.github.linattn.cli;
 
-import io.github.linattn.io.FileReason;
-import io.github.linattn.io.WholeFile;
+import io.github.linattn.files.FileReason;
+import io.github.linattn.files.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

@@ -1,6 +1,6 @@
 package io.github.linattn.cli;
 
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

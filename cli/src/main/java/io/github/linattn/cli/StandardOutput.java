@@ -1,6 +1,6 @@
 package io.github.linattn.cli;
 
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import java.io.FilterOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;

@@ -1,6 +1,6 @@
 package io.github.linattn.cli;
 
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import io.github.linattn.io.Npy;
 import io.github.linattn.io.SafeTensors;
 import io.github.linattn.io.StoredTensor;

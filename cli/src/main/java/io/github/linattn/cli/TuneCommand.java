@@ -5,7 +5,7 @@ import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.Mode;
-import io.github.linattn.io.FileReason;
+import io.github.linattn.files.FileReason;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Entry;

@@ -1,5 +1,6 @@
 package io.github.linattn.io;
 
+import io.github.linattn.files.WholeFile;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

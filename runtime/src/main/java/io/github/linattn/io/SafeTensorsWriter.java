@@ -2,6 +2,7 @@ package io.github.linattn.io;
 
 import static java.util.Comparator.comparingInt;
 
+import io.github.linattn.files.WholeFile;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;

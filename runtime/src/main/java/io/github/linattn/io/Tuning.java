@@ -2,6 +2,8 @@ package io.github.linattn.io;
 
 import io.github.linattn.DType;
 import io.github.linattn.Mode;
+import io.github.linattn.files.FileReason;
+import io.github.linattn.files.WholeFile;
 import io.github.linattn.kernelgen.Technique;
 import java.io.IOException;
 import java.nio.file.Files;

@@ -1,6 +1,6 @@
 package io.github.linattn.cli.points;
 
-import io.github.linattn.io.WholeFile;
+import io.github.linattn.files.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

@@ -29,11 +29,12 @@ final class ModuleDirectionTest {
   private static final String KERNELGEN = "io.github.linattn.kernelgen..";
   private static final String KERNELS = "io.github.linattn.kernels..";
   private static final String CLI = "io.github.linattn.cli..";
-  private static final String FILES = "io.github.linattn.io";
+  private static final String FILES = "io.github.linattn.files";
   private static final String POINTS = "io.github.linattn.cli.points..";
   private static final String FIGURES = "io.github.linattn.cli.figures..";
   private static final String[] RUNTIME = {
     "io.github.linattn",
+    FILES,
     "io.github.linattn.io..",
     "io.github.linattn.reference..",
     "io.github.linattn.internal.."

@@ -1,4 +1,4 @@
-package io.github.linattn.io;
+package io.github.linattn.files;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static java.nio.file.StandardCopyOption.ATOMIC_MOVE;
@@ -22,7 +22,8 @@ public final class WholeFile {
   private WholeFile() {}
 
   /** Writes what a file consists of. */
-  interface Content {
+  public interface Content {
+    /** Writes all of it, in order. */
     void write(FileChannel channel) throws IOException;
   }
 
@@ -31,7 +32,7 @@ public final class WholeFile {
    * complete or as it was before, for whoever reads meanwhile, too. Of a symbolic link it is the
    * file that it leads to.
    */
-  static void write(Path name, Content content) throws IOException {
+  public static void write(Path name, Content content) throws IOException {
     if (Files.exists(name) && !Files.isRegularFile(name)) {
       throw new FileSystemException(name.toString(), null, "not a regular file");
     }
@@ -70,14 +71,16 @@ public final class WholeFile {
     write(target, channel -> append(channel, UTF_8.encode(text)));
   }
 
-  static void append(FileChannel channel, MemorySegment data) throws IOException {
+  /** Appends bytes that lie off-heap or in a {@code byte[]}. */
+  public static void append(FileChannel channel, MemorySegment data) throws IOException {
     for (long at = 0; at < data.byteSize(); at += PIECE) {
       long bytes = Math.min(PIECE, data.byteSize() - at);
       append(channel, data.asSlice(at, bytes).asByteBuffer());
     }
   }
 
-  static void append(FileChannel channel, ByteBuffer bytes) throws IOException {
+  /** Appends what remains. */
+  public static void append(FileChannel channel, ByteBuffer bytes) throws IOException {
     while (bytes.hasRemaining()) {
       channel.write(bytes);
     }

@@ -1,4 +1,4 @@
-package io.github.linattn.io;
+package io.github.linattn.files;
 
 import java.io.IOException;
 import java.nio.charset.CharacterCodingException;
