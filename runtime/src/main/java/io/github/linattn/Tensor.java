@@ -97,9 +97,7 @@ public final class Tensor implements AutoCloseable {
       throw new IllegalArgumentException(
           "a tensor can't wrap an array of the Java heap; copy it with Tensor.copyOf");
     }
-    if (!memory.scope().isAlive()) {
-      throw new IllegalArgumentException("the segment is of an arena that is closed");
-    }
+    requireAlive(memory);
     if (!memory.isAccessibleBy(ANOTHER_THREAD)) {
       throw new IllegalArgumentException(
           "the segment belongs to one thread, but a backend works with several; take it from"
@@ -266,7 +264,8 @@ public final class Tensor implements AutoCloseable {
    * Copies elements of this {@link #dtype}, row-major, out of {@code source}, which may be on the
    * heap. Waits for what the device does and returns when the copy is done.
    *
-   * @throws IllegalArgumentException if this tensor has gaps or the sizes differ
+   * @throws IllegalArgumentException if this tensor has gaps, the sizes differ, or the segment is
+   *     of an arena that is closed
    * @throws IllegalStateException if this tensor is closed
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
@@ -289,10 +288,14 @@ public final class Tensor implements AutoCloseable {
       throw new IllegalArgumentException(
           "%s has %d bytes, the segment has %d".formatted(this, bytes, other.byteSize()));
     }
-    if (!other.scope().isAlive()) {
+    requireAlive(other);
+    return offset * dtype.bytes();
+  }
+
+  private static void requireAlive(MemorySegment memory) {
+    if (!memory.scope().isAlive()) {
       throw new IllegalArgumentException("the segment is of an arena that is closed");
     }
-    return offset * dtype.bytes();
   }
 
   /**

@@ -107,11 +107,6 @@ final class TuneCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     check();
-    known();
-    if (!System.getProperty(Tuning.PROPERTY, "").isBlank()) {
-      throw CommandFailure.misuse(
-          "--tuning: plans are tuned beside the planner's own; leave it out");
-    }
     System.setProperty(Tuning.PROPERTY, ""); // nor is the file that the environment names asked
     BackendChoice.CUDA.open(console).close(); // refuses where there is no GPU to tune for
     Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
@@ -126,7 +121,12 @@ final class TuneCommand implements Callable<Integer> {
     if (dtype != DType.F32 && mode != Mode.DEFAULT) {
       throw CommandFailure.misuse("--mode is for f32, --dtype is %s", Text.id(dtype));
     }
+    if (!System.getProperty(Tuning.PROPERTY, "").isBlank()) {
+      throw CommandFailure.misuse(
+          "--tuning: plans are tuned beside the planner's own; leave it out");
+    }
     OutFile.check(out);
+    known(); // what is no tuning file is refused before anything is timed
     new TuningGrid(heads, tokens);
     int step = KernelSpec.HEAD_DIM_STEP;
     int most = KernelSpec.MAX_CHUNKED_HEAD_DIM;

@@ -99,21 +99,17 @@ final class Headers {
     return texts;
   }
 
-  /** Whether all of them are below {@code out/include} already. */
-  static boolean areIn(Map<String, String> headers, Path out) throws IOException {
+  /**
+   * Writes the headers below {@code out/include}, those that differ.
+   *
+   * @return whether any did
+   */
+  static boolean write(Map<String, String> headers, Path out) throws IOException {
+    boolean changed = false;
     for (Map.Entry<String, String> header : headers.entrySet()) {
       Path file = out.resolve(INCLUDE).resolve(header.getKey());
-      if (!KernelText.isWritten(file, header.getValue())) {
-        return false;
-      }
+      changed |= KernelText.writeIfChanged(file, header.getValue());
     }
-    return true;
-  }
-
-  /** Writes the headers below {@code out/include}, those that differ. */
-  static void write(Map<String, String> headers, Path out) throws IOException {
-    for (Map.Entry<String, String> header : headers.entrySet()) {
-      KernelText.writeIfChanged(out.resolve(INCLUDE).resolve(header.getKey()), header.getValue());
-    }
+    return changed;
   }
 }

@@ -12,6 +12,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
@@ -109,12 +110,12 @@ public final class KernelBuild {
       entries.addAll(Manifest.parse(Files.readString(out.resolve(Manifest.FILE))).entries());
     }
     var build = new KernelBuild(Headers.shipped(), Nvcc.find(), log, false);
-    Set<String> replaced =
-        (build.search.nvcc().isPresent() ? specs : build.changed(specs, out))
-            .stream().map(KernelSpec::symbol).collect(Collectors.toSet());
-    Summary summary = build.build(specs, out, out.resolve(".digests"));
-    entries.removeIf(entry -> replaced.contains(entry.symbol()));
-    entries.addAll(summary.manifest().entries());
+    Set<String> stale = build.write(specs, out);
+    Summary summary = build.compile(specs, out, out.resolve(".digests"));
+    List<KernelEntry> built = summary.manifest().entries();
+    built.forEach(entry -> stale.add(entry.symbol()));
+    entries.removeIf(entry -> stale.contains(entry.symbol()));
+    entries.addAll(built);
     Manifest merged = new Manifest(entries);
     KernelText.writeIfChanged(out.resolve(Manifest.FILE), merged.text());
     return new Summary(summary.compiled(), summary.upToDate(), merged);
@@ -122,31 +123,28 @@ public final class KernelBuild {
 
   /** Builds the kernels and writes a manifest of exactly these. */
   Summary run(List<KernelSpec> specs, Path out, Path digests) throws IOException {
-    Summary summary = build(specs, out, digests);
+    write(specs, out);
+    Summary summary = compile(specs, out, digests);
     KernelText.writeIfChanged(out.resolve(Manifest.FILE), summary.manifest().text());
     return summary;
   }
 
-  /** Those whose text is not there as it would be written, or whose headers are not. */
-  private List<KernelSpec> changed(List<KernelSpec> specs, Path out) throws IOException {
-    if (!Headers.areIn(headers, out)) {
-      return specs;
-    }
-    List<KernelSpec> changed = new ArrayList<>();
+  /** Writes the headers and the text of each kernel; returns the symbols of what has changed. */
+  private Set<String> write(List<KernelSpec> specs, Path out) throws IOException {
+    Files.createDirectories(out);
+    boolean all = Headers.write(headers, out);
+    Set<String> changed = new HashSet<>();
     for (KernelSpec spec : specs) {
-      if (!KernelText.isWritten(out.resolve(spec.symbol() + ".cu"), KernelText.emit(spec))) {
-        changed.add(spec);
+      Path text = out.resolve(spec.symbol() + ".cu");
+      if (KernelText.writeIfChanged(text, KernelText.emit(spec)) || all) {
+        changed.add(spec.symbol());
       }
     }
     return changed;
   }
 
-  private Summary build(List<KernelSpec> specs, Path out, Path digests) throws IOException {
-    Files.createDirectories(out);
-    Headers.write(headers, out);
-    for (KernelSpec spec : specs) {
-      KernelText.writeIfChanged(out.resolve(spec.symbol() + ".cu"), KernelText.emit(spec));
-    }
+  /** Compiles what was written, where there is nvcc. */
+  private Summary compile(List<KernelSpec> specs, Path out, Path digests) throws IOException {
     Optional<Nvcc> nvcc = search.nvcc();
     Summary summary = NOTHING;
     if (nvcc.isPresent()) {

@@ -30,18 +30,13 @@ public final class KernelText {
     };
   }
 
-  /** Whether a file holds this text already. */
-  public static boolean isWritten(Path file, String text) throws IOException {
-    return Files.exists(file) && Files.readString(file).equals(text);
-  }
-
   /**
    * Writes a file unless it already holds this text, so that its time tells when it changed.
    *
    * @return whether it was written
    */
   public static boolean writeIfChanged(Path file, String text) throws IOException {
-    if (isWritten(file, text)) {
+    if (Files.exists(file) && Files.readString(file).equals(text)) {
       return false;
     }
     Path folder = file.toAbsolutePath().getParent();

@@ -26,8 +26,8 @@ final class FreshJvmTest {
   }
 
   @Test
-  void whereNativeAccessIsDeniedTheCpuWaits() throws Exception {
-    Launcher.Ended ended = run(Opens.class, "--illegal-native-access=deny");
+  void whereNativeAccessIsDeniedTheCpuComputes() throws Exception {
+    Launcher.Ended ended = run(OpensAuto.class, "--illegal-native-access=deny");
     assertThat(ended.out().lines())
         .containsExactly(
             "cpu",
@@ -36,8 +36,8 @@ final class FreshJvmTest {
   }
 
   /** Asks twice, since a class that fails at first is gone afterwards. */
-  static final class Opens {
-    private Opens() {}
+  static final class OpensAuto {
+    private OpensAuto() {}
 
     public static void main(String[] args) {
       for (int i = 0; i < 2; i++) {
@@ -52,19 +52,19 @@ final class FreshJvmTest {
   /** A tensor that is closed under a call has the JVM throw at any place where it is read. */
   @Test
   void memoryIsReadBeforeTheFirstCallReadsIt() throws Exception {
-    String out = run(Waits.class, "-Xlog:class+init=info").out();
-    assertThat(out).contains(Waits.OPEN);
-    assertThat(out.substring(0, out.indexOf(Waits.OPEN)))
+    String out = run(OpensCpu.class, "-Xlog:class+init=info").out();
+    assertThat(out).contains(OpensCpu.OPEN);
+    assertThat(out.substring(0, out.indexOf(OpensCpu.OPEN)))
         .contains("'jdk/internal/foreign/LayoutPath'")
         .contains("'java/lang/invoke/VarHandleSegmentAsFloats'")
         .contains("'java/lang/invoke/VarHandleSegmentAsShorts'");
   }
 
-  /** Opens the backend and says so. */
-  static final class Waits {
+  /** Opens the backend of the CPU and says so. */
+  static final class OpensCpu {
     static final String OPEN = "the backend is open";
 
-    private Waits() {}
+    private OpensCpu() {}
 
     public static void main(String[] args) {
       try (Backend cpu = Backend.cpu(1)) {
