@@ -164,6 +164,7 @@ struct Spec {
   using Half = linattn::F16;
   static constexpr int kProducts = 3;
   static constexpr bool kAddsChunks = false;
+  static constexpr int kPutByChunks = 0;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;

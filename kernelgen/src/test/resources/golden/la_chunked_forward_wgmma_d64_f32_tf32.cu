@@ -121,6 +121,7 @@ struct Spec {
   using Half = linattn::F16;
   static constexpr int kProducts = 1;
   static constexpr bool kAddsChunks = true;
+  static constexpr int kPutByChunks = 0;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;

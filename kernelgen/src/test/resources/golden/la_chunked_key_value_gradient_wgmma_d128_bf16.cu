@@ -129,6 +129,7 @@ struct Spec {
   using Half = linattn::Bf16;
   static constexpr int kProducts = 1;
   static constexpr bool kAddsChunks = false;
+  static constexpr int kPutByChunks = 0;
   static constexpr bool kNormalize = false;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = false;

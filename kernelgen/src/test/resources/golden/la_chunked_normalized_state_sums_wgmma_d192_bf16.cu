@@ -87,6 +87,7 @@ struct Spec {
   using Half = linattn::Bf16;
   static constexpr int kProducts = 1;
   static constexpr bool kAddsChunks = false;
+  static constexpr int kPutByChunks = 0;
   static constexpr bool kNormalize = true;
   static constexpr bool kScalesRows = false;
   static constexpr bool kSums = true;

@@ -38,6 +38,18 @@ template <class Plan>
 using StateOf = std::conditional_t<Plan::kSums, SumsState<Plan>,
                                    std::conditional_t<Plan::kStreams, StreamState<Plan>, State<Plan>>>;
 
+// Of a long item by code of its own, so that others do not pay for it.
+template <class Plan>
+__device__ __forceinline__ void run_state(const Block<Plan>& block, Outputs<Plan>& outputs) {
+  if constexpr (Plan::kPutByChunks > 0) {
+    if (block.num_chunks > Plan::kPutByChunks) {
+      State<Plan, true>(block, outputs).run();
+      return;
+    }
+  }
+  StateOf<Plan>(block, outputs).run();
+}
+
 // What is not written again: the rows behind z, W above its diagonal, and the row of ones that adds up v. Weights of
 // rows past the end are what stood there before, so that they have to be numbers at first.
 template <class Plan>
@@ -208,7 +220,7 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   } else if (warpgroup < Plan::kRowsGroup) {
     Plan::Spec::Registers::state();
     Outputs<Plan> outputs(block, warpgroup - Plan::kStateGroup, warp & 3, lane);
-    StateOf<Plan>(block, outputs).run();
+    run_state(block, outputs);
     marks = outputs.all_marks();
     marked_box = outputs.box;
   } else {

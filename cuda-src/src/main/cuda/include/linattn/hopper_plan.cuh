@@ -14,6 +14,7 @@ namespace hopper {
 //
 // Spec has kHeadDim, Element (of the tensors), Half (of the operands: Bf16 or F16), kProducts (1 or 3),
 // kAddsChunks (whether one product of a chunk starts from zero and S takes it in, rounded to nearest),
+// kPutByChunks (after how many chunks S is put by, rounded to nearest, and starts from zero; 0 never),
 // kNormalize (whether rows of q and k are divided by their length), kScalesRows (whether those of a gradient are, by
 // lengths that it is given), kSums (whether the sums of the items are all that is wanted: S, z and u, or with
 // kGradientSums dS, dz and du), kQueryGradient and kKeyValueGradient (whether it is the gradient of q, or of k or v),
@@ -34,6 +35,7 @@ struct HopperPlan {
   static constexpr int kProducts = Spec::kProducts;
   static constexpr bool kSplit = kProducts == 3;
   static constexpr bool kAddsChunks = Spec::kAddsChunks;
+  static constexpr int kPutByChunks = Spec::kPutByChunks;
   static constexpr int kElementBytes = static_cast<int>(sizeof(Element));
   static constexpr bool kConverted = kElementBytes == 4;
   static constexpr bool kScaled = Half::kScaled;

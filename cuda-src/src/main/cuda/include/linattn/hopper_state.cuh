@@ -7,7 +7,8 @@
 namespace linattn {
 namespace hopper {
 
-template <class Plan>
+// kPutsBy: of items of more chunks than kPutByChunks.
+template <class Plan, bool kPutsBy = false>
 struct State {
   static constexpr int kSteps = (Plan::kHeadDim + 15) / 16;
   static constexpr int kColumns8 = Plan::kHeadDim / 8;
@@ -49,7 +50,9 @@ struct State {
   int warp;
   int lane;
   float state_frag[kParts][kPartRegisters];  // S^T: rows are value columns, columns are key columns
-  float value_unit = 1.0f;                   // of weighed rows: in which S and u are kept
+  // What was put by of S, whose accumulators truncate the more the larger it is.
+  float put_by_frag[kPutsBy ? kParts : 1][kPutsBy ? kPartRegisters : 1];
+  float value_unit = 1.0f;  // of weighed rows: in which S and u are kept
 
   __device__ __forceinline__ State(const Block<Plan>& shared, Outputs<Plan>& outputs_of_columns)
       : block(shared),
@@ -75,7 +78,12 @@ struct State {
   __device__ __forceinline__ float2 pair(int i) const {
     const int j = i / 2;
     const int first = 4 * (j % kPart8) + 2 * (i % 2);
-    return make_float2(state_frag[j / kPart8][first], state_frag[j / kPart8][first + 1]);
+    float2 pair = make_float2(state_frag[j / kPart8][first], state_frag[j / kPart8][first + 1]);
+    if constexpr (kPutsBy) {
+      pair.x += put_by_frag[j / kPart8][first];
+      pair.y += put_by_frag[j / kPart8][first + 1];
+    }
+    return pair;
   }
 
   // sum^T += V^T K for 16 tokens.
@@ -361,7 +369,15 @@ struct State {
     RingPosition<Plan::kStages> at;
     RingPosition<Plan::kWeightBuffers> weights_at;
     RingPosition<Plan::kOutputBuffers> outputs_at;
+    if constexpr (kPutsBy) {
+      clear_put_by();
+    }
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
+      if constexpr (kPutsBy) {
+        if (chunk > 0 && chunk % Plan::kPutByChunks == 0) {
+          put_by();
+        }
+      }
       if (!block.writes(chunk)) {
         add_unwritten(at, chunk);
         count += Plan::kChunk;
@@ -481,6 +497,26 @@ struct State {
       at.advance();
       weights_at.advance();
       outputs_at.advance();
+    }
+    if constexpr (kPutsBy) {
+      add_to_state(put_by_frag);
+    }
+  }
+
+  __device__ __forceinline__ void clear_put_by() {
+#pragma unroll
+    for (int i = 0; i < kParts * kPartRegisters; ++i) {
+      put_by_frag[i / kPartRegisters][i % kPartRegisters] = 0.0f;
+    }
+  }
+
+  // S starts from zero beside what was put by.
+  __device__ __forceinline__ void put_by() {
+#pragma unroll
+    for (int i = 0; i < kParts * kPartRegisters; ++i) {
+      float& state = state_frag[i / kPartRegisters][i % kPartRegisters];
+      put_by_frag[i / kPartRegisters][i % kPartRegisters] += state;
+      state = 0.0f;
     }
   }
 

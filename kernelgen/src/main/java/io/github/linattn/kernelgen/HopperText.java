@@ -211,6 +211,7 @@ final class HopperText {
           using Half = %4$s;
           static constexpr int kProducts = %5$d;
           static constexpr bool kAddsChunks = %26$b;
+          static constexpr int kPutByChunks = %27$d;
           static constexpr bool kNormalize = %13$b;
           static constexpr bool kScalesRows = %24$b;
           static constexpr bool kSums = %14$b;
@@ -266,6 +267,7 @@ final class HopperText {
         HopperPlan.isGradientSums(spec.operation()),
         HopperPlan.scalesRows(spec.operation()),
         plan.pairs(),
-        HopperPlan.addsChunks(spec.operation(), spec.headDim(), spec.precision()));
+        HopperPlan.addsChunks(spec.operation(), spec.headDim(), spec.precision()),
+        HopperPlan.putByChunks(spec.operation(), spec.headDim(), spec.elementType()));
   }
 }

@@ -39,6 +39,7 @@ final class OneSweepText {
           using Half = %15$s;
           static constexpr int kProducts = 1;
           static constexpr bool kAddsChunks = false;
+          static constexpr int kPutByChunks = 0;
           static constexpr bool kNormalize = false;
           static constexpr bool kScalesRows = false;
           static constexpr bool kSums = false;

@@ -132,7 +132,9 @@ final class Planner {
     boolean summed = choice.order() == PlanChoice.Order.SUMMED;
     int walked = summed ? cut.longest() : tokens;
     ToIntFunction<KernelEntry> most =
-        summed && choice.segment() > 0 ? Rates::mostSummedTokens : Rates::mostItemTokens;
+        choice.segment() == 0
+            ? Rates::mostItemTokens
+            : summed ? Rates::mostSummedTokens : Rates::mostChainTokens;
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
         .filter(forward -> walked <= most.applyAsInt(forward))
@@ -176,7 +178,7 @@ final class Planner {
     }
     List<KernelEntry> together =
         forwards.stream()
-            .filter(forward -> shape.tokens() <= Rates.mostItemTokens(forward))
+            .filter(forward -> shape.tokens() <= Rates.mostChainTokens(forward))
             .toList();
     List<ForwardPlan> parts = new ArrayList<>();
     cut.forEach(
@@ -267,7 +269,7 @@ final class Planner {
             .step(forward, question, question.heads() * whole.items())
             .filter(step -> step.blocks() > model.multiprocessors())
             .isPresent();
-    if (comesInRounds) {
+    if (comesInRounds && whole.longest() <= Rates.mostChainTokens(forward)) {
       Relay.cuts(whole)
           .forEach(items -> relay(question, forward, items).ifPresent(candidates::add));
     }

@@ -270,11 +270,29 @@ class PlannerTest {
         assertThat(byMma.plan(question).orElseThrow().cut().longest())
             .as("by mma")
             .isLessThanOrEqualTo(32_768);
+        Question half = Question.of(shape, DType.F16, Mode.DEFAULT, true, normalize);
+        boolean putsBy = dim > 32 && dim <= 128 && !normalize;
+        int mostOfHalf = putsBy ? 300_000 : 65_536;
+        assertThat(every.plan(half).orElseThrow().cut().longest())
+            .as("fp16, D = %d, normalised: %s", dim, normalize)
+            .isBetween(mostOfHalf / 2, mostOfHalf);
+        assertThat(byMma.plan(half).orElseThrow().cut().longest())
+            .as("fp16 by mma")
+            .isLessThanOrEqualTo(65_536);
       }
     }
     ForwardPlan longer =
         plan(causal(AttentionShape.of(4, 16, 400_000, KEY_DIM), DType.F32, Mode.TF32));
     assertThat(longer.cut().longest()).as("sums of segments truncate").isLessThanOrEqualTo(32_768);
+    Question longHalf = causal(AttentionShape.of(4, 16, 400_000, KEY_DIM), DType.F16, Mode.DEFAULT);
+    assertThat(plan(longHalf).cut().longest())
+        .as("as do those of fp16")
+        .isLessThanOrEqualTo(65_536);
+    Question manyHalf =
+        causal(AttentionShape.of(1, 135, 300_000, KEY_DIM), DType.F16, Mode.DEFAULT);
+    assertThat(planner(true).plan(manyHalf).orElseThrow().kind())
+        .as("a chain adds to what it is given")
+        .isNotEqualTo(Kind.RELAY);
     ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 340_000));
     assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(327_680);

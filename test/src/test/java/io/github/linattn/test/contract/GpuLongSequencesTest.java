@@ -38,9 +38,10 @@ final class GpuLongSequencesTest {
     for (Subject subject : Backends.gpu()) {
       if (subject.backend().describe().contains("sm_90")) {
         for (int headDim : new int[] {64, 128}) {
+          rows.add(Arguments.of(DType.F16, Mode.DEFAULT, headDim, false, subject));
           for (boolean normalize : new boolean[] {false, true}) {
-            rows.add(Arguments.of(Mode.TF32, headDim, normalize, subject));
-            rows.add(Arguments.of(Mode.DEFAULT, headDim, normalize, subject));
+            rows.add(Arguments.of(DType.F32, Mode.TF32, headDim, normalize, subject));
+            rows.add(Arguments.of(DType.F32, Mode.DEFAULT, headDim, normalize, subject));
           }
         }
       }
@@ -53,35 +54,33 @@ final class GpuLongSequencesTest {
     System.clearProperty(PLAN);
   }
 
-  @ParameterizedTest(name = "{0}, D = {1}, normalised: {2}, on {3}")
+  @ParameterizedTest(name = "{0} {1}, D = {2}, normalised: {3}, on {4}")
   @MethodSource("modes")
-  void theLastRowHasAllTokensInIt(Mode mode, int headDim, boolean normalize, Subject subject) {
+  void theLastRowHasAllTokensInIt(
+      DType dtype, Mode mode, int headDim, boolean normalize, Subject subject) {
     System.setProperty(PLAN, "wgmma"); // one pass
-    float[] q = positive(SEED, headDim);
-    float[] k = positive(SEED + 1, headDim);
-    float[] v = positive(SEED + 2, headDim);
     var shape = AttentionShape.of(1, 1, TOKENS, headDim).q();
     Backend gpu = subject.backend();
     try (Stream stream = gpu.newStream();
-        Tensor onQ = gpu.allocate(DType.F32, shape);
-        Tensor onK = gpu.allocate(DType.F32, shape);
-        Tensor onV = gpu.allocate(DType.F32, shape)) {
-      onQ.copyFrom(q);
-      onK.copyFrom(k);
-      onV.copyFrom(v);
+        Tensor q = gpu.allocate(dtype, shape);
+        Tensor k = gpu.allocate(dtype, shape);
+        Tensor v = gpu.allocate(dtype, shape)) {
+      q.copyFrom(positive(SEED, headDim));
+      k.copyFrom(positive(SEED + 1, headDim));
+      v.copyFrom(positive(SEED + 2, headDim));
       LinearAttention attention =
           LinearAttention.builder()
               .coefficients(1, 1)
               .mode(mode)
               .normalizeQueriesAndKeys(normalize)
               .on(gpu, stream);
-      try (Forward forward = attention.forward(onQ, onK, onV);
+      try (Forward forward = attention.forward(q, k, v);
           Tensor lastRow = forward.output().sliced(2, TOKENS - 1, 1)) {
         stream.synchronize();
-        double[] expected = lastRow(q, k, v, headDim, normalize);
+        double[] expected = lastRow(q.toFloats(), k.toFloats(), v.toFloats(), headDim, normalize);
         assertThat(Reference.error(expected, lastRow.toFloats()))
             .as("seed %d", SEED)
-            .isLessThan(ErrorBudget.of(DType.F32, mode));
+            .isLessThan(ErrorBudget.of(dtype, mode));
       }
     }
   }
