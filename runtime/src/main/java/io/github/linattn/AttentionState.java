@@ -7,9 +7,12 @@ import java.util.Arrays;
  * of tokens, per key/value head and sequence (equation 9 of the paper with its constant term). All
  * sums are fp32. With normalised keys the sums are over k/|k|.
  *
- * <p>A causal run that starts from the state of another equals one run over both. Written by one
- * call at a time; closing frees the tensors if {@link Backend#newState} made them, or a forward,
- * which closes the state that it has kept.
+ * <p>A causal run that starts from the state of another equals one run over both, up to the
+ * rounding of these sums to fp32. Where v has a mean of many of its deviations dq is a small
+ * difference of them: of the second half of 1000 tokens that rounding has been 2.4e-6 of dq with a
+ * mean of ten deviations, 2.3e-5 with a hundred. Written by one call at a time; closing frees the
+ * tensors if {@link Backend#newState} made them, or a forward, which closes the state that it has
+ * kept.
  */
 public final class AttentionState implements AutoCloseable {
   /**

@@ -280,12 +280,6 @@ final class AttendCommand implements Callable<Integer> {
         on.name(),
         times);
     console.result("wrote %s", AttendResult.files(out, result.names()));
-    long notFinite = result.notFinite();
-    if (notFinite > 0) {
-      console.note(
-          Text.format(
-              "warning: %d of %d elements of o are not finite",
-              notFinite, result.outputElements()));
-    }
+    result.notFinite().forEach(line -> console.note("warning: " + line));
   }
 }

@@ -24,6 +24,7 @@ import java.util.stream.Collectors;
 /** Collects what was computed, with batch rows and heads as one axis again, and writes it. */
 final class AttendResult implements AutoCloseable {
   private static final String ARRAY = ".npy";
+  private static final String COUNTS = "I64";
   private static final int PIECE = 1 << 16;
 
   /** Of whatever may be computed. */
@@ -79,7 +80,7 @@ final class AttendResult implements AutoCloseable {
     for (int i = 0; i < state.sequences(); i++) {
       counts.setAtIndex(ValueLayout.JAVA_LONG, i, state.count(i));
     }
-    add("count", "I64", counts, sequences);
+    add("count", COUNTS, counts, sequences);
   }
 
   private void add(String name, Tensor tensor, long... shape) {
@@ -108,20 +109,30 @@ final class AttendResult implements AutoCloseable {
     return tensors.stream().map(StoredTensor::name).toList();
   }
 
-  /** How many elements there are of o. */
-  long outputElements() {
-    return queryRows * tokens * valueDim;
+  /** What is infinite or NaN, in words: a line for each result with such elements. */
+  List<String> notFinite() {
+    List<String> lines = new ArrayList<>();
+    for (StoredTensor tensor : tensors) {
+      if (tensor.dtype().equals(COUNTS)) {
+        continue;
+      }
+      long elements = tensor.shape().stream().reduce(1L, Math::multiplyExact);
+      long found = notFinite(tensor, elements);
+      if (found > 0) {
+        lines.add(
+            Text.format("%d of %d elements of %s are not finite", found, elements, tensor.name()));
+      }
+    }
+    return lines;
   }
 
-  /** How many elements of o are infinite or NaN. */
-  long notFinite() {
-    StoredTensor o = tensors.getFirst();
-    DType dtype = DType.valueOf(o.dtype());
+  private static long notFinite(StoredTensor tensor, long elements) {
+    DType dtype = DType.valueOf(tensor.dtype());
     float[] piece = new float[PIECE];
     long found = 0;
-    for (long at = 0; at < outputElements(); at += PIECE) {
-      int count = (int) Math.min(PIECE, outputElements() - at);
-      dtype.decode(o.data(), at, piece, 0, count);
+    for (long at = 0; at < elements; at += PIECE) {
+      int count = (int) Math.min(PIECE, elements - at);
+      dtype.decode(tensor.data(), at, piece, 0, count);
       for (int i = 0; i < count; i++) {
         found += Float.isFinite(piece[i]) ? 0 : 1;
       }

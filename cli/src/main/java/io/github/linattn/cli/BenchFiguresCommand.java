@@ -7,6 +7,7 @@ import io.github.linattn.cli.points.Measured;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
 import io.github.linattn.files.FileReason;
+import io.github.linattn.files.WholeFile;
 import java.awt.Font;
 import java.awt.font.FontRenderContext;
 import java.io.IOException;
@@ -59,6 +60,9 @@ final class BenchFiguresCommand implements Callable<Integer> {
   @Override
   public Integer call() {
     Path source = Objects.requireNonNull(folder);
+    if (source.toString().isEmpty()) {
+      throw CommandFailure.misuse("DIR is empty; name a folder");
+    }
     List<Measured> points = read(source);
     List<Figure> figures = Figures.of(points);
     if (figures.isEmpty()) {
@@ -99,7 +103,8 @@ final class BenchFiguresCommand implements Callable<Integer> {
 
   private void write(Path file, List<String> table) throws IOException {
     if (!table.isEmpty()) {
-      console.result("%s", Files.write(file, table));
+      WholeFile.write(file, String.join("\n", table) + "\n");
+      console.result("%s", file);
     }
   }
 

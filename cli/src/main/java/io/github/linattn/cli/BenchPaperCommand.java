@@ -135,7 +135,9 @@ final class BenchPaperCommand implements Callable<Integer> {
       throw CommandFailure.misuse(
           "%s is for peers, which --no-peers leaves out", python == null ? "--peers" : "--python");
     }
+    OutFolder.requireName(out);
     requireKnown(peers);
+    sweeps = sweeps.stream().distinct().toList();
     requireMeasured("--tokens", tokens, each -> each.shape().tokens());
     List<String> types = dtypes.stream().map(Text::id).toList();
     requireMeasured("--dtype", types, each -> Text.id(each.precision().dtype()));

@@ -101,10 +101,9 @@ final class GenerateCommand implements Callable<Integer> {
   }
 
   private void write(Path folder) throws IOException {
-    if (Files.exists(folder) && !Files.isDirectory(folder)) {
-      throw CommandFailure.misuse("--out %s is not a folder", folder);
-    }
-    KernelBuild.Summary summary = KernelBuild.generate(specs(), folder, console.err());
+    List<KernelSpec> specs = specs();
+    OutFolder.make(folder);
+    KernelBuild.Summary summary = KernelBuild.generate(specs, folder, console.err());
     listSources(folder);
     if (summary.compiled() + summary.upToDate() == 0) {
       console.note("the text was written, and nothing compiled");

@@ -4,7 +4,9 @@ import io.github.linattn.files.FileReason;
 import io.github.linattn.files.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.nio.file.attribute.BasicFileAttributes;
 
 /** The file that an option {@code --out} names. */
 final class OutFile {
@@ -31,6 +33,13 @@ final class OutFile {
     }
     if (Files.exists(file) && !Files.isRegularFile(file)) {
       throw CommandFailure.misuse("--out %s is not a regular file", file);
+    }
+    try {
+      Files.readAttributes(file, BasicFileAttributes.class);
+    } catch (NoSuchFileException none) {
+      // as it should be
+    } catch (IOException impossible) { // a name that is too long
+      throw CommandFailure.misuse("--out %s: %s", file, FileReason.of(impossible));
     }
   }
 

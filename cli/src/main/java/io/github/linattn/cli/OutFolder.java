@@ -9,12 +9,20 @@ import java.nio.file.Path;
 final class OutFolder {
   private OutFolder() {}
 
+  /** Refuses an empty name, which would be that of the current folder. */
+  static void requireName(Path folder) {
+    if (folder.toString().isEmpty()) {
+      throw CommandFailure.misuse("--out is empty; name a folder");
+    }
+  }
+
   /**
    * The folder itself, made if it is not there, and to be written to.
    *
    * @throws CommandFailure if it can't be
    */
   static Path make(Path folder) {
+    requireName(folder);
     if (Files.exists(folder) && !Files.isDirectory(folder)) {
       throw CommandFailure.misuse("--out %s is a file; name a folder", folder);
     }

@@ -111,6 +111,9 @@ final class Peers {
       } catch (CantStartException cantStart) {
         giveUp(left, Text.message(cantStart), sink);
         return;
+      } catch (IllegalArgumentException other) {
+        giveUp(left, "'%s' prints something else: %s".formatted(python, Text.message(other)), sink);
+        return;
       }
       boolean blameless = status == NO_ANSWER && left.size() < before;
       if (!left.isEmpty() && !blameless) {
@@ -141,7 +144,13 @@ final class Peers {
 
   /** One process; takes from {@code left} what it answered, and gives its exit status. */
   private int run(Deque<Problem> left, String device, Sink sink) throws IOException {
-    Path input = Files.createTempFile("linattn", ".problems");
+    Path input;
+    try {
+      input = Files.createTempFile("linattn", ".problems");
+    } catch (IOException noFolder) {
+      throw CommandFailure.failed(
+          "can't write to the folder of temporary files: " + Text.message(noFolder), noFolder);
+    }
     try {
       Files.write(input, left.stream().map(PointFile::line).toList());
       Process process = start(input, device);

@@ -175,6 +175,10 @@ class AttendCommandTest {
     assertThat(cli.err())
         .isEqualToIgnoringNewLines(
             "warning: %d of %d elements of o are not finite".formatted(count, o.length));
+
+    Cli gradients = attend(in, out, "--grad");
+    assertThat(gradients.err())
+        .containsPattern("warning: \\d+ of \\d+ elements of dq are not finite");
   }
 
   @Test

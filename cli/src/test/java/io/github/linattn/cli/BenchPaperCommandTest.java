@@ -81,6 +81,16 @@ class BenchPaperCommandTest {
   }
 
   @Test
+  void anEmptyNameIsNoFolder() {
+    assertThat(Cli.run("bench", "paper", "--out="))
+        .returns(ExitCode.MISUSED, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("--out is empty; name a folder"));
+    assertThat(Cli.run("bench", "figures", ""))
+        .returns(ExitCode.MISUSED, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("DIR is empty; name a folder"));
+  }
+
+  @Test
   void pointsOfSomeTypesAlone() throws IOException {
     Cli cli = paperWithoutTorch("--sweep=tokens", "--tokens=256", "--dtype=bf16");
     assertThat(cli.exitCode()).as(cli.err()).isZero();

@@ -277,14 +277,21 @@ class MainTest {
   }
 
   @Test
+  void namesDoNotMoveTheCursor() {
+    assertThat(Cli.run("attend", "\u001b[31mred", "--out", folder.resolve("o")).err())
+        .contains("\\u001b[31mred")
+        .doesNotContain("\u001b");
+  }
+
+  @Test
   void generateSaysWhyItCantWrite() throws IOException {
     Path below = Files.createFile(folder.resolve("file")).resolve("kernels");
     assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_90", "--out", below))
-        .returns(1, Cli::exitCode)
+        .returns(2, Cli::exitCode)
         .satisfies(
             cli ->
                 assertThat(cli.err())
-                    .contains("can't write the kernels to " + below + ": ")
+                    .contains("--out " + below + ": can't make this folder: ")
                     .doesNotContain("Exception"));
   }
 

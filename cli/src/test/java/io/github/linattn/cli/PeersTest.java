@@ -88,6 +88,18 @@ class PeersTest {
   }
 
   @Test
+  void aPythonThatSaysSomethingElseFirstIsToldOnce() throws IOException {
+    Path wrapper =
+        Files.writeString(folder.resolve("wrapper"), "#!/bin/sh\necho Activating base\n");
+    assertThat(wrapper.toFile().setExecutable(true)).isTrue();
+    List<Point> points = time(wrapper.toString(), HOME, problems("copy torch", "linear plain"));
+    assertThat(points).extracting(Point::status).containsOnly(Status.MISSING);
+    assertThat(points)
+        .extracting(Point::why)
+        .containsOnly("'" + wrapper + "' prints something else: no versions: Activating base");
+  }
+
+  @Test
   void aPeerThatTakesItsProcessDownHasFailedAndTheOthersGoOn() throws IOException {
     List<Point> points =
         time(

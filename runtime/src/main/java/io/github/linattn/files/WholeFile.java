@@ -13,11 +13,25 @@ import java.nio.channels.FileChannel;
 import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFileAttributeView;
+import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 
 /** A file that is written completely or not at all. Stateless. */
 public final class WholeFile {
   private static final long PIECE = 1 << 30;
+
+  /** Temporary files of all threads. */
+  private static final Set<Path> UNFINISHED = ConcurrentHashMap.newKeySet();
+
+  static {
+    try {
+      Runtime.getRuntime().addShutdownHook(new Thread(WholeFile::deleteUnfinished));
+    } catch (IllegalStateException endsAlready) {
+      // then nothing is left to be waited for
+    }
+  }
 
   private WholeFile() {}
 
@@ -37,10 +51,11 @@ public final class WholeFile {
       throw new FileSystemException(name.toString(), null, "not a regular file");
     }
     Path target = named(name);
-    Path temporary =
-        target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".part");
+    Path temporary = target.resolveSibling("." + UUID.randomUUID() + ".part");
+    UNFINISHED.add(temporary);
     try {
       try (FileChannel channel = FileChannel.open(temporary, CREATE_NEW, WRITE)) {
+        copyPermissions(target, temporary);
         content.write(channel);
       }
       Files.move(temporary, target, ATOMIC_MOVE);
@@ -49,6 +64,26 @@ public final class WholeFile {
           name + " is not written, because the thread is interrupted", interrupted);
     } finally {
       Files.deleteIfExists(temporary);
+      UNFINISHED.remove(temporary);
+    }
+  }
+
+  /** Who may read a file may do so after it is replaced, and nobody else. */
+  private static void copyPermissions(Path target, Path temporary) throws IOException {
+    var found = Files.getFileAttributeView(target, PosixFileAttributeView.class);
+    if (found != null && Files.exists(target)) {
+      Files.setPosixFilePermissions(temporary, found.readAttributes().permissions());
+    }
+  }
+
+  /** A signal ends the JVM without {@code finally}. */
+  private static void deleteUnfinished() {
+    for (Path temporary : UNFINISHED) {
+      try {
+        Files.deleteIfExists(temporary);
+      } catch (IOException stays) {
+        // nobody is left to be told
+      }
     }
   }
 

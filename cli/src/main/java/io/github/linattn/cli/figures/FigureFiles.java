@@ -1,16 +1,19 @@
 package io.github.linattn.cli.figures;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import io.github.linattn.cli.figures.Curve.Mark;
 import io.github.linattn.cli.points.Point;
 import io.github.linattn.cli.points.Problem;
 import io.github.linattn.cli.points.Run;
 import io.github.linattn.cli.points.Samples;
+import io.github.linattn.files.WholeFile;
 import java.awt.BasicStroke;
 import java.awt.Color;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.nio.file.Files;
+import java.nio.ByteBuffer;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.DoubleSummaryStatistics;
 import java.util.List;
 import java.util.Locale;
@@ -19,6 +22,7 @@ import java.util.function.ToDoubleFunction;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import javax.imageio.ImageIO;
 import org.jspecify.annotations.Nullable;
 import org.knowm.xchart.BitmapEncoder;
 import org.knowm.xchart.BitmapEncoder.BitmapFormat;
@@ -67,17 +71,21 @@ public final class FigureFiles {
   /** Writes the three files into a folder that is there. */
   public static void write(Figure figure, Path folder) throws IOException {
     XYChart chart = chart(figure);
-    String path = folder.resolve(figure.name()).toString();
-    BitmapEncoder.saveBitmap(chart, path, BitmapFormat.PNG);
-    VectorGraphicsEncoder.saveVectorGraphic(chart, path, VectorGraphicsFormat.SVG);
-    shorten(Path.of(path + ".svg"));
-    Files.write(Path.of(path + ".csv"), csv(figure));
+    ImageIO.setUseCache(false); // in files, where there may be no folder for them
+    var bitmap = new ByteArrayOutputStream();
+    BitmapEncoder.saveBitmap(chart, bitmap, BitmapFormat.PNG);
+    var drawing = new ByteArrayOutputStream();
+    VectorGraphicsEncoder.saveVectorGraphic(chart, drawing, VectorGraphicsFormat.SVG);
+    Path png = folder.resolve(figure.name() + ".png");
+    WholeFile.write(
+        png, channel -> WholeFile.append(channel, ByteBuffer.wrap(bitmap.toByteArray())));
+    WholeFile.write(folder.resolve(figure.name() + ".svg"), shortened(drawing.toString(UTF_8)));
+    WholeFile.write(folder.resolve(figure.name() + ".csv"), csv(figure));
   }
 
-  /** Cuts coordinates to a hundredth of a pixel, which leaves three quarters of the bytes. */
-  private static void shorten(Path drawing) throws IOException {
-    String text = Files.readString(drawing);
-    Files.writeString(drawing, DIGITS.matcher(text).replaceAll("$1"));
+  /** With coordinates to a hundredth of a pixel, which leaves three quarters of the bytes. */
+  private static String shortened(String drawing) {
+    return DIGITS.matcher(drawing).replaceAll("$1");
   }
 
   private static XYChart chart(Figure figure) {
@@ -178,15 +186,14 @@ public final class FigureFiles {
           + "dtype,mode,causal,normalize,data,median_ms,least_ms,most_ms,samples,calls,graph,"
           + "first_ms,bytes,moved_bytes,memory_bytes,started,machine,driver,clocks,commit,versions";
 
-  private static List<String> csv(Figure figure) {
-    List<String> lines = new ArrayList<>();
-    lines.add(COLUMNS);
+  private static String csv(Figure figure) {
+    var lines = new StringBuilder(COLUMNS).append('\n');
     for (Curve curve : figure.curves()) {
       for (Mark mark : curve.marks()) {
-        lines.add(line(curve, mark));
+        lines.append(line(curve, mark)).append('\n');
       }
     }
-    return lines;
+    return lines.toString();
   }
 
   private static String line(Curve curve, Mark mark) {

@@ -1,9 +1,20 @@
 package io.github.linattn.cli.points;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static java.nio.file.StandardOpenOption.CREATE_NEW;
+import static java.nio.file.StandardOpenOption.READ;
+import static java.nio.file.StandardOpenOption.WRITE;
+
 import io.github.linattn.files.WholeFile;
 import java.io.IOException;
+import java.nio.channels.Channels;
+import java.nio.channels.FileChannel;
+import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -11,11 +22,13 @@ import java.util.Objects;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import tools.jackson.core.JacksonException;
+import tools.jackson.core.exc.StreamReadException;
 import tools.jackson.jr.ob.JSON;
 
 /**
  * A JSON file of points, one in a line. Each point that is put replaces the one of the same problem
- * and is on disk when {@link #put} returns: whoever reads sees the file before or after it.
+ * and is on disk when {@link #put} returns: whoever reads sees the file before or after it. Several
+ * processes may put points into one file. One thread's.
  */
 public final class PointFile {
   private static final int SCHEMA = 1;
@@ -50,25 +63,43 @@ public final class PointFile {
         throw new IllegalArgumentException(
             "its schema is " + content.schema + ", this is " + SCHEMA);
       }
-      List<Run> runs = Objects.requireNonNull(content.runs, "it has no runs");
-      for (Point point : Objects.requireNonNull(content.points, "it has no points")) {
+      List<Run> runs = complete("runs", content.runs);
+      for (Point point : complete("points", content.points)) {
+        if (point.run() < 0 || point.run() >= runs.size()) {
+          throw new IllegalArgumentException(point.problem().title() + " is of no run");
+        }
         measured.put(point.problem(), new Measured(point, runs.get(point.run())));
       }
-    } catch (JacksonException
-        | IllegalArgumentException
-        | IndexOutOfBoundsException
-        | NullPointerException wrong) {
-      String reason = Objects.requireNonNullElse(message(wrong), "empty");
-      String first = reason.lines().findFirst().orElse("").replaceFirst(" \\(start marker.*", "");
-      throw new IllegalArgumentException(path + " holds no points: " + first, wrong);
+    } catch (JacksonException | IllegalArgumentException | NullPointerException wrong) {
+      throw new IllegalArgumentException(path + " holds no points: " + reason(wrong), wrong);
     }
   }
 
-  /** Without what the parser says of places in its source. */
-  private static @Nullable String message(RuntimeException wrong) {
-    return wrong instanceof JacksonException parser
-        ? parser.getOriginalMessage()
-        : wrong.getMessage();
+  private static <T> List<T> complete(String name, @Nullable List<T> records) {
+    if (records == null || records.contains(null)) {
+      throw new IllegalArgumentException("it has no " + name);
+    }
+    return records;
+  }
+
+  /** In a sentence, without what the parser says of classes and of places in its source. */
+  private static String reason(RuntimeException wrong) {
+    return switch (first(wrong)) {
+      case StreamReadException parser ->
+          String.valueOf(parser.getOriginalMessage())
+              .lines()
+              .findFirst()
+              .orElse("empty")
+              .replaceFirst(" \\(start marker.*", "");
+      case NullPointerException lacking when lacking != wrong -> "it lacks " + lacking.getMessage();
+      case IllegalArgumentException told -> String.valueOf(told.getMessage());
+      default -> "it has not the form in which linattn writes them";
+    };
+  }
+
+  private static Throwable first(Throwable failure) {
+    Throwable cause = failure.getCause();
+    return cause == null ? failure : first(cause);
   }
 
   private static JSON json() {
@@ -109,16 +140,53 @@ public final class PointFile {
     }
   }
 
-  /** Merges a point that a run has found out. */
+  /** Merges a point that a run has found out with what others have put meanwhile. */
   public void put(Run run, Point point) throws IOException {
-    measured.put(point.problem(), new Measured(point, run));
-    write();
+    Files.createDirectories(Objects.requireNonNull(path.toAbsolutePath().getParent()));
+    try (FileChannel file = locked()) {
+      Map<Problem, Measured> own = new LinkedHashMap<>(measured);
+      measured.clear();
+      // not by its name: a process that closes a file anywhere loses its lock
+      read(new String(Channels.newInputStream(file).readAllBytes(), UTF_8));
+      own.forEach(measured::putIfAbsent);
+      measured.put(point.problem(), new Measured(point, run));
+      WholeFile.write(path, text());
+    }
   }
 
-  private void write() throws IOException {
-    Path folder = path.toAbsolutePath().getParent();
-    Files.createDirectories(Objects.requireNonNull(folder));
-    WholeFile.write(path, text());
+  /** The file, which is there, held against other processes until it is closed or replaced. */
+  private FileChannel locked() throws IOException {
+    while (true) {
+      List<?> key = key();
+      FileChannel channel = FileChannel.open(path, READ, WRITE);
+      try {
+        channel.lock();
+        if (key.equals(key())) {
+          return channel;
+        }
+      } catch (IOException | RuntimeException failed) {
+        channel.close();
+        throw failed;
+      }
+      channel.close(); // of a file that another process has replaced meanwhile
+    }
+  }
+
+  /**
+   * What tells the file from one that has replaced it, which may have the place of an older one.
+   */
+  private List<?> key() throws IOException {
+    try {
+      var found = Files.readAttributes(path, BasicFileAttributes.class);
+      return Arrays.asList(found.fileKey(), found.size(), found.lastModifiedTime());
+    } catch (NoSuchFileException none) {
+      try {
+        Files.writeString(path, text(), CREATE_NEW, WRITE);
+      } catch (FileAlreadyExistsException other) {
+        // as good
+      }
+      return key();
+    }
   }
 
   private String text() {

@@ -2,6 +2,7 @@ package io.github.linattn.cli.points;
 
 import java.util.Locale;
 import java.util.Objects;
+import java.util.stream.IntStream;
 
 /**
  * What a point is about: two points of one file never have the same problem.
@@ -35,7 +36,7 @@ public record Problem(
     boolean normalize,
     String data) {
 
-  /** Refuses what a file left out. */
+  /** Refuses what a file left out, and sizes that nothing has. */
   public Problem {
     Objects.requireNonNull(sweep, "sweep");
     Objects.requireNonNull(method, "method");
@@ -44,6 +45,12 @@ public record Problem(
     Objects.requireNonNull(dtype, "dtype");
     Objects.requireNonNull(mode, "mode");
     Objects.requireNonNull(data, "data");
+    int least =
+        IntStream.of(batch, heads, keyValueHeads, tokens, keyDim, valueDim).min().getAsInt();
+    if (least < 1 || context < 0) {
+      throw new IllegalArgumentException(
+          "%s %s has a size of %d".formatted(method, pass, Math.min(least, context)));
+    }
   }
 
   /** The same problem for another method, or another plan of it; empty for its own choice. */

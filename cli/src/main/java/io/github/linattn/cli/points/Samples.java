@@ -39,12 +39,20 @@ public record Samples(
     HOST
   }
 
-  /** Copies the list. */
+  /** Copies the list. Refuses what is no time. */
   public Samples {
     Objects.requireNonNull(clock, "clock");
     millis = List.copyOf(Objects.requireNonNull(millis, "millis"));
     if (millis.isEmpty()) {
       throw new IllegalArgumentException("no sample");
+    }
+    boolean inOrder = 0 < least && least <= median && median <= most && most < Double.MAX_VALUE;
+    if (!inOrder || !millis.stream().allMatch(each -> least <= each && each <= most)) {
+      throw new IllegalArgumentException(
+          "%s is no median of times from %s to %s ms".formatted(median, least, most));
+    }
+    if (calls < 1 || sets < 1) {
+      throw new IllegalArgumentException("samples of %d calls, %d sets".formatted(calls, sets));
     }
   }
 

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -103,6 +104,90 @@ class PointFileTest {
     file.put(LATER, Point.ok(full().problem(), samples(0.5), 8));
     assertThat(PointFile.open(path).runs()).containsExactly(LATER);
     assertThat(Files.readString(path)).doesNotContain(RUN.started());
+  }
+
+  @Test
+  void whatOthersPutMeanwhileStays() throws IOException {
+    Path path = folder.resolve("points.json");
+    PointFile one = PointFile.open(path);
+    PointFile other = PointFile.open(path);
+    one.put(RUN, full());
+    other.put(LATER, Point.ok(problem("copy"), samples(3.0), 8));
+    one.put(RUN, Point.ok(problem("paper"), samples(7.0), 8));
+    assertThat(one.points()).isEqualTo(PointFile.open(path).points());
+    assertThat(one.points())
+        .extracting(point -> point.problem().method())
+        .containsExactly("linattn", "copy", "paper");
+
+    Files.delete(path);
+    other.put(LATER, Point.ok(problem("softmax"), samples(1.0), 8));
+    assertThat(PointFile.open(path).points()).hasSize(3); // what this one knew, and the new one
+  }
+
+  @Test
+  void processesTakeTurns() throws Exception {
+    Path path = folder.resolve("points.json");
+    List<Process> writers = new ArrayList<>();
+    for (String name : List.of("a", "b", "c")) {
+      writers.add(
+          new ProcessBuilder(
+                  Path.of(System.getProperty("java.home"), "bin", "java").toString(),
+                  "-cp",
+                  System.getProperty("java.class.path"),
+                  Writer.class.getName(),
+                  path.toString(),
+                  name)
+              .inheritIO()
+              .start());
+    }
+    for (Process writer : writers) {
+      assertThat(writer.waitFor()).isZero();
+    }
+    assertThat(PointFile.open(path).points().size()).isEqualTo(3 * Writer.POINTS);
+  }
+
+  /** Puts points into a file. */
+  static final class Writer {
+    static final int POINTS = 20;
+
+    private Writer() {}
+
+    public static void main(String[] args) throws IOException {
+      PointFile file = PointFile.open(Path.of(args[0]));
+      for (int i = 0; i < POINTS; i++) {
+        file.put(RUN, Point.ok(problem(args[1] + i), samples(1.0), 8));
+      }
+    }
+  }
+
+  @Test
+  void aRefusalSaysWhatIsWrongWithoutClasses() throws IOException {
+    Map<String, String> reasons =
+        Map.of(
+            "[]",
+            "it has not the form in which linattn writes them",
+            "{\"schema\": 1, \"runs\": [null], \"points\": []}",
+            "it has no runs",
+            "{\"schema\": 1, \"runs\": [], \"points\": [null]}",
+            "it has no points",
+            "{\"schema\": 1, \"runs\": [{\"started\": null}], \"points\": []}",
+            "it lacks started",
+            "{\"schema\": 1, \"runs\": [], \"points\": [" + PointFile.line(full()) + "]}",
+            "linattn f32 tf32 forward N=1000 D=128 is of no run",
+            "{\"schema\": 1, \"runs\": [], \"points\": ["
+                + PointFile.line(full()).replace("\"tokens\":1000", "\"tokens\":\"x\"")
+                + "]}",
+            "linattn forward has a size of 0",
+            "{\"schema\": 1, \"runs\": [], \"points\": ["
+                + PointFile.line(full()).replace("\"median\":2.0", "\"median\":-5")
+                + "]}",
+            "-5.0 is no median of times from 1.0 to 3.0 ms");
+    for (Map.Entry<String, String> each : reasons.entrySet()) {
+      Path path = Files.writeString(folder.resolve("damaged.json"), each.getKey());
+      assertThatThrownBy(() -> PointFile.open(path))
+          .as(each.getKey())
+          .hasMessage(path + " holds no points: " + each.getValue());
+    }
   }
 
   @Test

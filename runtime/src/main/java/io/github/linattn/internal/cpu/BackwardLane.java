@@ -76,7 +76,7 @@ final class BackwardLane {
   }
 
   private OuterSum initial(Center center, Scratch scratch) {
-    return center.center(scratch.kernel, StateRows.initial(pass.input, lane), lane.countBefore());
+    return center.center(StateRows.initial(pass.input, lane), lane.countBefore());
   }
 
   private List<OuterSum> starts(Segments.Start start, Center center, Scratch scratch) {

@@ -26,9 +26,8 @@ record Center(float[] k, float[] v) {
   }
 
   /** Makes sums over {@code count} rows as they are into sums over rows that lack this. */
-  OuterSum center(MatrixKernel kernel, OuterSum sum, long count) {
-    Center none = none(k.length, v.length);
-    sum.shift(kernel, none.k, k, none.v, v, count);
+  OuterSum center(OuterSum sum, long count) {
+    sum.center(k, v, count);
     return sum;
   }
 

@@ -75,6 +75,27 @@ final class OuterSum {
   }
 
   /**
+   * Makes these sums over {@code count} rows as they are those over rows that lack {@code leftMean}
+   * and {@code rightMean}. What is left of the matrix may be small beside it, so it is rounded
+   * once.
+   */
+  void center(float[] leftMean, float[] rightMean, long count) {
+    for (int j = 0; j < rightWidth; j++) {
+      right[j] -= count * (double) rightMean[j];
+    }
+    for (int i = 0; i < leftWidth; i++) {
+      for (int j = 0; j < rightWidth; j++) {
+        int at = matrix.at(i, j);
+        double less = left[i] * rightMean[j] + leftMean[i] * right[j];
+        matrix.data[at] = (float) (matrix.data[at] - less);
+      }
+    }
+    for (int i = 0; i < leftWidth; i++) {
+      left[i] -= count * (double) leftMean[i];
+    }
+  }
+
+  /**
    * Makes these sums over {@code count} rows that lacked {@code leftFrom} and {@code rightFrom}
    * those over rows that lack {@code leftTo} and {@code rightTo}: matrix += left⊗(rightFrom −
    * rightTo) + (leftFrom − leftTo)⊗right, with right as it is then.

@@ -158,6 +158,13 @@ final class LauncherTest {
   }
 
   @Test
+  void aFolderThatIsGoneIsNoPlaceToStart() throws Exception {
+    String gone = "mkdir gone && cd gone && rmdir ../gone && exec '%s' --version";
+    Launcher.run(folder, List.of("bash", "-c", gone.formatted(Native.root().resolve("linattn"))))
+        .assertMistake(2, "the current folder is gone");
+  }
+
+  @Test
   void startsThroughALinkFromAnywhere() throws Exception {
     Path link = folder.resolve("la");
     Files.createSymbolicLink(link, Native.root().resolve("linattn"));

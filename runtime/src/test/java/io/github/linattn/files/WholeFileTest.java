@@ -1,0 +1,78 @@
+package io.github.linattn.files;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermission;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.util.Set;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/**
+ * Breaks when a file that is replaced changes more than what it holds, or leaves something behind.
+ */
+final class WholeFileTest {
+  @TempDir private Path folder;
+
+  @Test
+  void whoMayReadItStays() throws IOException {
+    Path file = Files.writeString(folder.resolve("x"), "old");
+    Set<PosixFilePermission> owner = PosixFilePermissions.fromString("rw-------");
+    Files.setPosixFilePermissions(file, owner);
+    WholeFile.write(file, "new");
+    assertThat(file).hasContent("new");
+    assertThat(Files.getPosixFilePermissions(file)).isEqualTo(owner);
+  }
+
+  @Test
+  void aNameMayBeAsLongAsFilesHaveThem() throws IOException {
+    Path file = folder.resolve("x".repeat(255));
+    WholeFile.write(file, "new");
+    assertThat(file).hasContent("new");
+  }
+
+  @Test
+  void aSignalLeavesTheOldFileAndNothingBesideIt() throws Exception {
+    Path file = Files.writeString(folder.resolve("x"), "old");
+    Process writer =
+        new ProcessBuilder(
+                Path.of(System.getProperty("java.home"), "bin", "java").toString(),
+                "-cp",
+                System.getProperty("java.class.path"),
+                NeverDone.class.getName(),
+                file.toString())
+            .redirectError(ProcessBuilder.Redirect.INHERIT)
+            .start();
+    try (var out = writer.inputReader()) {
+      assertThat(out.readLine()).isEqualTo(NeverDone.WRITING);
+      assertThat(Files.list(folder)).hasSize(2);
+      writer.destroy();
+      assertThat(writer.waitFor()).isNotZero();
+    }
+    assertThat(Files.list(folder)).containsExactly(file);
+    assertThat(file).hasContent("old");
+  }
+
+  /** Begins to write a file. */
+  static final class NeverDone {
+    static final String WRITING = "writing";
+
+    private NeverDone() {}
+
+    public static void main(String[] args) throws IOException {
+      WholeFile.write(
+          Path.of(args[0]),
+          channel -> {
+            System.out.println(WRITING);
+            try {
+              Thread.sleep(Long.MAX_VALUE);
+            } catch (InterruptedException ended) {
+              throw new IOException(ended);
+            }
+          });
+    }
+  }
+}
