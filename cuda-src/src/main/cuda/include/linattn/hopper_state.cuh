@@ -43,6 +43,8 @@ struct State {
   static constexpr int kValueSteps = 4 / kValueParts;
   static constexpr int kValueWords = kWeighsValues ? 4 * kValueSteps : 1;
 
+  static_assert(!kPutsBy || !(kWeighsValues || Plan::kAddsChunks || Plan::kSplit || Plan::kSums || Plan::kStreams),
+                "S is put by where one product adds to it");
   static_assert(!Plan::kAddsChunks || !(kWeighsValues || Plan::kTurns || Plan::kSplit), "S would start anew");
 
   const Block<Plan>& block;
@@ -374,7 +376,7 @@ struct State {
     }
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       if constexpr (kPutsBy) {
-        if (chunk > 0 && chunk % Plan::kPutByChunks == 0) {
+        if (chunk % Plan::kPutByChunks == 0) {
           put_by();
         }
       }

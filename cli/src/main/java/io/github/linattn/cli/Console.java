@@ -11,18 +11,21 @@ import java.util.regex.Pattern;
  * @param err notes, progress and refusals
  */
 record Console(PrintStream out, PrintStream err) {
-  private static final Pattern CONTROL = Pattern.compile("[\\p{Cntrl}&&[^\n\t]]");
+  private static final Pattern CONTROL = Pattern.compile("[\\p{Cc}&&[^\n\t]]");
 
   /** One line of result; a format if there are values. */
   void result(String line, Object... values) {
-    out.println(Text.format(line, values));
+    out.println(escaped(Text.format(line, values)));
   }
 
-  /**
-   * One line beside the result; names in files may hold anything, and none is to move the cursor.
-   */
+  /** One line beside the result. */
   void note(String line) {
-    err.println(CONTROL.matcher(line).replaceAll(Console::escaped));
+    err.println(escaped(line));
+  }
+
+  /** Names in files may hold anything, and none is to move the cursor. */
+  private static String escaped(String line) {
+    return CONTROL.matcher(line).replaceAll(Console::escaped);
   }
 
   private static String escaped(MatchResult control) {

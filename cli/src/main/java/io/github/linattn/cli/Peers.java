@@ -111,9 +111,14 @@ final class Peers {
       } catch (CantStartException cantStart) {
         giveUp(left, Text.message(cantStart), sink);
         return;
-      } catch (IllegalArgumentException other) {
-        giveUp(left, "'%s' prints something else: %s".formatted(python, Text.message(other)), sink);
-        return;
+      } catch (BabbleException babble) {
+        String why = Text.message(babble);
+        if (babble.isFirst()) {
+          giveUp(left, why, sink);
+        } else {
+          sink.put(Point.without(left.remove(), Status.FAILED, why), Map.of());
+        }
+        continue;
       }
       boolean blameless = status == NO_ANSWER && left.size() < before;
       if (!left.isEmpty() && !blameless) {
@@ -142,6 +147,43 @@ final class Peers {
     }
   }
 
+  /** The program, or what runs it, prints something else than it should. */
+  private static final class BabbleException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    private final boolean first;
+
+    BabbleException(String python, boolean first, IllegalArgumentException cause) {
+      super("'" + python + "' prints something else: " + Text.message(cause), cause);
+      this.first = first;
+    }
+
+    /** Whether nothing it should print came before. */
+    boolean isFirst() {
+      return first;
+    }
+  }
+
+  private Map<String, String> versions(String line) throws BabbleException {
+    try {
+      return PointFile.versions(line);
+    } catch (IllegalArgumentException other) {
+      throw new BabbleException(python, true, other);
+    }
+  }
+
+  private Point point(String line, Problem problem) throws BabbleException {
+    try {
+      Point point = PointFile.point(line);
+      if (!point.problem().equals(problem)) {
+        throw new IllegalArgumentException("not the point of " + problem.title() + ": " + line);
+      }
+      return point;
+    } catch (IllegalArgumentException other) {
+      throw new BabbleException(python, false, other);
+    }
+  }
+
   /** One process; takes from {@code left} what it answered, and gives its exit status. */
   private int run(Deque<Problem> left, String device, Sink sink) throws IOException {
     Path input;
@@ -156,12 +198,9 @@ final class Peers {
       Process process = start(input, device);
       try (BufferedReader lines = process.inputReader(UTF_8)) {
         String first = lines.readLine();
-        Map<String, String> versions = first == null ? Map.of() : PointFile.versions(first);
+        Map<String, String> versions = first == null ? Map.of() : versions(first);
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-          Point point = PointFile.point(line);
-          if (!point.problem().equals(left.peek())) {
-            throw new IllegalArgumentException("not the point of " + left.peek() + ": " + line);
-          }
+          Point point = point(line, left.element());
           left.remove();
           sink.put(point, versions);
         }

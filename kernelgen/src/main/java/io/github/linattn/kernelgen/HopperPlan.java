@@ -439,7 +439,7 @@ public record HopperPlan(
    */
   public static int putByChunks(Operation operation, int headDim, ElementType element) {
     boolean puts = element == ElementType.F16 && operation == Operation.FORWARD;
-    return puts && headDim > 32 && headDim <= 128 ? 1024 : 0;
+    return puts && headDim > 32 && headDim <= 128 ? 512 : 0;
   }
 
   private static Roles roles(

@@ -12,13 +12,17 @@ import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
 import java.nio.file.FileSystemException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFileAttributeView;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** A file that is written completely or not at all. Stateless. */
+/**
+ * A file that is written completely or not at all. What is unfinished when the JVM is told to end
+ * goes, unless it is begun just then. For any thread.
+ */
 public final class WholeFile {
   private static final long PIECE = 1 << 30;
 
@@ -68,11 +72,15 @@ public final class WholeFile {
     }
   }
 
-  /** Who may read a file may do so after it is replaced, and nobody else. */
+  /** Gives it the permission bits of the file that it will replace, where there is one. */
   private static void copyPermissions(Path target, Path temporary) throws IOException {
     var found = Files.getFileAttributeView(target, PosixFileAttributeView.class);
-    if (found != null && Files.exists(target)) {
-      Files.setPosixFilePermissions(temporary, found.readAttributes().permissions());
+    if (found != null) {
+      try {
+        Files.setPosixFilePermissions(temporary, found.readAttributes().permissions());
+      } catch (NoSuchFileException none) {
+        // as whoever runs this creates files
+      }
     }
   }
 

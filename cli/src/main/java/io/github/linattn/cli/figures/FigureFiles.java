@@ -71,7 +71,7 @@ public final class FigureFiles {
   /** Writes the three files into a folder that is there. */
   public static void write(Figure figure, Path folder) throws IOException {
     XYChart chart = chart(figure);
-    ImageIO.setUseCache(false); // in files, where there may be no folder for them
+    ImageIO.setUseCache(false); // a temporary file, whose folder may be missing
     var bitmap = new ByteArrayOutputStream();
     BitmapEncoder.saveBitmap(chart, bitmap, BitmapFormat.PNG);
     var drawing = new ByteArrayOutputStream();

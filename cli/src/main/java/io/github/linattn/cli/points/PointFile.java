@@ -1,20 +1,13 @@
 package io.github.linattn.cli.points;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-import static java.nio.file.StandardOpenOption.CREATE_NEW;
-import static java.nio.file.StandardOpenOption.READ;
+import static java.nio.file.StandardOpenOption.CREATE;
 import static java.nio.file.StandardOpenOption.WRITE;
 
 import io.github.linattn.files.WholeFile;
 import java.io.IOException;
-import java.nio.channels.Channels;
 import java.nio.channels.FileChannel;
-import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.nio.file.attribute.BasicFileAttributes;
-import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -28,13 +21,19 @@ import tools.jackson.jr.ob.JSON;
 /**
  * A JSON file of points, one in a line. Each point that is put replaces the one of the same problem
  * and is on disk when {@link #put} returns: whoever reads sees the file before or after it. Several
- * processes may put points into one file. One thread's.
+ * processes may put points into one file, for which a lock stays beside it. One thread's.
  */
 public final class PointFile {
   private static final int SCHEMA = 1;
 
+  private static final JSON FORMAT =
+      JSON.builder()
+          .enable(JSON.Feature.FAIL_ON_UNKNOWN_BEAN_PROPERTY)
+          .enable(JSON.Feature.WRITE_NULL_PROPERTIES)
+          .build();
+
   private final Path path;
-  private final Map<Problem, Measured> measured = new LinkedHashMap<>();
+  private Map<Problem, Measured> measured = new LinkedHashMap<>();
 
   /** What the file holds. */
   record Content(int schema, List<Run> runs, List<Point> points) {}
@@ -51,25 +50,28 @@ public final class PointFile {
   public static PointFile open(Path path) throws IOException {
     var file = new PointFile(path);
     if (Files.exists(path)) {
-      file.read(Files.readString(path));
+      file.measured = file.read();
     }
     return file;
   }
 
-  private void read(String text) {
+  private Map<Problem, Measured> read() throws IOException {
+    String text = Files.readString(path);
     try {
-      Content content = json().beanFrom(Content.class, text);
+      Content content = FORMAT.beanFrom(Content.class, text);
       if (content.schema != SCHEMA) {
         throw new IllegalArgumentException(
             "its schema is " + content.schema + ", this is " + SCHEMA);
       }
       List<Run> runs = complete("runs", content.runs);
+      Map<Problem, Measured> found = new LinkedHashMap<>();
       for (Point point : complete("points", content.points)) {
         if (point.run() < 0 || point.run() >= runs.size()) {
           throw new IllegalArgumentException(point.problem().title() + " is of no run");
         }
-        measured.put(point.problem(), new Measured(point, runs.get(point.run())));
+        found.put(point.problem(), new Measured(point, runs.get(point.run())));
       }
+      return found;
     } catch (JacksonException | IllegalArgumentException | NullPointerException wrong) {
       throw new IllegalArgumentException(path + " holds no points: " + reason(wrong), wrong);
     }
@@ -84,17 +86,16 @@ public final class PointFile {
 
   /** In a sentence, without what the parser says of classes and of places in its source. */
   private static String reason(RuntimeException wrong) {
-    return switch (first(wrong)) {
-      case StreamReadException parser ->
-          String.valueOf(parser.getOriginalMessage())
-              .lines()
-              .findFirst()
-              .orElse("empty")
-              .replaceFirst(" \\(start marker.*", "");
-      case NullPointerException lacking when lacking != wrong -> "it lacks " + lacking.getMessage();
-      case IllegalArgumentException told -> String.valueOf(told.getMessage());
-      default -> "it has not the form in which linattn writes them";
-    };
+    Throwable cause = first(wrong);
+    String told = String.valueOf(cause.getMessage());
+    if (cause instanceof StreamReadException parser) {
+      String first = String.valueOf(parser.getOriginalMessage()).lines().findFirst().orElse("");
+      return first.replaceFirst(" \\(start marker.*", "");
+    } else if (cause instanceof IllegalArgumentException) {
+      return told;
+    }
+    boolean lacks = cause instanceof NullPointerException && cause != wrong;
+    return lacks ? "it lacks " + told : "it has not the form in which linattn writes them";
   }
 
   private static Throwable first(Throwable failure) {
@@ -102,16 +103,9 @@ public final class PointFile {
     return cause == null ? failure : first(cause);
   }
 
-  private static JSON json() {
-    return JSON.builder()
-        .enable(JSON.Feature.FAIL_ON_UNKNOWN_BEAN_PROPERTY)
-        .enable(JSON.Feature.WRITE_NULL_PROPERTIES)
-        .build();
-  }
-
   /** A point as one line of JSON, as a line of a file has it. */
   public static String line(Object recordOfPoints) {
-    return json().asString(recordOfPoints);
+    return FORMAT.asString(recordOfPoints);
   }
 
   /**
@@ -121,7 +115,7 @@ public final class PointFile {
    */
   public static Point point(String line) {
     try {
-      return json().beanFrom(Point.class, line);
+      return FORMAT.beanFrom(Point.class, line);
     } catch (JacksonException | NullPointerException wrong) {
       throw new IllegalArgumentException("no point: " + line, wrong);
     }
@@ -134,58 +128,42 @@ public final class PointFile {
    */
   public static Map<String, String> versions(String line) {
     try {
-      return json().mapOfFrom(String.class, line);
+      return FORMAT.mapOfFrom(String.class, line);
     } catch (JacksonException wrong) {
       throw new IllegalArgumentException("no versions: " + line, wrong);
     }
   }
 
-  /** Merges a point that a run has found out with what others have put meanwhile. */
-  public void put(Run run, Point point) throws IOException {
-    Files.createDirectories(Objects.requireNonNull(path.toAbsolutePath().getParent()));
-    try (FileChannel file = locked()) {
-      Map<Problem, Measured> own = new LinkedHashMap<>(measured);
-      measured.clear();
-      // not by its name: a process that closes a file anywhere loses its lock
-      read(new String(Channels.newInputStream(file).readAllBytes(), UTF_8));
-      own.forEach(measured::putIfAbsent);
-      measured.put(point.problem(), new Measured(point, run));
-      WholeFile.write(path, text());
-    }
-  }
-
-  /** The file, which is there, held against other processes until it is closed or replaced. */
-  private FileChannel locked() throws IOException {
-    while (true) {
-      List<?> key = key();
-      FileChannel channel = FileChannel.open(path, READ, WRITE);
-      try {
-        channel.lock();
-        if (key.equals(key())) {
-          return channel;
-        }
-      } catch (IOException | RuntimeException failed) {
-        channel.close();
-        throw failed;
-      }
-      channel.close(); // of a file that another process has replaced meanwhile
-    }
-  }
-
   /**
-   * What tells the file from one that has replaced it, which may have the place of an older one.
+   * Merges a point that a run has found out with what others have put meanwhile.
+   *
+   * @throws IOException if the file can't be written, or holds something else by now
    */
-  private List<?> key() throws IOException {
-    try {
-      var found = Files.readAttributes(path, BasicFileAttributes.class);
-      return Arrays.asList(found.fileKey(), found.size(), found.lastModifiedTime());
-    } catch (NoSuchFileException none) {
-      try {
-        Files.writeString(path, text(), CREATE_NEW, WRITE);
-      } catch (FileAlreadyExistsException other) {
-        // as good
+  public void put(Run run, Point point) throws IOException {
+    Path folder = Objects.requireNonNull(path.toAbsolutePath().getParent());
+    Files.createDirectories(folder);
+    Path lock = folder.resolve("." + path.getFileName() + ".lock");
+    try (FileChannel channel = FileChannel.open(lock, CREATE, WRITE)) {
+      lock(channel);
+      measured.put(point.problem(), new Measured(point, run));
+      if (Files.exists(path)) {
+        Map<Problem, Measured> all = read();
+        measured.forEach(all::putIfAbsent);
+        all.put(point.problem(), new Measured(point, run));
+        measured = all;
       }
-      return key();
+      WholeFile.write(path, text());
+    } catch (IllegalArgumentException damaged) {
+      throw new IOException(damaged.getMessage(), damaged);
+    }
+  }
+
+  /** Where the file system knows no locks, one process is all that may put points. */
+  private static void lock(FileChannel channel) {
+    try {
+      channel.lock();
+    } catch (IOException none) {
+      // then two might lose a point of one another, as they would without one
     }
   }
 

@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -72,7 +73,8 @@ class PointFileTest {
     assertThat(again.points()).containsExactly(full(), missing);
     assertThat(again.runs()).containsExactly(RUN);
     assertThat(again.stands(missing.problem())).isFalse();
-    assertThat(Files.list(path.getParent())).containsExactly(path);
+    assertThat(path.getParent())
+        .isDirectoryNotContaining(each -> !each.getFileName().toString().contains("points.json"));
     assertThat(Files.readAllLines(path)).hasSize(6);
   }
 
@@ -120,8 +122,16 @@ class PointFileTest {
         .containsExactly("linattn", "copy", "paper");
 
     Files.delete(path);
+    Files.createSymbolicLink(path, folder.resolve("elsewhere.json"));
     other.put(LATER, Point.ok(problem("softmax"), samples(1.0), 8));
     assertThat(PointFile.open(path).points()).hasSize(3); // what this one knew, and the new one
+    assertThat(path).isSymbolicLink();
+
+    Files.writeString(path, "{}");
+    assertThatThrownBy(() -> other.put(LATER, Point.ok(problem("flash"), samples(1.0), 8)))
+        .isInstanceOf(IOException.class)
+        .hasMessageStartingWith(path + " holds no points: ");
+    assertThat(other.points()).hasSize(4);
   }
 
   @Test
@@ -140,8 +150,13 @@ class PointFileTest {
               .inheritIO()
               .start());
     }
-    for (Process writer : writers) {
-      assertThat(writer.waitFor()).isZero();
+    try {
+      for (Process writer : writers) {
+        assertThat(writer.waitFor(1, TimeUnit.MINUTES)).isTrue();
+        assertThat(writer.exitValue()).isZero();
+      }
+    } finally {
+      writers.forEach(Process::destroyForcibly);
     }
     assertThat(PointFile.open(path).points().size()).isEqualTo(3 * Writer.POINTS);
   }

@@ -58,7 +58,7 @@ final class BackwardLane {
   private List<QuerySweep> causalSweeps(Scratch scratch) {
     List<QuerySweep> sweeps = new ArrayList<>();
     Center first = findCenter(lane.countBefore() == 0 ? 1 : 0, scratch);
-    sweeps.add(newQuerySweep(0, initial(first, scratch), first));
+    sweeps.add(newQuerySweep(0, initial(first), first));
     if (segments.count() > 1) {
       Center center = findCenter(CENTER_ROWS, scratch);
       List<OuterSum> starts = starts(Segments.Start.BEFORE, center, scratch);
@@ -75,14 +75,14 @@ final class BackwardLane {
     return tile.findCenter(StateRows.initial(pass.input, lane), rows);
   }
 
-  private OuterSum initial(Center center, Scratch scratch) {
+  private OuterSum initial(Center center) {
     return center.center(StateRows.initial(pass.input, lane), lane.countBefore());
   }
 
   private List<OuterSum> starts(Segments.Start start, Center center, Scratch scratch) {
     return segments.starts(
         start,
-        () -> initial(center, scratch),
+        () -> initial(center),
         scratch,
         (segment, free) -> centered(center, free).sumOver(segment));
   }

@@ -131,10 +131,9 @@ final class Planner {
     Cut cut = question.cut(choice.segment());
     boolean summed = choice.order() == PlanChoice.Order.SUMMED;
     int walked = summed ? cut.longest() : tokens;
-    ToIntFunction<KernelEntry> most =
-        choice.segment() == 0
-            ? Rates::mostItemTokens
-            : summed ? Rates::mostSummedTokens : Rates::mostChainTokens;
+    ToIntFunction<KernelEntry> ofSegments =
+        summed ? Rates::mostSummedTokens : Rates::mostHandedOnTokens;
+    ToIntFunction<KernelEntry> most = choice.segment() == 0 ? Rates::mostItemTokens : ofSegments;
     return forwards(question).stream()
         .filter(forward -> forward.technique() == choice.technique())
         .filter(forward -> walked <= most.applyAsInt(forward))
@@ -178,7 +177,7 @@ final class Planner {
     }
     List<KernelEntry> together =
         forwards.stream()
-            .filter(forward -> shape.tokens() <= Rates.mostChainTokens(forward))
+            .filter(forward -> shape.tokens() <= Rates.mostHandedOnTokens(forward))
             .toList();
     List<ForwardPlan> parts = new ArrayList<>();
     cut.forEach(
@@ -269,7 +268,7 @@ final class Planner {
             .step(forward, question, question.heads() * whole.items())
             .filter(step -> step.blocks() > model.multiprocessors())
             .isPresent();
-    if (comesInRounds && whole.longest() <= Rates.mostChainTokens(forward)) {
+    if (comesInRounds && whole.longest() <= Rates.mostHandedOnTokens(forward)) {
       Relay.cuts(whole)
           .forEach(items -> relay(question, forward, items).ifPresent(candidates::add));
     }

@@ -282,12 +282,12 @@ final class Rates {
    * grows with the chunks added, at worst by 1.1e-8 a token; that is to stay below what the
    * operands lose. The sums of chunks of split operands are added in fp32, rounded to nearest, and
    * so are those of {@linkplain #addsChunks some of TF32}: 2.4e-4 in o after 10,000 tokens, 2.7e-4
-   * after 300,000. {@linkplain #putsBy Some of fp16} put S by before it has errors to tell.
-   * Measured of ACCURATE: 1.1e-6 in o after 150,000 tokens, 1.9e-6 in dk after 100,000 and 2.6e-6
-   * after 150,000, 1.2e-6 in dq after 100,000 and 1.9e-6 where rows are normalised; of DEFAULT
-   * nothing to be seen after 300,000. A sum that chunks are taken out of keeps the errors of all
-   * that was added, while less and less is left: dq of fp16 has 4.6e-4 after 10,000 tokens and
-   * 8.0e-4 after 15,000.
+   * after 300,000. {@linkplain #putsBy Some of fp16} put S by every 32,768 tokens. Measured of
+   * ACCURATE: 1.1e-6 in o after 150,000 tokens, 1.9e-6 in dk after 100,000 and 2.6e-6 after
+   * 150,000, 1.2e-6 in dq after 100,000 and 1.9e-6 where rows are normalised; of DEFAULT nothing to
+   * be seen after 300,000. A sum that chunks are taken out of keeps the errors of all that was
+   * added, while less and less is left: dq of fp16 has 4.6e-4 after 10,000 tokens and 8.0e-4 after
+   * 15,000.
    */
   static int mostItemTokens(KernelEntry kernel) {
     if (kernel.operation() == Operation.ONE_SWEEP) {
@@ -313,13 +313,18 @@ final class Rates {
   }
 
   /** The same of a chain of items, each of which goes on adding to what the one before has left. */
-  static int mostChainTokens(KernelEntry forward) {
+  static int mostHandedOnTokens(KernelEntry forward) {
     return putsBy(forward) ? mostChainTokens(forward.elementType()) : mostItemTokens(forward);
   }
 
-  /** The same where sums of items are taken before, by kernels that add to one accumulator. */
+  /**
+   * The same where sums of items are taken before, by kernels that add to one accumulator. What
+   * starts from large sums truncates at twice the rate of what starts from zero: fp16 has no room
+   * for that.
+   */
   static int mostSummedTokens(KernelEntry forward) {
-    return addsChunks(forward) ? SAFE_ITEM_TOKENS : mostChainTokens(forward);
+    boolean spares = addsChunks(forward) || forward.elementType() == ElementType.F16;
+    return spares ? SAFE_ITEM_TOKENS : mostItemTokens(forward);
   }
 
   /** Of one product whose sums of chunks S takes in rounded to nearest. */

@@ -10,6 +10,7 @@ import io.github.linattn.Sequences;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.HopperPlan;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
@@ -272,13 +273,19 @@ class PlannerTest {
             .isLessThanOrEqualTo(32_768);
         Question half = Question.of(shape, DType.F16, Mode.DEFAULT, true, normalize);
         boolean putsBy = dim > 32 && dim <= 128 && !normalize;
-        int mostOfHalf = putsBy ? 300_000 : 65_536;
+        int mostOfHalf = putsBy ? 300_000 : 32_768;
         assertThat(every.plan(half).orElseThrow().cut().longest())
             .as("fp16, D = %d, normalised: %s", dim, normalize)
             .isBetween(mostOfHalf / 2, mostOfHalf);
         assertThat(byMma.plan(half).orElseThrow().cut().longest())
             .as("fp16 by mma")
-            .isLessThanOrEqualTo(65_536);
+            .isLessThanOrEqualTo(32_768);
+        for (PlanChoice.Order order : List.of(PlanChoice.Order.RELAY, PlanChoice.Order.STAGES)) {
+          var choice = new PlanChoice(Technique.WGMMA, 50_048, 1, order);
+          assertThat(every.plan(half.keeping(true), choice))
+              .as("%s of fp16 goes on adding to one accumulator", order)
+              .isEmpty();
+        }
       }
     }
     ForwardPlan longer =
@@ -287,12 +294,16 @@ class PlannerTest {
     Question longHalf = causal(AttentionShape.of(4, 16, 400_000, KEY_DIM), DType.F16, Mode.DEFAULT);
     assertThat(plan(longHalf).cut().longest())
         .as("as do those of fp16")
-        .isLessThanOrEqualTo(65_536);
+        .isLessThanOrEqualTo(32_768);
     Question manyHalf =
         causal(AttentionShape.of(1, 135, 300_000, KEY_DIM), DType.F16, Mode.DEFAULT);
     assertThat(planner(true).plan(manyHalf).orElseThrow().kind())
         .as("a chain adds to what it is given")
         .isNotEqualTo(Kind.RELAY);
+    int putBy = 64 * HopperPlan.putByChunks(Operation.FORWARD, KEY_DIM, ElementType.F16);
+    assertThat(2 * putBy)
+        .as("what starts from a given state truncates at twice the rate")
+        .isEqualTo(Rates.mostChainTokens(ElementType.F16));
     ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 340_000));
     assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(327_680);

@@ -2,7 +2,9 @@ package io.github.linattn.test.contract;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
+import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Forward;
@@ -77,12 +79,65 @@ final class GpuLongSequencesTest {
       try (Forward forward = attention.forward(q, k, v);
           Tensor lastRow = forward.output().sliced(2, TOKENS - 1, 1)) {
         stream.synchronize();
-        double[] expected = lastRow(q.toFloats(), k.toFloats(), v.toFloats(), headDim, normalize);
+        double[] expected =
+            row(TOKENS - 1, q.toFloats(), k.toFloats(), v.toFloats(), headDim, normalize);
         assertThat(Reference.error(expected, lastRow.toFloats()))
             .as("seed %d", SEED)
             .isLessThan(ErrorBudget.of(dtype, mode));
       }
     }
+  }
+
+  static List<Arguments> plans() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      if (subject.backend().describe().contains("sm_90")) {
+        for (int headDim : new int[] {64, 96, 128}) {
+          rows.add(Arguments.of(headDim, "wgmma", subject));
+          rows.add(Arguments.of(headDim, "wgmma*2", subject));
+        }
+      }
+    }
+    return rows;
+  }
+
+  /** Of fp16, whose S is put by: it starts from what was given, and all of it is handed on. */
+  @ParameterizedTest(name = "D = {0}, {1}, on {2}")
+  @MethodSource("plans")
+  void aStateHasAllTokensInIt(int headDim, String plan, Subject subject) {
+    System.setProperty(PLAN, plan);
+    int first = TOKENS / 3;
+    int last = TOKENS - 1;
+    AttentionShape all = AttentionShape.of(1, 1, TOKENS, headDim);
+    Backend gpu = subject.backend();
+    try (Stream stream = gpu.newStream();
+        Tensor q = gpu.allocate(DType.F16, all.q());
+        Tensor k = gpu.allocate(DType.F16, all.k());
+        Tensor v = gpu.allocate(DType.F16, all.v());
+        Tensor o = gpu.allocate(DType.F16, all.output());
+        Tensor g = gpu.allocate(DType.F32, all.normalizer());
+        AttentionState state = gpu.newState(all, 1)) {
+      q.copyFrom(positive(SEED, headDim));
+      k.copyFrom(positive(SEED + 1, headDim));
+      v.copyFrom(positive(SEED + 2, headDim));
+      LinearAttention attention = LinearAttention.builder().coefficients(1, 1).on(gpu, stream);
+      for (int[] part : new int[][] {{0, first}, {first, last - first}, {last, 1}}) {
+        AttentionInput input = AttentionInput.of(window(q, part), window(k, part), window(v, part));
+        attention.forwardInto(
+            part[0] == 0 ? input : input.from(state), window(o, part), window(g, part), state);
+      }
+      stream.synchronize();
+      for (int token : new int[] {first - 1, last - 1, last}) {
+        double[] expected = row(token, q.toFloats(), k.toFloats(), v.toFloats(), headDim, false);
+        assertThat(Reference.error(expected, o.sliced(2, token, 1).toFloats()))
+            .as("seed %d, token %d", SEED, token)
+            .isLessThan(ErrorBudget.of(DType.F16, Mode.DEFAULT));
+      }
+    }
+  }
+
+  private static Tensor window(Tensor tensor, int[] part) {
+    return tensor.sliced(2, part[0], part[1]);
   }
 
   private static float[] positive(long seed, int headDim) {
@@ -94,13 +149,14 @@ final class GpuLongSequencesTest {
     return values;
   }
 
-  /** o of the last token, a = b = 1: of all rows of v by their weights. */
-  private static double[] lastRow(float[] q, float[] k, float[] v, int headDim, boolean normalize) {
-    int last = (TOKENS - 1) * headDim;
+  /** o of a token, a = b = 1: of all rows of v up to its own by their weights. */
+  private static double[] row(
+      int token, float[] q, float[] k, float[] v, int headDim, boolean normalize) {
+    int last = token * headDim;
     double length = normalize ? length(q, last, headDim) : 1;
     double[] sum = new double[headDim];
     double weights = 0;
-    for (int row = 0; row < k.length; row += headDim) {
+    for (int row = 0; row <= last; row += headDim) {
       double dot = 0;
       for (int i = 0; i < headDim; i++) {
         dot += (double) q[last + i] * k[row + i];
