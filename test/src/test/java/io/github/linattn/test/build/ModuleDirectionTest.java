@@ -160,7 +160,7 @@ final class ModuleDirectionTest {
   @Test
   void pointsAndFiguresKnowNothingOfMeasuring() {
     mayUse(new String[] {POINTS}, FILES);
-    mayUse(new String[] {FIGURES}, POINTS);
+    mayUse(new String[] {FIGURES}, POINTS, FILES);
   }
 
   @Test
