@@ -11,6 +11,7 @@ import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.files.FileReason;
 import java.io.IOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -24,6 +25,9 @@ final class BenchPoints {
 
   /** The points of a file; one that can't be read or holds something else is misuse. */
   static PointFile open(Path path) {
+    if (path.toString().isEmpty() || (Files.exists(path) && !Files.isRegularFile(path))) {
+      throw CommandFailure.misuse("'%s' is not a regular file; name one for points", path);
+    }
     try {
       return PointFile.open(path);
     } catch (IllegalArgumentException other) {

@@ -32,9 +32,10 @@ final class BenchTable {
 
   /** Gives the exit code. */
   int run(List<BenchCase> cases) throws IOException {
+    PointFile file = options.json == null ? null : BenchPoints.open(options.json);
     try (Backend gpu = open(options.family);
         Backend paper = options.besidePaper ? open(KernelFamily.PAPER) : null) {
-      return run(gpu, paper, cases);
+      return run(gpu, paper, cases, file);
     }
   }
 
@@ -42,9 +43,10 @@ final class BenchTable {
     return KernelFamily.open(family, BackendChoice.CUDA, console);
   }
 
-  private int run(Backend gpu, @Nullable Backend paper, List<BenchCase> cases) throws IOException {
+  private int run(
+      Backend gpu, @Nullable Backend paper, List<BenchCase> cases, @Nullable PointFile file)
+      throws IOException {
     Run here = Machine.gpu();
-    PointFile file = options.json == null ? null : BenchPoints.open(options.json);
     List<BenchResult> results = new ArrayList<>();
     BenchReport.head(here, options.family, pass, options.sustainedSeconds())
         .forEach(line -> console.result("%s", line));

@@ -172,6 +172,9 @@ class BenchForwardCommandTest {
   @Test
   void itNeedsAGpuAndSaysSo() {
     assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
+    assertThat(Cli.run("bench", "forward", "--json", folder))
+        .returns(ExitCode.MISUSED, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("'" + folder + "' is not a regular file"));
     Cli cli = Cli.run("bench", "forward", "--json", folder.resolve("none.json"));
     assertThat(cli.exitCode()).isEqualTo(3);
     assertThat(cli.err()).startsWith("linattn: no usable GPU: ");
