@@ -35,7 +35,7 @@ typedef enum { PINNED, DEVICE, REGISTERED, STREAM, EVENT, LIBRARY, GRAPH, EXECUT
 static const char *const kKindNames[] = {"pinned", "device", "registered", "stream", "event", "library", "graph", "executable"};
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, MEMORY_ALLOCATION = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
-       INVALID_HANDLE = 400, SYMBOL_NOT_FOUND = 500, NOT_READY = 600, CAPTURE_UNSUPPORTED = 900,
+       INVALID_HANDLE = 400, SYMBOL_NOT_FOUND = 500, CAPTURE_UNSUPPORTED = 900,
        ILLEGAL_STATE = 401 };
 enum { MAX_CALLS = 65536, MAX_LAUNCHES = 4096, MAX_ARGUMENT_BYTES = 4096, NAME_BYTES = 256 };
 
@@ -70,7 +70,6 @@ typedef struct { int id; char padding[4]; union { Dim3 cluster; int early; char 
 typedef struct { Dim3 grid, block; size_t shared_bytes; void *stream;
                  const LaunchAttribute *attributes; unsigned num_attributes; } LaunchConfig;
 typedef struct { int type, device; void *device_pointer, *host_pointer; long reserved[8]; } PointerAttributes;
-typedef struct { size_t shared, constant, local; int max_threads, registers, ptx, binary, cache_mode, max_dynamic_shared; } FuncAttributes;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
@@ -83,7 +82,7 @@ static char fail_name[NAME_BYTES]; /* of the calls that fail_at counts; "": of a
 static long hold_at;
 static char hold_name[NAME_BYTES];
 static int held; /* whether a call waits */
-static int fail_status, last_error, pending, num_devices = DOUBLE_DEVICES, major = 9, minor = 0;
+static int fail_status, last_error, num_devices = DOUBLE_DEVICES, major = 9, minor = 0;
 static int multiprocessors = 132, shared_per_block = 232448, l2_bytes = 50 << 20;
 static size_t memory_bytes = (size_t)1 << 34;
 static char device_name[NAME_BYTES] = "Test Double";
@@ -205,7 +204,6 @@ static int attribute(int *out, int id) {
   }
 }
 CALL(cudaDeviceGetAttribute, (int *out, int id, int d), d >= 0 && d < num_devices ? attribute(out, id) : note(INVALID_DEVICE))
-CALL(cudaDeviceGetPCIBusId, (char *out, int length, int d), (snprintf(out, length, "0000:%02x:00.0", d + 1), SUCCESS))
 CALL(cudaGetDeviceProperties, (void *out, int d), d >= 0 && d < num_devices ? (memcpy(out, device_name, NAME_BYTES), SUCCESS) : note(INVALID_DEVICE))
 CALL(cudaMemGetInfo, (size_t *available, size_t *total), (*total = memory_bytes, PUT(available, memory_bytes - device_bytes())))
 
@@ -249,13 +247,11 @@ static int handle_ok(Kind kind, const void *at) { return find(kind, at) ? SUCCES
 CALL(cudaStreamCreateWithFlags, (void **out, unsigned flags), (void)flags, add(STREAM, NULL, 0, out))
 RELEASE(cudaStreamDestroy, (void *stream), (stream == capturing ? (void)(capturing = NULL) : (void)0, drop(STREAM, stream)))
 CALL(cudaStreamSynchronize, (void *stream), stream_ok(stream) ? INVALID_HANDLE : stream == capturing ? capture_ok() : SUCCESS)
-CALL(cudaStreamQuery, (void *stream), stream_ok(stream) ? INVALID_HANDLE : pending ? note(NOT_READY) : SUCCESS)
 CALL(cudaStreamWaitEvent, (void *stream, void *event, unsigned flags), (void)flags, stream_ok(stream) ? INVALID_HANDLE : handle_ok(EVENT, event))
 CALL(cudaEventCreateWithFlags, (void **out, unsigned flags), (void)flags, add(EVENT, NULL, 0, out))
 RELEASE(cudaEventDestroy, (void *event), drop(EVENT, event))
 CALL(cudaEventRecord, (void *event, void *stream), stream_ok(stream) ? INVALID_HANDLE : handle_ok(EVENT, event))
 CALL(cudaEventSynchronize, (void *event), handle_ok(EVENT, event))
-CALL(cudaEventQuery, (void *event), handle_ok(EVENT, event) ? INVALID_HANDLE : pending ? note(NOT_READY) : SUCCESS)
 CALL(cudaEventElapsedTime, (float *out, void *start, void *end), handle_ok(EVENT, start) || handle_ok(EVENT, end) ? INVALID_HANDLE : PUT(out, 1.5f))
 
 static size_t argument_bytes(const char *code) {
@@ -290,11 +286,6 @@ static int set_attribute(Kernel *k, int value) {
   if (kernel_ok(k)) return INVALID_HANDLE;
   return value >= 0 && value <= shared_per_block ? PUT(&k->max_dynamic_shared, value) : note(INVALID_VALUE);
 }
-static int get_attributes(FuncAttributes *out, const Kernel *k) {
-  if (kernel_ok(k)) return INVALID_HANDLE;
-  *out = (FuncAttributes){.max_threads = 1024, .registers = 64, .max_dynamic_shared = k->max_dynamic_shared};
-  return SUCCESS;
-}
 static int launch(const LaunchConfig *c, const Kernel *k, void **arguments) {
   if (kernel_ok(k) || stream_ok(c->stream)) return INVALID_HANDLE;
   if (c->block.x > 1024 || (c->shared_bytes > 49152 && c->shared_bytes > (size_t)k->max_dynamic_shared)) return note(INVALID_VALUE);
@@ -321,8 +312,6 @@ static int launch(const LaunchConfig *c, const Kernel *k, void **arguments) {
 }
 CALL(cudaLibraryGetKernel, (void **out, void *library, const char *name), kernel(out, library, name))
 CALL(cudaFuncSetAttribute, (void *k, int id, int value), id == 8 ? set_attribute(k, value) : note(INVALID_VALUE))
-CALL(cudaFuncGetAttributes, (FuncAttributes *out, const void *k), get_attributes(out, k))
-CALL(cudaOccupancyMaxActiveBlocksPerMultiprocessor, (int *out, const void *k, int threads, size_t shared), (void)shared, kernel_ok(k) ? INVALID_HANDLE : PUT(out, 2048 / threads))
 CALL(cudaLaunchKernelExC, (const LaunchConfig *config, const void *k, void **arguments), launch(config, k, arguments))
 
 static int begin(void *stream, int mode) {
@@ -394,7 +383,6 @@ API const char *cudaGetErrorName(int status) {
     case INVALID_IMAGE: return "cudaErrorInvalidKernelImage";
     case INVALID_HANDLE: return "cudaErrorInvalidResourceHandle";
     case SYMBOL_NOT_FOUND: return "cudaErrorSymbolNotFound";
-    case NOT_READY: return "cudaErrorNotReady";
     case ILLEGAL_STATE: return "cudaErrorIllegalState";
     case 700: return "cudaErrorIllegalAddress";
     case 712: return "cudaErrorHostMemoryAlreadyRegistered";
@@ -415,7 +403,7 @@ API void double_reset(void) {
     kernels = next;
   }
   num_calls = num_launches = fail_at = hold_at = 0;
-  fail_status = last_error = pending = device = old_driver = 0;
+  fail_status = last_error = device = old_driver = 0;
   capturing = NULL;
   noted_launches = 0;
   pool_threshold = 0;
@@ -448,7 +436,6 @@ API void double_let_go(void) {
   pthread_cond_broadcast(&let_go);
   pthread_mutex_unlock(&mutex);
 }
-API void double_pending(int queries_say_not_ready) { pending = queries_say_not_ready; }
 API void double_old_driver(int has_no_tensor_maps) { old_driver = has_no_tensor_maps; }
 API int64_t double_pool_threshold(void) { return (int64_t)pool_threshold; }
 API void double_devices(int count) { num_devices = count; }

@@ -7,7 +7,6 @@ import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import io.github.linattn.bindings.CopyEvent.Direction;
-import io.github.linattn.bindings.generated.cudaFuncAttributes;
 import io.github.linattn.bindings.generated.cudaPointerAttributes;
 import io.github.linattn.bindings.generated.cudart;
 import java.lang.foreign.Arena;
@@ -30,13 +29,11 @@ import java.util.function.Consumer;
  */
 public final class Cuda {
 
-  /** More than any Runtime's cudaDeviceProp (about 1 KB) or cudaFuncAttributes may grow to. */
+  /** More than any Runtime's cudaDeviceProp (about 1 KB) may grow to. */
   private static final long GENEROUS_STRUCT_BYTES = 4096;
 
   /** The name is the first member of cudaDeviceProp in every version. */
   private static final long DEVICE_NAME_BYTES = 256;
-
-  private static final int PCI_ID_BYTES = 32;
 
   /** What every GPU with clusters can run. */
   private static final int MOST_CLUSTER_BLOCKS = 8;
@@ -89,16 +86,6 @@ public final class Cuda {
           "cudaGetDeviceProperties", cudart.cudaGetDeviceProperties(properties, device));
       properties.set(JAVA_BYTE, DEVICE_NAME_BYTES - 1, (byte) 0);
       return properties.getString(0);
-    }
-  }
-
-  /** The PCI address of a device, such as {@code 0000:1b:00.0}. */
-  public String devicePciBusId(int device) {
-    try (Arena scratch = Arena.ofConfined()) {
-      MemorySegment out = scratch.allocate(PCI_ID_BYTES);
-      CudaStatus.check(
-          "cudaDeviceGetPCIBusId", cudart.cudaDeviceGetPCIBusId(out, PCI_ID_BYTES, device));
-      return out.getString(0);
     }
   }
 
@@ -398,11 +385,6 @@ public final class Cuda {
     CudaStatus.checkAwaited("cudaStreamSynchronize", cudart.cudaStreamSynchronize(stream.handle()));
   }
 
-  /** Whether the stream has done all its work; does not wait. */
-  public boolean isDone(CudaStream stream) {
-    return CudaStatus.checkQuery("cudaStreamQuery", cudart.cudaStreamQuery(stream.handle()));
-  }
-
   /** Makes the later work of a stream wait for an event; returns at once. */
   public void waitFor(CudaStream stream, CudaEvent event) {
     CudaStatus.check(
@@ -434,11 +416,6 @@ public final class Cuda {
   /** Waits until its stream has passed an event. A fault in the work before is reported here. */
   public void synchronize(CudaEvent event) {
     CudaStatus.checkAwaited("cudaEventSynchronize", cudart.cudaEventSynchronize(event.handle()));
-  }
-
-  /** Whether its stream has passed an event; does not wait. */
-  public boolean isDone(CudaEvent event) {
-    return CudaStatus.checkQuery("cudaEventQuery", cudart.cudaEventQuery(event.handle()));
   }
 
   /** Device time between two events that have passed. */
@@ -499,32 +476,6 @@ public final class Cuda {
         "cudaFuncSetAttribute",
         cudart.cudaFuncSetAttribute(
             kernel.handle(), cudart.cudaFuncAttributeMaxDynamicSharedMemorySize(), bytes));
-  }
-
-  /** What a kernel takes on the current device. */
-  public KernelResources resources(CudaKernel kernel) {
-    try (Arena scratch = Arena.ofConfined()) {
-      MemorySegment out = scratch.allocate(GENEROUS_STRUCT_BYTES, Long.BYTES);
-      CudaStatus.check("cudaFuncGetAttributes", cudart.cudaFuncGetAttributes(out, kernel.handle()));
-      return new KernelResources(
-          cudaFuncAttributes.numRegs(out),
-          cudaFuncAttributes.sharedSizeBytes(out),
-          cudaFuncAttributes.localSizeBytes(out),
-          cudaFuncAttributes.maxThreadsPerBlock(out),
-          cudaFuncAttributes.maxDynamicSharedSizeBytes(out));
-    }
-  }
-
-  /** How many blocks of a kernel one multiprocessor of the current device holds at a time. */
-  public int residentBlocks(CudaKernel kernel, int blockThreads, long dynamicSharedBytes) {
-    try (Arena scratch = Arena.ofConfined()) {
-      MemorySegment out = scratch.allocate(JAVA_INT);
-      CudaStatus.check(
-          "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
-          cudart.cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-              out, kernel.handle(), blockThreads, dynamicSharedBytes));
-      return out.get(JAVA_INT, 0);
-    }
   }
 
   /**

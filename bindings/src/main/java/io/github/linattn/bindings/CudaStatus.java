@@ -43,16 +43,6 @@ final class CudaStatus {
     }
   }
 
-  /** For calls that ask whether work is done. */
-  static boolean checkQuery(String call, int status) {
-    if (status == cudart.cudaErrorNotReady()) {
-      int ignored = cudart.cudaGetLastError();
-      return false;
-    }
-    checkAwaited(call, status);
-    return true;
-  }
-
   /** For calls that take {@code bytes} of device memory. */
   static void checkAllocation(String call, int status, long bytes) {
     if (status == cudart.cudaErrorMemoryAllocation()) {

@@ -24,7 +24,7 @@ public final class CudaStream {
   }
 
   /** A stream that somebody else created and will destroy, after the last use of it here. */
-  public static CudaStream ofAddress(long address) {
+  static CudaStream ofAddress(long address) {
     return new CudaStream(MemorySegment.ofAddress(address));
   }
 

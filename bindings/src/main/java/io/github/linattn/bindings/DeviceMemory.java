@@ -47,11 +47,6 @@ public final class DeviceMemory {
     return byteSize;
   }
 
-  /** A part of this range, with the same owner. */
-  public DeviceMemory slice(long offset, long bytes) {
-    return new DeviceMemory(pointerTo(offset, bytes), bytes);
-  }
-
   /** The zero-length segment at {@code offset}, after checking that {@code bytes} follow it. */
   MemorySegment pointerTo(long offset, long bytes) {
     Objects.checkFromIndexSize(offset, bytes, byteSize);

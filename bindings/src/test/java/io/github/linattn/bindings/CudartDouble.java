@@ -55,10 +55,6 @@ final class CudartDouble {
     invoke("double_fail_at", FunctionDescriptor.ofVoid(JAVA_LONG, JAVA_INT), k, status);
   }
 
-  void pending(boolean pending) {
-    invoke("double_pending", FunctionDescriptor.ofVoid(JAVA_INT), pending ? 1 : 0);
-  }
-
   void memory(long bytes) {
     invoke("double_memory", FunctionDescriptor.ofVoid(JAVA_LONG), bytes);
   }

@@ -266,7 +266,7 @@ final class BenchPaperCommand implements Callable<Integer> {
     for (Method method : tasks.stream().map(Task::method).distinct().toList()) {
       String family = method == Method.PAPER ? KernelFamily.PAPER : KernelFamily.CHUNKED;
       try (Backend gpu = KernelFamily.open(family, BackendChoice.CUDA, console)) {
-        var bench = BenchRun.onGpu(gpu, false);
+        var bench = BenchRun.onGpu(gpu);
         tasks.stream()
             .filter(task -> task.method == method)
             .forEach(task -> kernels.put(task, bench.kernels(task.each)));
@@ -356,8 +356,8 @@ final class BenchPaperCommand implements Callable<Integer> {
       throws IOException {
     BenchRun bench =
         backend.memoryKind() == MemoryKind.DEVICE
-            ? BenchRun.onGpu(backend, false)
-            : new BenchRun(backend, BenchPaperCommand::freeMemory, false);
+            ? BenchRun.onGpu(backend)
+            : new BenchRun(backend, BenchPaperCommand::freeMemory);
     for (Task task : tasks) {
       try {
         for (Point point : points(bench, task)) {

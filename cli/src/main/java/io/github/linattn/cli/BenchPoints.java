@@ -26,7 +26,7 @@ final class BenchPoints {
   /** The points of a file; one that can't be read or holds something else is misuse. */
   static PointFile open(Path path) {
     if (path.toString().isEmpty() || (Files.exists(path) && !Files.isRegularFile(path))) {
-      throw CommandFailure.misuse("'%s' is not a regular file; name one for points", path);
+      throw CommandFailure.misuse("can't read %s: it is not a regular file", path);
     }
     try {
       return PointFile.open(path);

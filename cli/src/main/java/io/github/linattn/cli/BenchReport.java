@@ -106,7 +106,7 @@ final class BenchReport {
         result.overBest(), result.isNearBest() ? "" : " (!)", String.join(", ", names));
   }
 
-  static String millis(double millis) {
+  private static String millis(double millis) {
     return Text.format("%.4f", millis);
   }
 

@@ -45,10 +45,9 @@ final class BenchRun {
    * On a GPU.
    *
    * @param freeBytes tells how much of its memory is free
-   * @param allPlans whether to time what the planner did not choose, too
    */
-  BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans) {
-    this(gpu, freeBytes, allPlans, 0);
+  BenchRun(Backend gpu, LongSupplier freeBytes) {
+    this(gpu, freeBytes, false, 0);
   }
 
   private BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans, double sustainedSeconds) {
@@ -59,13 +58,14 @@ final class BenchRun {
   }
 
   /** On GPU 0. */
-  static BenchRun onGpu(Backend gpu, boolean allPlans) {
-    return onGpu(gpu, allPlans, 0);
+  static BenchRun onGpu(Backend gpu) {
+    return onGpu(gpu, false, 0);
   }
 
   /**
    * On GPU 0.
    *
+   * @param allPlans whether to time what the planner did not choose, too
    * @param sustainedSeconds how long it has had the calls when the first is timed, and has them
    *     while they are timed; 0 where a few calls are enough
    */

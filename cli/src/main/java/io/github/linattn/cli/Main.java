@@ -2,6 +2,7 @@ package io.github.linattn.cli;
 
 import io.github.linattn.cuda.CudaException;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
+import io.github.linattn.files.WholeFile;
 import io.github.linattn.io.Tuning;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
@@ -21,6 +22,7 @@ public final class Main {
 
   /** Runs one command and ends the process with its exit code. */
   public static void main(String[] args) {
+    Runtime.getRuntime().addShutdownHook(new Thread(WholeFile::deleteUnfinished));
     var stdout = new StandardOutput(new FileOutputStream(FileDescriptor.out));
     var out = new PrintStream(stdout, true, System.out.charset());
     System.exit(stdout.ended(run(args, out, System.err), System.err));

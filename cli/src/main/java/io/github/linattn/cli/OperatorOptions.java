@@ -74,7 +74,7 @@ final class OperatorOptions {
     return lengths;
   }
 
-  boolean causal() {
+  private boolean causal() {
     return !nonCausal;
   }
 

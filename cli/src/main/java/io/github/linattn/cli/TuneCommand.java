@@ -112,7 +112,7 @@ final class TuneCommand implements Callable<Integer> {
     Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
     compileMissing(gpu.architecture());
     try (Backend backend = BackendChoice.CUDA.open(console)) {
-      tune(gpu.name(), onDevice(BenchRun.onGpu(backend, false)));
+      tune(gpu.name(), onDevice(BenchRun.onGpu(backend)));
     }
     return ExitCode.DONE;
   }
@@ -166,7 +166,7 @@ final class TuneCommand implements Callable<Integer> {
   }
 
   /** What the file holds so far. */
-  Tuning known() {
+  private Tuning known() {
     try {
       return Files.exists(out) ? Tuning.read(out) : Tuning.NONE;
     } catch (IllegalArgumentException other) {

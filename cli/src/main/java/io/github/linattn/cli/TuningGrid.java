@@ -62,11 +62,6 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
     return heads.size() * tokens.size();
   }
 
-  /** Cells. */
-  int classes() {
-    return (heads.size() - 1) * (tokens.size() - 1);
-  }
-
   /**
    * Times the crossings and gives a plan for each class whose corners could be timed.
    *

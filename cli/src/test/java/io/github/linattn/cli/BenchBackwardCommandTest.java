@@ -158,7 +158,7 @@ class BenchBackwardCommandTest {
   private static BenchResult onCpu(BenchCase problem) {
     long few = 3 * BenchTensors.bytes(problem);
     try (Backend cpu = Backend.cpu(2)) {
-      return new BenchRun(cpu, () -> (1L << 30) + (8L << 20) + few, false).run(problem);
+      return new BenchRun(cpu, () -> (1L << 30) + (8L << 20) + few).run(problem);
     }
   }
 

@@ -65,7 +65,7 @@ public final class BuiltKernels {
   }
 
   /** The CUDA text of a kernel. */
-  public String source(KernelEntry entry) throws IOException {
+  String source(KernelEntry entry) throws IOException {
     return text(files, entry.sourceFile());
   }
 

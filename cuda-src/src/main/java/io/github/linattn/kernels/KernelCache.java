@@ -58,7 +58,7 @@ public final class KernelCache {
   }
 
   /** In this folder, which need not exist. */
-  public static KernelCache in(Path folder) {
+  static KernelCache in(Path folder) {
     return new KernelCache(folder);
   }
 

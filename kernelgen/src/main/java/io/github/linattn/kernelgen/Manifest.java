@@ -74,16 +74,6 @@ public record Manifest(List<KernelEntry> entries) {
         .or(() -> found.stream().findFirst());
   }
 
-  /** The kernel of an operation with this L. */
-  public Optional<KernelEntry> find(
-      Operation operation, Family family, int headDim, int slices, ElementType elementType) {
-    return entries.stream()
-        .filter(e -> e.operation() == operation && e.family() == family)
-        .filter(e -> e.headDim() == headDim && e.slices() == slices)
-        .filter(e -> e.elementType() == elementType)
-        .findFirst();
-  }
-
   /**
    * The kernel of an operation of the family {@code chunked} that a GPU can run.
    *

@@ -33,8 +33,6 @@ class ManifestTest {
               assertThat(entry.symbol()).isEqualTo("la_paper_forward_d128_l4_f32");
               assertThat(entry.tiles()).isEqualTo(4);
             });
-    assertThat(MANIFEST.find(Operation.FORWARD, Family.PAPER, 128, 8, ElementType.F32))
-        .hasValueSatisfying(entry -> assertThat(entry.slices()).isEqualTo(8));
     assertThat(MANIFEST.find(Operation.FORWARD, Family.PAPER, 80, ElementType.F32)).isEmpty();
     assertThat(
             MANIFEST.find(

@@ -19,23 +19,15 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 
-/**
- * A file that is written completely or not at all. What is unfinished when the JVM is told to end
- * goes, unless it is begun just then. For any thread.
- */
+/** A file that is written completely or not at all. For any thread. */
 public final class WholeFile {
   private static final long PIECE = 1 << 30;
 
+  /** As many as Linux follows. */
+  private static final int MOST_LINKS = 40;
+
   /** Temporary files of all threads. */
   private static final Set<Path> UNFINISHED = ConcurrentHashMap.newKeySet();
-
-  static {
-    try {
-      Runtime.getRuntime().addShutdownHook(new Thread(WholeFile::deleteUnfinished));
-    } catch (IllegalStateException endsAlready) {
-      // then nothing is left to be waited for
-    }
-  }
 
   private WholeFile() {}
 
@@ -63,6 +55,9 @@ public final class WholeFile {
         content.write(channel);
       }
       Files.move(temporary, target, ATOMIC_MOVE);
+    } catch (NoSuchFileException gone) {
+      throw new NoSuchFileException(
+          name.toString(), null, "there is no folder for it, or not any more");
     } catch (ClosedByInterruptException interrupted) {
       throw new IOException(
           name + " is not written, because the thread is interrupted", interrupted);
@@ -84,8 +79,11 @@ public final class WholeFile {
     }
   }
 
-  /** A signal ends the JVM without {@code finally}. */
-  private static void deleteUnfinished() {
+  /**
+   * Deletes what is unfinished, of all threads. For a program that a signal ends, whose threads do
+   * not reach their {@code finally}; it calls this when nobody is to write any more.
+   */
+  public static void deleteUnfinished() {
     for (Path temporary : UNFINISHED) {
       try {
         Files.deleteIfExists(temporary);
@@ -100,7 +98,11 @@ public final class WholeFile {
     if (Files.exists(name)) {
       return name.toRealPath();
     }
-    return Files.isSymbolicLink(name) ? name.resolveSibling(Files.readSymbolicLink(name)) : name;
+    Path target = name;
+    for (int i = 0; i < MOST_LINKS && Files.isSymbolicLink(target); i++) {
+      target = target.resolveSibling(Files.readSymbolicLink(target));
+    }
+    return target;
   }
 
   /**

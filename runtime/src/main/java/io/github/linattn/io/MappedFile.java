@@ -48,6 +48,8 @@ final class MappedFile implements AutoCloseable {
     } catch (ClosedByInterruptException interrupted) {
       throw new IOException(
           file + " is not opened, because the thread is interrupted", interrupted);
+    } catch (UnsupportedOperationException none) {
+      throw new IOException(file + " is of a file system whose files can't be mapped", none);
     }
   }
 

@@ -151,7 +151,12 @@ public final class Npy implements AutoCloseable {
         });
   }
 
-  /** Ends the mapping. A second call does nothing. */
+  /**
+   * Ends the mapping. A second call does nothing.
+   *
+   * @throws IllegalStateException if a call of another thread uses the memory just then, such as
+   *     one that writes it to a file; the mapping stays
+   */
   @Override
   public void close() {
     mapping.close();

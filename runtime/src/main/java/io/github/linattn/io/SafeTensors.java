@@ -26,7 +26,7 @@ public final class SafeTensors implements AutoCloseable {
       ValueLayout.JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
   /** The same limit as the format's own reader. */
-  private static final long MAX_HEADER_BYTES = 100_000_000;
+  static final long MAX_HEADER_BYTES = 100_000_000;
 
   private final Path file;
   private final MappedFile mapping;
@@ -72,10 +72,12 @@ public final class SafeTensors implements AutoCloseable {
       throw new IOException(
           String.format(
               Locale.ROOT,
-              "%s is truncated or no safetensors file: it announces a header of %s bytes, %d follow",
+              "%s is truncated or no safetensors file: it announces a header of %s bytes, %d follow,"
+                  + " and at most %d are a header",
               file,
               Long.toUnsignedString(headerBytes),
-              rest));
+              rest,
+              MAX_HEADER_BYTES));
     }
     String json = utf8(file, all.asSlice(Long.BYTES, headerBytes));
     MemorySegment data = all.asSlice(Long.BYTES + headerBytes);
@@ -135,7 +137,12 @@ public final class SafeTensors implements AutoCloseable {
     }
   }
 
-  /** Ends the mapping. A second call does nothing. */
+  /**
+   * Ends the mapping. A second call does nothing.
+   *
+   * @throws IllegalStateException if a call of another thread uses the memory just then, such as
+   *     one that writes it to a file; the mapping stays
+   */
   @Override
   public void close() {
     mapping.close();

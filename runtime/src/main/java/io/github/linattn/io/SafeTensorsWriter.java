@@ -68,14 +68,20 @@ public final class SafeTensorsWriter {
    * Writes a temporary file beside {@code target} and moves it into place, so that {@code target}
    * is either complete or as it was before.
    *
+   * @throws IllegalArgumentException if names and metadata are longer than a header may be
    * @throws IOException if the file can't be written
    */
   public void write(Path target) throws IOException {
+    List<StoredTensor> ordered = largestElementsFirst();
+    byte[] header = header(offsets(ordered)).getBytes(StandardCharsets.UTF_8);
+    if (header.length > SafeTensors.MAX_HEADER_BYTES) {
+      throw new IllegalArgumentException(
+          "a header has at most %d bytes; names and metadata of %s make %d"
+              .formatted(SafeTensors.MAX_HEADER_BYTES, target, header.length));
+    }
     WholeFile.write(
         target,
         channel -> {
-          List<StoredTensor> ordered = largestElementsFirst();
-          byte[] header = header(offsets(ordered)).getBytes(StandardCharsets.UTF_8);
           ByteBuffer length = ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN);
           WholeFile.append(channel, length.putLong(0, header.length));
           WholeFile.append(channel, ByteBuffer.wrap(header));

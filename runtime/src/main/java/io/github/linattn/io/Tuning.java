@@ -12,6 +12,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
@@ -79,6 +80,13 @@ public final class Tuning {
       String gpu, Pass pass, int headDim, DType dtype, Mode mode, boolean normalize) {
     /** Gives other types than fp32 the one mode that they have. */
     public Problem {
+      Objects.requireNonNull(gpu, "gpu");
+      Objects.requireNonNull(pass, "pass");
+      Objects.requireNonNull(dtype, "dtype");
+      Objects.requireNonNull(mode, "mode");
+      if (headDim < 1) {
+        throw new IllegalArgumentException("headDim is at least 1, not " + headDim);
+      }
       mode = dtype == DType.F32 ? mode : Mode.DEFAULT;
     }
   }
@@ -122,7 +130,7 @@ public final class Tuning {
       if (planner && (segments != 1 || turns != 1 || relay)) {
         throw new IllegalArgumentException("what is left to the planner has 1 segment and 1 turn");
       }
-      if (segments < 1 || Integer.bitCount(turns) != 1) {
+      if (segments < 1 || turns < 1 || Integer.bitCount(turns) != 1) {
         throw new IllegalArgumentException(
             "a plan has at least 1 segment and a power of two of turns, not %d and %d"
                 .formatted(segments, turns));
@@ -162,6 +170,21 @@ public final class Tuning {
    *     left to the planner, this of the fastest plan that was timed beside
    */
   public record Entry(Problem problem, Range heads, Range tokens, Choice choice, double ratio) {
+    /** Checks that the parts go together, and that the ratio is one. */
+    public Entry {
+      Objects.requireNonNull(problem, "problem");
+      Objects.requireNonNull(heads, "heads");
+      Objects.requireNonNull(tokens, "tokens");
+      Objects.requireNonNull(choice, "choice");
+      if (!(0 <= ratio && ratio < Double.POSITIVE_INFINITY)) {
+        throw new IllegalArgumentException("a ratio of times is finite and not below 0: " + ratio);
+      }
+      if (problem.pass == Pass.BACKWARD && choice.turns > 1) {
+        throw new IllegalArgumentException(
+            "blocks of a backward take no turns; turns is 1, not " + choice.turns);
+      }
+    }
+
     private boolean isOfClass(Entry other) {
       return problem.equals(other.problem)
           && heads.equals(other.heads)
@@ -280,29 +303,22 @@ public final class Tuning {
   }
 
   private static Entry entry(Map<?, ?> fields) {
-    var entry =
-        new Entry(
-            new Problem(
-                member(fields, "gpu", String.class),
-                constant(fields, "pass", Pass.class),
-                integer(fields, "headDim"),
-                constant(fields, "dtype", DType.class),
-                constant(fields, "mode", Mode.class),
-                member(fields, "normalize", Boolean.class)),
-            range(fields, "heads"),
-            range(fields, "tokens"),
-            new Choice(
-                member(fields, "technique", String.class),
-                integer(fields, "segments"),
-                integer(fields, "turns"),
-                member(fields, "relay", Boolean.class)),
-            member(fields, "ratio", Number.class).doubleValue());
-    if (entry.problem.pass == Pass.BACKWARD && entry.choice.turns > 1) {
-      throw new IllegalArgumentException(
-          "blocks of a backward take no turns; turns is 1, not %d, in %s"
-              .formatted(entry.choice.turns, line(entry).strip()));
-    }
-    return entry;
+    return new Entry(
+        new Problem(
+            member(fields, "gpu", String.class),
+            constant(fields, "pass", Pass.class),
+            integer(fields, "headDim"),
+            constant(fields, "dtype", DType.class),
+            constant(fields, "mode", Mode.class),
+            member(fields, "normalize", Boolean.class)),
+        range(fields, "heads"),
+        range(fields, "tokens"),
+        new Choice(
+            member(fields, "technique", String.class),
+            integer(fields, "segments"),
+            integer(fields, "turns"),
+            member(fields, "relay", Boolean.class)),
+        member(fields, "ratio", Number.class).doubleValue());
   }
 
   private static <T> T member(Map<?, ?> fields, String name, Class<T> type) {

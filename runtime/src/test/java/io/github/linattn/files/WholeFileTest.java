@@ -1,9 +1,11 @@
 package io.github.linattn.files;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermission;
 import java.nio.file.attribute.PosixFilePermissions;
@@ -32,6 +34,24 @@ final class WholeFileTest {
     Path file = folder.resolve("x".repeat(255));
     WholeFile.write(file, "new");
     assertThat(file).hasContent("new");
+  }
+
+  @Test
+  void linksThatLeadNowhereAreFollowed() throws IOException {
+    Path last = folder.resolve("last");
+    Path middle = Files.createSymbolicLink(folder.resolve("middle"), Path.of("last"));
+    Path first = Files.createSymbolicLink(folder.resolve("first"), Path.of("middle"));
+    WholeFile.write(first, "new");
+    assertThat(last).hasContent("new").isRegularFile();
+    assertThat(middle).isSymbolicLink();
+  }
+
+  @Test
+  void aFolderThatIsMissingIsTold() {
+    Path file = folder.resolve("nowhere/x");
+    assertThatThrownBy(() -> WholeFile.write(file, "new"))
+        .isInstanceOf(NoSuchFileException.class)
+        .hasMessageStartingWith(file + ": there is no folder");
   }
 
   @Test
@@ -65,6 +85,7 @@ final class WholeFileTest {
     private NeverDone() {}
 
     public static void main(String[] args) throws IOException {
+      Runtime.getRuntime().addShutdownHook(new Thread(WholeFile::deleteUnfinished));
       WholeFile.write(
           Path.of(args[0]),
           channel -> {

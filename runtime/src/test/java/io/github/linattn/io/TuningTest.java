@@ -179,20 +179,21 @@ class TuningTest {
   }
 
   @Test
-  void aBackwardHasNoTurns() throws IOException {
-    Path file = folder.resolve("tuning.json");
-    var turns =
-        new Entry(
-            BACKWARD,
-            GRADIENT.heads(),
-            GRADIENT.tokens(),
-            new Choice("mma", 2, 2),
-            GRADIENT.ratio());
-    Tuning.NONE.with(List.of(FEW, turns)).write(file);
-    assertThatThrownBy(() -> Tuning.read(file))
-        .hasMessageStartingWith(file + " is no tuning file: blocks of a backward take no turns; ")
-        .hasMessageContaining("turns is 1, not 2, in {\"gpu\": ")
-        .hasMessageContaining("\"tokens\": [1024, 2047]");
+  void whatCouldNotBeReadAgainIsNoEntry() {
+    var turns = new Choice("mma", 2, 2);
+    assertThatThrownBy(() -> new Entry(BACKWARD, GRADIENT.heads(), GRADIENT.tokens(), turns, 1))
+        .hasMessage("blocks of a backward take no turns; turns is 1, not 2");
+    for (double ratio : new double[] {Double.NaN, Double.POSITIVE_INFINITY, -1}) {
+      assertThatThrownBy(
+              () ->
+                  new Entry(
+                      BACKWARD, GRADIENT.heads(), GRADIENT.tokens(), GRADIENT.choice(), ratio))
+          .hasMessageStartingWith("a ratio of times is finite and not below 0");
+    }
+    assertThatThrownBy(() -> new Choice("mma", 1, Integer.MIN_VALUE))
+        .hasMessageContaining("a power of two of turns");
+    assertThatThrownBy(() -> new Problem("GPU", Pass.FORWARD, 0, DType.BF16, Mode.DEFAULT, false))
+        .hasMessage("headDim is at least 1, not 0");
   }
 
   @Test

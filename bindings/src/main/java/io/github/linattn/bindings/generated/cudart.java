@@ -88,16 +88,6 @@ public class cudart {
     public static int cudaHostAllocMapped() {
         return cudaHostAllocMapped;
     }
-    private static final int cudaHostAllocWriteCombined = (int)4L;
-    /**
-
-     * {@snippet lang=c :
-     * #define cudaHostAllocWriteCombined 4
-     * }
-     */
-    public static int cudaHostAllocWriteCombined() {
-        return cudaHostAllocWriteCombined;
-    }
     private static final int cudaHostRegisterPortable = (int)1L;
     /**
 
@@ -147,16 +137,6 @@ public class cudart {
      */
     public static int cudaEventDefault() {
         return cudaEventDefault;
-    }
-    private static final int cudaEventDisableTiming = (int)2L;
-    /**
-
-     * {@snippet lang=c :
-     * #define cudaEventDisableTiming 2
-     * }
-     */
-    public static int cudaEventDisableTiming() {
-        return cudaEventDisableTiming;
     }
     private static final int cudaEventWaitDefault = (int)0L;
     /**
@@ -228,16 +208,6 @@ public class cudart {
     public static int cudaErrorSymbolNotFound() {
         return cudaErrorSymbolNotFound;
     }
-    private static final int cudaErrorNotReady = (int)600L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaError.cudaErrorNotReady = 600
-     * }
-     */
-    public static int cudaErrorNotReady() {
-        return cudaErrorNotReady;
-    }
     private static final int cudaMemoryTypeUnregistered = (int)0L;
     /**
 
@@ -278,16 +248,6 @@ public class cudart {
     public static int cudaMemoryTypeManaged() {
         return cudaMemoryTypeManaged;
     }
-    private static final int cudaMemcpyHostToHost = (int)0L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaMemcpyKind.cudaMemcpyHostToHost = 0
-     * }
-     */
-    public static int cudaMemcpyHostToHost() {
-        return cudaMemcpyHostToHost;
-    }
     private static final int cudaMemcpyHostToDevice = (int)1L;
     /**
 
@@ -317,16 +277,6 @@ public class cudart {
      */
     public static int cudaMemcpyDeviceToDevice() {
         return cudaMemcpyDeviceToDevice;
-    }
-    private static final int cudaMemcpyDefault = (int)4L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaMemcpyKind.cudaMemcpyDefault = 4
-     * }
-     */
-    public static int cudaMemcpyDefault() {
-        return cudaMemcpyDefault;
     }
     private static final int cudaStreamCaptureModeRelaxed = (int)2L;
     /**
@@ -378,26 +328,6 @@ public class cudart {
     public static int cudaDevAttrGlobalMemoryBusWidth() {
         return cudaDevAttrGlobalMemoryBusWidth;
     }
-    private static final int cudaDevAttrL2CacheSize = (int)38L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaDeviceAttr.cudaDevAttrL2CacheSize = 38
-     * }
-     */
-    public static int cudaDevAttrL2CacheSize() {
-        return cudaDevAttrL2CacheSize;
-    }
-    private static final int cudaDevAttrMaxThreadsPerMultiProcessor = (int)39L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaDeviceAttr.cudaDevAttrMaxThreadsPerMultiProcessor = 39
-     * }
-     */
-    public static int cudaDevAttrMaxThreadsPerMultiProcessor() {
-        return cudaDevAttrMaxThreadsPerMultiProcessor;
-    }
     private static final int cudaDevAttrComputeCapabilityMajor = (int)75L;
     /**
 
@@ -418,26 +348,6 @@ public class cudart {
     public static int cudaDevAttrComputeCapabilityMinor() {
         return cudaDevAttrComputeCapabilityMinor;
     }
-    private static final int cudaDevAttrMaxSharedMemoryPerMultiprocessor = (int)81L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaDeviceAttr.cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81
-     * }
-     */
-    public static int cudaDevAttrMaxSharedMemoryPerMultiprocessor() {
-        return cudaDevAttrMaxSharedMemoryPerMultiprocessor;
-    }
-    private static final int cudaDevAttrCanUseHostPointerForRegisteredMem = (int)91L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaDeviceAttr.cudaDevAttrCanUseHostPointerForRegisteredMem = 91
-     * }
-     */
-    public static int cudaDevAttrCanUseHostPointerForRegisteredMem() {
-        return cudaDevAttrCanUseHostPointerForRegisteredMem;
-    }
     private static final int cudaDevAttrMaxSharedMemoryPerBlockOptin = (int)97L;
     /**
 
@@ -447,26 +357,6 @@ public class cudart {
      */
     public static int cudaDevAttrMaxSharedMemoryPerBlockOptin() {
         return cudaDevAttrMaxSharedMemoryPerBlockOptin;
-    }
-    private static final int cudaDevAttrHostRegisterSupported = (int)99L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaDeviceAttr.cudaDevAttrHostRegisterSupported = 99
-     * }
-     */
-    public static int cudaDevAttrHostRegisterSupported() {
-        return cudaDevAttrHostRegisterSupported;
-    }
-    private static final int cudaDevAttrHostRegisterReadOnlySupported = (int)113L;
-    /**
-
-     * {@snippet lang=c :
-     * enum cudaDeviceAttr.cudaDevAttrHostRegisterReadOnlySupported = 113
-     * }
-     */
-    public static int cudaDevAttrHostRegisterReadOnlySupported() {
-        return cudaDevAttrHostRegisterReadOnlySupported;
     }
     private static final int cudaDevAttrMemoryPoolsSupported = (int)115L;
     /**
@@ -584,70 +474,6 @@ public class cudart {
                 traceDowncall("cudaDeviceSynchronize");
             }
             return (int)mh$.invokeExact();
-        } catch (Throwable ex$) {
-           throw new AssertionError("should not reach here", ex$);
-        }
-    }
-
-    private static class cudaDeviceGetPCIBusId {
-        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
-            cudart.C_INT,
-            cudart.C_POINTER,
-            cudart.C_INT,
-            cudart.C_INT
-        );
-
-        public static final MemorySegment ADDR = cudart.findOrThrow("cudaDeviceGetPCIBusId");
-
-        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
-    }
-
-    /**
-     * Function descriptor for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaDeviceGetPCIBusId(char *pciBusId, int len, int device)
-     * }
-     */
-    public static FunctionDescriptor cudaDeviceGetPCIBusId$descriptor() {
-        return cudaDeviceGetPCIBusId.DESC;
-    }
-
-    /**
-     * Downcall method handle for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaDeviceGetPCIBusId(char *pciBusId, int len, int device)
-     * }
-     */
-    public static MethodHandle cudaDeviceGetPCIBusId$handle() {
-        return cudaDeviceGetPCIBusId.HANDLE;
-    }
-
-    /**
-     * Address for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaDeviceGetPCIBusId(char *pciBusId, int len, int device)
-     * }
-     */
-    public static MemorySegment cudaDeviceGetPCIBusId$address() {
-        return cudaDeviceGetPCIBusId.ADDR;
-    }
-
-    /**
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaDeviceGetPCIBusId(char *pciBusId, int len, int device)
-     * }
-     */
-    public static int cudaDeviceGetPCIBusId(MemorySegment pciBusId, int len, int device) {
-        var mh$ = cudaDeviceGetPCIBusId.HANDLE;
-        try {
-            if (TRACE_DOWNCALLS) {
-                traceDowncall("cudaDeviceGetPCIBusId", pciBusId, len, device);
-            }
-            return (int)mh$.invokeExact(pciBusId, len, device);
         } catch (Throwable ex$) {
            throw new AssertionError("should not reach here", ex$);
         }
@@ -1524,68 +1350,6 @@ public class cudart {
         }
     }
 
-    private static class cudaStreamQuery {
-        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
-            cudart.C_INT,
-            cudart.C_POINTER
-        );
-
-        public static final MemorySegment ADDR = cudart.findOrThrow("cudaStreamQuery");
-
-        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
-    }
-
-    /**
-     * Function descriptor for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaStreamQuery(cudaStream_t stream)
-     * }
-     */
-    public static FunctionDescriptor cudaStreamQuery$descriptor() {
-        return cudaStreamQuery.DESC;
-    }
-
-    /**
-     * Downcall method handle for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaStreamQuery(cudaStream_t stream)
-     * }
-     */
-    public static MethodHandle cudaStreamQuery$handle() {
-        return cudaStreamQuery.HANDLE;
-    }
-
-    /**
-     * Address for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaStreamQuery(cudaStream_t stream)
-     * }
-     */
-    public static MemorySegment cudaStreamQuery$address() {
-        return cudaStreamQuery.ADDR;
-    }
-
-    /**
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaStreamQuery(cudaStream_t stream)
-     * }
-     */
-    public static int cudaStreamQuery(MemorySegment stream) {
-        var mh$ = cudaStreamQuery.HANDLE;
-        try {
-            if (TRACE_DOWNCALLS) {
-                traceDowncall("cudaStreamQuery", stream);
-            }
-            return (int)mh$.invokeExact(stream);
-        } catch (Throwable ex$) {
-           throw new AssertionError("should not reach here", ex$);
-        }
-    }
-
     private static class cudaStreamBeginCapture {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             cudart.C_INT,
@@ -1833,68 +1597,6 @@ public class cudart {
                 traceDowncall("cudaEventRecord", event, stream);
             }
             return (int)mh$.invokeExact(event, stream);
-        } catch (Throwable ex$) {
-           throw new AssertionError("should not reach here", ex$);
-        }
-    }
-
-    private static class cudaEventQuery {
-        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
-            cudart.C_INT,
-            cudart.C_POINTER
-        );
-
-        public static final MemorySegment ADDR = cudart.findOrThrow("cudaEventQuery");
-
-        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
-    }
-
-    /**
-     * Function descriptor for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaEventQuery(cudaEvent_t event)
-     * }
-     */
-    public static FunctionDescriptor cudaEventQuery$descriptor() {
-        return cudaEventQuery.DESC;
-    }
-
-    /**
-     * Downcall method handle for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaEventQuery(cudaEvent_t event)
-     * }
-     */
-    public static MethodHandle cudaEventQuery$handle() {
-        return cudaEventQuery.HANDLE;
-    }
-
-    /**
-     * Address for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaEventQuery(cudaEvent_t event)
-     * }
-     */
-    public static MemorySegment cudaEventQuery$address() {
-        return cudaEventQuery.ADDR;
-    }
-
-    /**
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaEventQuery(cudaEvent_t event)
-     * }
-     */
-    public static int cudaEventQuery(MemorySegment event) {
-        var mh$ = cudaEventQuery.HANDLE;
-        try {
-            if (TRACE_DOWNCALLS) {
-                traceDowncall("cudaEventQuery", event);
-            }
-            return (int)mh$.invokeExact(event);
         } catch (Throwable ex$) {
            throw new AssertionError("should not reach here", ex$);
         }
@@ -2152,69 +1854,6 @@ public class cudart {
         }
     }
 
-    private static class cudaFuncGetAttributes {
-        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
-            cudart.C_INT,
-            cudart.C_POINTER,
-            cudart.C_POINTER
-        );
-
-        public static final MemorySegment ADDR = cudart.findOrThrow("cudaFuncGetAttributes");
-
-        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
-    }
-
-    /**
-     * Function descriptor for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *func)
-     * }
-     */
-    public static FunctionDescriptor cudaFuncGetAttributes$descriptor() {
-        return cudaFuncGetAttributes.DESC;
-    }
-
-    /**
-     * Downcall method handle for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *func)
-     * }
-     */
-    public static MethodHandle cudaFuncGetAttributes$handle() {
-        return cudaFuncGetAttributes.HANDLE;
-    }
-
-    /**
-     * Address for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *func)
-     * }
-     */
-    public static MemorySegment cudaFuncGetAttributes$address() {
-        return cudaFuncGetAttributes.ADDR;
-    }
-
-    /**
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *func)
-     * }
-     */
-    public static int cudaFuncGetAttributes(MemorySegment attr, MemorySegment func) {
-        var mh$ = cudaFuncGetAttributes.HANDLE;
-        try {
-            if (TRACE_DOWNCALLS) {
-                traceDowncall("cudaFuncGetAttributes", attr, func);
-            }
-            return (int)mh$.invokeExact(attr, func);
-        } catch (Throwable ex$) {
-           throw new AssertionError("should not reach here", ex$);
-        }
-    }
-
     private static class cudaFuncSetAttribute {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             cudart.C_INT,
@@ -2274,71 +1913,6 @@ public class cudart {
                 traceDowncall("cudaFuncSetAttribute", func, attr, value);
             }
             return (int)mh$.invokeExact(func, attr, value);
-        } catch (Throwable ex$) {
-           throw new AssertionError("should not reach here", ex$);
-        }
-    }
-
-    private static class cudaOccupancyMaxActiveBlocksPerMultiprocessor {
-        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
-            cudart.C_INT,
-            cudart.C_POINTER,
-            cudart.C_POINTER,
-            cudart.C_INT,
-            cudart.C_LONG
-        );
-
-        public static final MemorySegment ADDR = cudart.findOrThrow("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-
-        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
-    }
-
-    /**
-     * Function descriptor for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, const void *func, int blockSize, size_t dynamicSMemSize)
-     * }
-     */
-    public static FunctionDescriptor cudaOccupancyMaxActiveBlocksPerMultiprocessor$descriptor() {
-        return cudaOccupancyMaxActiveBlocksPerMultiprocessor.DESC;
-    }
-
-    /**
-     * Downcall method handle for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, const void *func, int blockSize, size_t dynamicSMemSize)
-     * }
-     */
-    public static MethodHandle cudaOccupancyMaxActiveBlocksPerMultiprocessor$handle() {
-        return cudaOccupancyMaxActiveBlocksPerMultiprocessor.HANDLE;
-    }
-
-    /**
-     * Address for:
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, const void *func, int blockSize, size_t dynamicSMemSize)
-     * }
-     */
-    public static MemorySegment cudaOccupancyMaxActiveBlocksPerMultiprocessor$address() {
-        return cudaOccupancyMaxActiveBlocksPerMultiprocessor.ADDR;
-    }
-
-    /**
-
-     * {@snippet lang=c :
-     * extern cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, const void *func, int blockSize, size_t dynamicSMemSize)
-     * }
-     */
-    public static int cudaOccupancyMaxActiveBlocksPerMultiprocessor(MemorySegment numBlocks, MemorySegment func, int blockSize, long dynamicSMemSize) {
-        var mh$ = cudaOccupancyMaxActiveBlocksPerMultiprocessor.HANDLE;
-        try {
-            if (TRACE_DOWNCALLS) {
-                traceDowncall("cudaOccupancyMaxActiveBlocksPerMultiprocessor", numBlocks, func, blockSize, dynamicSMemSize);
-            }
-            return (int)mh$.invokeExact(numBlocks, func, blockSize, dynamicSMemSize);
         } catch (Throwable ex$) {
            throw new AssertionError("should not reach here", ex$);
         }

@@ -28,6 +28,7 @@ public final class CpuEngine implements Engine {
   private static final AtomicBoolean WARNED = new AtomicBoolean();
 
   private final Parallel parallel;
+  private volatile boolean closed;
   private final Leaks leaks = Leaks.of(name());
 
   public CpuEngine(int threads) {
@@ -222,8 +223,13 @@ public final class CpuEngine implements Engine {
     return 2 * scratchBytes(shape, lanes) + kept;
   }
 
+  boolean isClosed() {
+    return closed;
+  }
+
   @Override
   public void close() {
+    closed = true;
     leaks.reportOpen();
     parallel.close();
   }

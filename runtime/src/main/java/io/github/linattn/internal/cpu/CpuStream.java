@@ -5,6 +5,7 @@ import io.github.linattn.Graph;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import io.github.linattn.internal.Copies;
+import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /** A queue whose work is done when it is queued; closing it ends it, and frees nothing. */
@@ -23,9 +24,12 @@ final class CpuStream implements Stream {
   /**
    * Throws if it can't take work.
    *
-   * @throws IllegalStateException if it is closed, with where
+   * @throws IllegalStateException if it is closed, with where, or its backend is
    */
   void requireOpen() {
+    if (owner.isClosed()) {
+      throw new IllegalStateException("the backend of this stream is closed");
+    }
     Throwable where = closedAt;
     if (where != null) {
       throw new IllegalStateException("the stream is closed; see the cause for where", where);
@@ -69,7 +73,11 @@ final class CpuStream implements Stream {
   public void copy(Tensor source, Tensor target) {
     requireOpen();
     Copies.requireAlike(source, target);
-    target.copyFrom(source.segment());
+    MemorySegment memory = source.segment();
+    if (!memory.scope().isAlive()) {
+      throw new IllegalStateException("the memory of the source is of an arena that is closed");
+    }
+    target.copyFrom(memory);
   }
 
   @Override

@@ -110,10 +110,10 @@ final class OuterSum {
     shift(right, rightFrom, rightTo, count);
     Panels lefts = new Panels(2, leftWidth);
     Panels rights = new Panels(2, rightWidth);
-    lefts.setRow(0, Tiles.toFloats(left), 0);
-    rights.setRow(0, difference(rightFrom, rightTo), 0);
-    lefts.setRow(1, difference(leftFrom, leftTo), 0);
-    rights.setRow(1, Tiles.toFloats(right), 0);
+    lefts.setRow(0, Tiles.toFloats(left));
+    rights.setRow(0, difference(rightFrom, rightTo));
+    lefts.setRow(1, difference(leftFrom, leftTo));
+    rights.setRow(1, Tiles.toFloats(right));
     addProduct(kernel, 2, lefts, rights);
     shift(left, leftFrom, leftTo, count);
   }

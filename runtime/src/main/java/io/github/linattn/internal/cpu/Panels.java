@@ -100,15 +100,15 @@ final class Panels {
     }
   }
 
-  void setRow(int row, float[] source, int sourceAt) {
+  void setRow(int row, float[] source) {
     for (int column = 0; column < columns; column += WIDTH) {
-      System.arraycopy(source, sourceAt + column, data, at(row, column), WIDTH);
+      System.arraycopy(source, column, data, at(row, column), WIDTH);
     }
   }
 
-  void getRow(int row, float[] target, int targetAt) {
+  void getRow(int row, float[] target) {
     for (int column = 0; column < columns; column += WIDTH) {
-      System.arraycopy(data, at(row, column), target, targetAt + column, WIDTH);
+      System.arraycopy(data, at(row, column), target, column, WIDTH);
     }
   }
 }

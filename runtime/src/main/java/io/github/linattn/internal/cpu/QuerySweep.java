@@ -279,15 +279,15 @@ final class QuerySweep {
     private double normalizeAlone(int row) {
       int d = shape.keyDim();
       float[] unit = new float[d];
-      query.q.getRow(row, unit, 0);
+      query.q.getRow(row, unit);
       double inverse = Tiles.normalizeRow(unit);
-      query.q.setRow(row, unit, 0);
+      query.q.setRow(row, unit);
       float[] other = new float[d];
-      gradient.getRow(row, other, 0);
+      gradient.getRow(row, other);
       alongKeys[row] = ScalarMatrixKernel.dot(unit, 0, other, 0, d);
       float[] z = keySum.before.clone();
       for (int i = 0; i <= row; i++) {
-        keyValue.k.getRow(i, other, 0);
+        keyValue.k.getRow(i, other);
         for (int j = 0; j < d; j++) {
           z[j] += other[j];
         }

@@ -30,7 +30,7 @@ final class StateRows {
     float[] values = new float[sum.rightWidth];
     for (int row = 0; row < sum.leftWidth; row++) {
       s.dtype().decode(memory, first + row * s.stride(3), values, 0, values.length);
-      sum.matrix.setRow(row, values, 0);
+      sum.matrix.setRow(row, values);
     }
     loadRow(z, lane, sum.left);
     loadRow(u, lane, sum.right);
@@ -57,7 +57,7 @@ final class StateRows {
     MemorySegment memory = s.segment();
     float[] values = new float[sum.rightWidth];
     for (int row = 0; row < sum.leftWidth; row++) {
-      sum.matrix.getRow(row, values, 0);
+      sum.matrix.getRow(row, values);
       s.dtype().encode(values, 0, memory, first + row * s.stride(3), values.length);
     }
     storeRow(sum.left, z, lane);

@@ -66,8 +66,7 @@ final class Planner {
       return chain(question, question.kept().segment());
     }
     List<ForwardPlan> candidates = candidates(question);
-    return least(candidates, ForwardPlan::micros)
-        .map(best -> explained(best, candidates, question));
+    return least(candidates, ForwardPlan::micros).map(best -> explained(best, candidates));
   }
 
   /**
@@ -85,7 +84,7 @@ final class Planner {
       stages(question, forwards, Cut.segment(tokens, parts, CHUNK)).ifPresent(candidates::add);
     }
     return least(candidates, both)
-        .map(best -> explained(best, List.of(), question))
+        .map(best -> explained(best, List.of()))
         .map(best -> best.because(best.reason() + ", chosen with its backward"));
   }
 
@@ -148,7 +147,7 @@ final class Planner {
                       case RELAY -> relay(question, forward, cut);
                       case STAGES -> stages(question, List.of(forward), choice.segment());
                     })
-        .map(plan -> explained(plan, List.of(), question));
+        .map(plan -> explained(plan, List.of()));
   }
 
   private Optional<ForwardPlan> chain(Question question, int segment) {
@@ -205,8 +204,7 @@ final class Planner {
     Cut whole = new Cut(question.shape().tokens(), null, 0);
     List<ForwardPlan> candidates = new ArrayList<>();
     forwards.forEach(forward -> addOnePass(candidates, question, forward, whole));
-    return least(candidates, ForwardPlan::micros)
-        .map(best -> explained(best, candidates, question));
+    return least(candidates, ForwardPlan::micros).map(best -> explained(best, candidates));
   }
 
   private static boolean isDecode(Question question) {
@@ -594,7 +592,7 @@ final class Planner {
     return model.micros(step, cut, (long) items * turns, start, chunk, bytes + again);
   }
 
-  private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates, Question question) {
+  private ForwardPlan explained(ForwardPlan best, List<ForwardPlan> candidates) {
     if (!best.reason().isEmpty()) {
       return best;
     }

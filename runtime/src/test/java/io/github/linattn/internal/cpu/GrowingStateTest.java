@@ -65,8 +65,8 @@ class GrowingStateTest {
       for (int i = 0; i < Tiles.CHUNK; i++) {
         float[] key = keys.of(token + i);
         float[] value = values.of(token + i);
-        k.setRow(i, key, 0);
-        v.setRow(i, value, 0);
+        k.setRow(i, key);
+        v.setRow(i, value);
         for (int at = 0; at < expected.length; at++) {
           expected[at] += (double) key[at / d] * value[at % d];
         }

@@ -41,7 +41,7 @@ final class MatrixKernelsTest {
     Panels panels(int rows, int columns) {
       Panels panels = new Panels(rows, columns);
       for (int i = 0; i < rows; i++) {
-        panels.setRow(i, row(columns), 0);
+        panels.setRow(i, row(columns));
       }
       return panels;
     }
@@ -110,8 +110,8 @@ final class MatrixKernelsTest {
     for (int i = 0; i < rows; i++) {
       float[] actualRow = new float[actual.columns];
       float[] expectedRow = new float[actual.columns];
-      actual.getRow(i, actualRow, 0);
-      expected.getRow(i, expectedRow, 0);
+      actual.getRow(i, actualRow);
+      expected.getRow(i, expectedRow);
       assertClose(actualRow, expectedRow);
     }
   }

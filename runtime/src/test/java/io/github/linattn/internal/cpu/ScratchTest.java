@@ -55,7 +55,7 @@ final class ScratchTest {
     first.clear();
     assertFilled(second, 2);
     float[] row = new float[64];
-    first.getRow(63, row, 0);
+    first.getRow(63, row);
     assertThat(row).containsOnly(0);
   }
 
@@ -82,7 +82,7 @@ final class ScratchTest {
       for (int j = 0; j < row.length; j++) {
         row[j] = value(k, i, j);
       }
-      panels.setRow(i, row, 0);
+      panels.setRow(i, row);
     }
   }
 
@@ -90,7 +90,7 @@ final class ScratchTest {
     for (int i = 0; i < panels.rows; i++) {
       float[] row = new float[panels.columns];
       Arrays.fill(row, -1);
-      panels.getRow(i, row, 0);
+      panels.getRow(i, row);
       for (int j = 0; j < row.length; j++) {
         assertThat(row[j]).isEqualTo(value(k, i, j));
         assertThat(panels.data[panels.at(i, j)]).isEqualTo(row[j]);

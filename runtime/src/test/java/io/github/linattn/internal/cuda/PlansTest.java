@@ -25,13 +25,13 @@ class PlansTest {
   private static final AttentionShape SHAPE = AttentionShape.of(4, 16, 10_000, 128);
 
   private static Plans plans(Choice choice) {
+    return plans(List.of(entry(Pass.FORWARD, choice), entry(Pass.BACKWARD, choice)));
+  }
+
+  private static Plans plans(List<Entry> entries) {
     var planner = new Planner(AnyKernel.H200, AnyKernel::find);
     var gradients = new GradientPlanner(AnyKernel.H200, AnyKernel::find);
-    return new Plans(
-        planner,
-        gradients,
-        Tuning.NONE.with(List.of(entry(Pass.FORWARD, choice), entry(Pass.BACKWARD, choice))),
-        GPU);
+    return new Plans(planner, gradients, Tuning.NONE.with(entries), GPU);
   }
 
   private static Entry entry(Pass pass, Choice choice) {
@@ -179,7 +179,8 @@ class PlansTest {
 
   @Test
   void aPlanThatIsNotPossibleIsLeftToTheModel() {
-    Plans plans = plans(new Choice("mma", 1, 2)); // its blocks take no turns
+    var inTurns = new Choice("mma", 1, 2); // its blocks take no turns
+    Plans plans = plans(List.of(entry(Pass.FORWARD, inTurns)));
     assertThat(plans.forward(question(SHAPE, true, null), null).orElseThrow().reason())
         .doesNotContain("tuned");
   }
