@@ -14,6 +14,7 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.List;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Attention of others, timed by the Python program {@code bench/peers/peers.py}. A peer that takes
@@ -115,7 +116,7 @@ final class Peers {
         String why = Text.message(babble);
         if (babble.isFirst()) {
           giveUp(left, why, sink);
-        } else {
+        } else if (!left.isEmpty()) {
           sink.put(Point.without(left.remove(), Status.FAILED, why), Map.of());
         }
         continue;
@@ -172,11 +173,16 @@ final class Peers {
     }
   }
 
-  private Point point(String line, Problem problem) throws BabbleException {
+  /**
+   * The point that a line is.
+   *
+   * @param next problem that has none yet; null if all have one
+   */
+  private Point point(String line, @Nullable Problem next) throws BabbleException {
     try {
       Point point = PointFile.point(line);
-      if (!point.problem().equals(problem)) {
-        throw new IllegalArgumentException("not the point of " + problem.title() + ": " + line);
+      if (!point.problem().equals(next)) {
+        throw new IllegalArgumentException("no point was to come: " + line);
       }
       return point;
     } catch (IllegalArgumentException other) {
@@ -200,7 +206,7 @@ final class Peers {
         String first = lines.readLine();
         Map<String, String> versions = first == null ? Map.of() : versions(first);
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-          Point point = point(line, left.element());
+          Point point = point(line, left.peek());
           left.remove();
           sink.put(point, versions);
         }

@@ -88,6 +88,16 @@ class PeersTest {
   }
 
   @Test
+  void whatIsSaidAfterTheLastPointChangesNothing() throws IOException {
+    Path wrapper = folder.resolve("wrapper");
+    Files.writeString(wrapper, "#!/bin/sh\n" + python("") + " \"$@\"\necho bye\n");
+    assertThat(wrapper.toFile().setExecutable(true)).isTrue();
+    assertThat(time(wrapper.toString(), HOME, problems("copy torch", "linear plain")))
+        .extracting(Point::status)
+        .containsOnly(Status.OK);
+  }
+
+  @Test
   void aPythonThatSaysSomethingElseFirstIsToldOnce() throws IOException {
     Path wrapper =
         Files.writeString(folder.resolve("wrapper"), "#!/bin/sh\necho Activating base\n");

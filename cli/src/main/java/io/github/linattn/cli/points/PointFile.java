@@ -145,11 +145,12 @@ public final class PointFile {
     Path lock = folder.resolve("." + path.getFileName() + ".lock");
     try (FileChannel channel = FileChannel.open(lock, CREATE, WRITE)) {
       lock(channel);
-      measured.put(point.problem(), new Measured(point, run));
+      var found = new Measured(point, run);
+      measured.put(point.problem(), found);
       if (Files.exists(path)) {
         Map<Problem, Measured> all = read();
         measured.forEach(all::putIfAbsent);
-        all.put(point.problem(), new Measured(point, run));
+        all.put(point.problem(), found);
         measured = all;
       }
       WholeFile.write(path, text());
