@@ -23,12 +23,12 @@ record NpyHeader(String dtype, List<Long> shape) {
   private static final Pattern START = Pattern.compile("\\s*+\\{\\s*+");
   private static final Pattern ENTRY =
       Pattern.compile(
-          "['\"]([^'\"]*+)['\"]\\s*+:\\s*+"
-              + "(?:['\"](?<text>[^'\"]*+)['\"]|(?<word>\\w++)"
+          "(['\"])(?<key>[^'\"]*+)\\1\\s*+:\\s*+"
+              + "(?:(['\"])(?<text>[^'\"]*+)\\3|(?<word>\\w++)"
               + "|\\((?<tuple>[^()]*+)\\)|(?<list>\\[[^\\]}]*+\\]))"
               + "\\s*+(?:,\\s*+|(?=\\}))");
   private static final Pattern END = Pattern.compile("\\}\\s*+");
-  private static final Pattern EXTENT = Pattern.compile("\\s*+(\\d{1,19}+)\\s*+");
+  private static final Pattern EXTENT = Pattern.compile("\\s*+(0|[1-9]\\d{0,18}+)\\s*+");
 
   /** Copies the shape. */
   NpyHeader {
@@ -48,8 +48,8 @@ record NpyHeader(String dtype, List<Long> shape) {
     Map<String, Value> values = new HashMap<>();
     at.region(at.end(), text.length()).usePattern(ENTRY);
     while (at.lookingAt()) {
-      if (values.put(at.group(1), Value.of(at)) != null) {
-        throw broken("its header has '%s' twice", at.group(1));
+      if (values.put(at.group("key"), Value.of(at)) != null) {
+        throw broken("its header has '%s' twice", at.group("key"));
       }
       at.region(at.end(), text.length());
     }
