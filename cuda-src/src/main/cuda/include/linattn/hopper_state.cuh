@@ -372,7 +372,10 @@ struct State {
     RingPosition<Plan::kWeightBuffers> weights_at;
     RingPosition<Plan::kOutputBuffers> outputs_at;
     if constexpr (kPutsBy) {
-      clear_put_by();
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        clear(put_by_frag[part]);
+      }
     }
     for (int chunk = 0; chunk < block.num_chunks; ++chunk) {
       if constexpr (kPutsBy) {
@@ -502,13 +505,6 @@ struct State {
     }
     if constexpr (kPutsBy) {
       add_to_state(put_by_frag);
-    }
-  }
-
-  __device__ __forceinline__ void clear_put_by() {
-#pragma unroll
-    for (int i = 0; i < kParts * kPartRegisters; ++i) {
-      put_by_frag[i / kPartRegisters][i % kPartRegisters] = 0.0f;
     }
   }
 

@@ -116,17 +116,18 @@ final class AttendResult implements AutoCloseable {
       if (tensor.dtype().equals(COUNTS)) {
         continue;
       }
-      long elements = tensor.shape().stream().reduce(1L, Math::multiplyExact);
-      long found = notFinite(tensor, elements);
+      long found = countNotFinite(tensor);
       if (found > 0) {
         lines.add(
-            Text.format("%d of %d elements of %s are not finite", found, elements, tensor.name()));
+            Text.format(
+                "%d of %d elements of %s are not finite", found, tensor.elements(), tensor.name()));
       }
     }
     return lines;
   }
 
-  private static long notFinite(StoredTensor tensor, long elements) {
+  private static long countNotFinite(StoredTensor tensor) {
+    long elements = tensor.elements();
     DType dtype = DType.valueOf(tensor.dtype());
     float[] piece = new float[PIECE];
     long found = 0;

@@ -113,11 +113,8 @@ final class Peers {
         giveUp(left, Text.message(cantStart), sink);
         return;
       } catch (BabbleException babble) {
-        String why = Text.message(babble);
-        if (babble.isFirst()) {
-          giveUp(left, why, sink);
-        } else if (!left.isEmpty()) {
-          sink.put(Point.without(left.remove(), Status.FAILED, why), Map.of());
+        if (!left.isEmpty()) {
+          sink.put(Point.without(left.remove(), Status.FAILED, Text.message(babble)), Map.of());
         }
         continue;
       }
@@ -143,33 +140,29 @@ final class Peers {
   private static final class CantStartException extends IOException {
     private static final long serialVersionUID = 1;
 
-    CantStartException(IOException cause) {
-      super(Text.message(cause), cause);
+    CantStartException(String why, Exception cause) {
+      super(why, cause);
     }
   }
 
-  /** The program, or what runs it, prints something else than it should. */
+  /** A line is something else than the next point. */
   private static final class BabbleException extends IOException {
     private static final long serialVersionUID = 1;
 
-    private final boolean first;
-
-    BabbleException(String python, boolean first, IllegalArgumentException cause) {
-      super("'" + python + "' prints something else: " + Text.message(cause), cause);
-      this.first = first;
-    }
-
-    /** Whether nothing it should print came before. */
-    boolean isFirst() {
-      return first;
+    BabbleException(String why, Exception cause) {
+      super(why, cause);
     }
   }
 
-  private Map<String, String> versions(String line) throws BabbleException {
+  private String somethingElse(IllegalArgumentException other) {
+    return "'" + python + "' prints something else: " + Text.message(other);
+  }
+
+  private Map<String, String> versions(String line) throws CantStartException {
     try {
       return PointFile.versions(line);
     } catch (IllegalArgumentException other) {
-      throw new BabbleException(python, true, other);
+      throw new CantStartException(somethingElse(other), other);
     }
   }
 
@@ -186,7 +179,7 @@ final class Peers {
       }
       return point;
     } catch (IllegalArgumentException other) {
-      throw new BabbleException(python, false, other);
+      throw new BabbleException(somethingElse(other), other);
     }
   }
 
@@ -230,7 +223,7 @@ final class Peers {
           .redirectError(ProcessBuilder.Redirect.appendTo(log.toFile()))
           .start();
     } catch (IOException cantStart) {
-      throw new CantStartException(cantStart);
+      throw new CantStartException(Text.message(cantStart), cantStart);
     }
   }
 }

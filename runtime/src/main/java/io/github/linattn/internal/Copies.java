@@ -11,6 +11,7 @@ public final class Copies {
    * Refuses tensors between which no plain copy of bytes is right.
    *
    * @throws IllegalArgumentException naming both
+   * @throws IllegalStateException if one is closed
    */
   public static void requireAlike(Tensor source, Tensor target) {
     requirePresent("source", source);
@@ -23,12 +24,21 @@ public final class Copies {
           "a copy needs two tensors of one shape and type without gaps, got %s and %s"
               .formatted(source, target));
     }
+    requireAlive("source", source);
+    requireAlive("target", target);
     long bytes = source.shape().elements() * source.dtype().bytes();
     long apart = Math.abs(source.segment().address() - target.segment().address());
     if (source.device() == target.device() && apart < bytes) {
       throw new IllegalArgumentException(
           "a copy needs memory that does not overlap, got %s and %s, %d bytes apart"
               .formatted(source, target, apart));
+    }
+  }
+
+  private static void requireAlive(String name, Tensor tensor) {
+    if (!tensor.segment().scope().isAlive()) {
+      throw new IllegalStateException(
+          "the memory of the %s is of an arena that is closed".formatted(name));
     }
   }
 

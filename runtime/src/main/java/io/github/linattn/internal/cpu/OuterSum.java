@@ -80,9 +80,7 @@ final class OuterSum {
    * once.
    */
   void center(float[] leftMean, float[] rightMean, long count) {
-    for (int j = 0; j < rightWidth; j++) {
-      right[j] -= count * (double) rightMean[j];
-    }
+    subtract(right, rightMean, count);
     for (int i = 0; i < leftWidth; i++) {
       for (int j = 0; j < rightWidth; j++) {
         int at = matrix.at(i, j);
@@ -90,8 +88,12 @@ final class OuterSum {
         matrix.data[at] = (float) (matrix.data[at] - less);
       }
     }
-    for (int i = 0; i < leftWidth; i++) {
-      left[i] -= count * (double) leftMean[i];
+    subtract(left, leftMean, count);
+  }
+
+  private static void subtract(double[] sum, float[] mean, long count) {
+    for (int i = 0; i < sum.length; i++) {
+      sum[i] -= count * (double) mean[i];
     }
   }
 

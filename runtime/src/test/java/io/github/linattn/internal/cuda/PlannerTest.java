@@ -28,6 +28,15 @@ class PlannerTest {
   private static final int MULTIPROCESSORS = AnyKernel.H200.multiprocessors();
   private static final int KEY_DIM = 128;
 
+  private static final Planner EVERY = new Planner(AnyKernel.H200, AnyKernel::find);
+  private static final Planner EVERY_BY_MMA =
+      new Planner(
+          AnyKernel.AMPERE,
+          (operation, technique, headDim, element, precision) ->
+              technique == Technique.WGMMA
+                  ? Optional.empty()
+                  : AnyKernel.find(operation, technique, headDim, element, precision));
+
   /** The kernels of a Hopper GPU for D = 128, or those that every GPU has. */
   private static Planner planner(boolean hopper) {
     return new Planner(
@@ -252,62 +261,67 @@ class PlannerTest {
       assertThat(plan.kind()).as(mode.name()).isEqualTo(Kind.SEGMENTED);
       assertThat(plan.cut().longest()).as(mode.name()).isBetween(most / 2, most);
     }
-    var every = new Planner(AnyKernel.H200, AnyKernel::find);
-    var byMma =
-        new Planner(
-            AnyKernel.AMPERE,
-            (operation, technique, headDim, element, precision) ->
-                technique == Technique.WGMMA
-                    ? Optional.empty()
-                    : AnyKernel.find(operation, technique, headDim, element, precision));
-    for (int dim : new int[] {32, 64, 128, 192, 256}) {
-      for (boolean normalize : new boolean[] {false, true}) {
-        AttentionShape shape = AttentionShape.of(1, 132, 300_000, dim);
-        Question question = Question.of(shape, DType.F32, Mode.TF32, true, normalize);
-        int most = dim > 128 ? 32_768 : 300_000; // up to 128 a state takes in chunks rounded
-        assertThat(every.plan(question).orElseThrow().cut().longest())
-            .as("D = %d, normalised: %s", dim, normalize)
-            .isBetween(most / 2, most);
-        assertThat(byMma.plan(question).orElseThrow().cut().longest())
-            .as("by mma")
-            .isLessThanOrEqualTo(32_768);
-        Question half = Question.of(shape, DType.F16, Mode.DEFAULT, true, normalize);
-        boolean putsBy = dim > 32 && dim <= 128 && !normalize;
-        int mostOfHalf = putsBy ? 300_000 : 32_768;
-        assertThat(every.plan(half).orElseThrow().cut().longest())
-            .as("fp16, D = %d, normalised: %s", dim, normalize)
-            .isBetween(mostOfHalf / 2, mostOfHalf);
-        assertThat(byMma.plan(half).orElseThrow().cut().longest())
-            .as("fp16 by mma")
-            .isLessThanOrEqualTo(32_768);
-        for (PlanChoice.Order order : List.of(PlanChoice.Order.RELAY, PlanChoice.Order.STAGES)) {
-          var choice = new PlanChoice(Technique.WGMMA, 50_048, 1, order);
-          assertThat(every.plan(half.keeping(true), choice))
-              .as("%s of fp16 goes on adding to one accumulator", order)
-              .isEmpty();
-        }
-      }
-    }
     ForwardPlan longer =
         plan(causal(AttentionShape.of(4, 16, 400_000, KEY_DIM), DType.F32, Mode.TF32));
     assertThat(longer.cut().longest()).as("sums of segments truncate").isLessThanOrEqualTo(32_768);
-    Question longHalf = causal(AttentionShape.of(4, 16, 400_000, KEY_DIM), DType.F16, Mode.DEFAULT);
-    assertThat(plan(longHalf).cut().longest())
-        .as("as do those of fp16")
+    ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 340_000));
+    assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
+    assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(327_680);
+    assertThat(packed.cut().items(2)).isZero();
+  }
+
+  @Test
+  void itemsThatLoseNothingAreLonger() {
+    for (int dim : new int[] {32, 64, 128, 192, 256}) {
+      for (boolean normalize : new boolean[] {false, true}) {
+        // up to 128 a state takes in chunks rounded
+        assertLongest(dim, DType.F32, Mode.TF32, normalize, dim <= 128);
+        assertLongest(dim, DType.F16, Mode.DEFAULT, normalize, putsBy(dim, normalize));
+      }
+    }
+  }
+
+  /** Of 300,000 tokens on an H200, whole or in as long items as without that, and by mma. */
+  private static void assertLongest(
+      int dim, DType dtype, Mode mode, boolean normalize, boolean whole) {
+    AttentionShape shape = AttentionShape.of(1, 132, 300_000, dim);
+    Question question = Question.of(shape, dtype, mode, true, normalize);
+    int most = whole ? 300_000 : 32_768;
+    assertThat(EVERY.plan(question).orElseThrow().cut().longest())
+        .as("%s, D = %d, normalised: %s", dtype, dim, normalize)
+        .isBetween(most / 2, most);
+    assertThat(EVERY_BY_MMA.plan(question).orElseThrow().cut().longest())
+        .as("%s by mma", dtype)
         .isLessThanOrEqualTo(32_768);
+  }
+
+  private static boolean putsBy(int dim, boolean normalize) {
+    return dim > 32 && dim <= 128 && !normalize;
+  }
+
+  @Test
+  void whatStartsFromAStateHasShorterItemsOfHalf() {
+    Question longHalf = causal(AttentionShape.of(4, 16, 400_000, KEY_DIM), DType.F16, Mode.DEFAULT);
+    assertThat(plan(longHalf).cut().longest()).isLessThanOrEqualTo(32_768);
     Question manyHalf =
         causal(AttentionShape.of(1, 135, 300_000, KEY_DIM), DType.F16, Mode.DEFAULT);
     assertThat(planner(true).plan(manyHalf).orElseThrow().kind())
         .as("a chain adds to what it is given")
         .isNotEqualTo(Kind.RELAY);
+    for (int dim : new int[] {32, 64, 128, 192, 256}) {
+      for (boolean normalize : new boolean[] {false, true}) {
+        AttentionShape shape = AttentionShape.of(1, 132, 300_000, dim);
+        Question half = Question.of(shape, DType.F16, Mode.DEFAULT, true, normalize).keeping(true);
+        for (PlanChoice.Order order : List.of(PlanChoice.Order.RELAY, PlanChoice.Order.STAGES)) {
+          var choice = new PlanChoice(Technique.WGMMA, 50_048, 1, order);
+          assertThat(EVERY.plan(half, choice)).as("%s, D = %d", order, dim).isEmpty();
+        }
+      }
+    }
     int putBy = 64 * HopperPlan.putByChunks(Operation.FORWARD, KEY_DIM, ElementType.F16);
     assertThat(2 * putBy)
         .as("what starts from a given state truncates at twice the rate")
         .isEqualTo(Rates.mostChainTokens(ElementType.F16));
-    ForwardPlan packed = plan(packed(64, 70_000, 10, 0, 340_000));
-    assertThat(packed.kind()).isEqualTo(Kind.SEGMENTED);
-    assertThat(packed.cut().longest()).as("of bf16").isLessThanOrEqualTo(327_680);
-    assertThat(packed.cut().items(2)).isZero();
   }
 
   @Test

@@ -38,7 +38,7 @@ final class GpuLongSequencesTest {
   static List<Arguments> modes() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      if (subject.backend().describe().contains("sm_90")) {
+      if (subject.isHopper()) {
         for (int headDim : new int[] {64, 128}) {
           rows.add(Arguments.of(DType.F16, Mode.DEFAULT, headDim, false, subject));
           for (boolean normalize : new boolean[] {false, true}) {
@@ -67,9 +67,7 @@ final class GpuLongSequencesTest {
         Tensor q = gpu.allocate(dtype, shape);
         Tensor k = gpu.allocate(dtype, shape);
         Tensor v = gpu.allocate(dtype, shape)) {
-      q.copyFrom(positive(SEED, headDim));
-      k.copyFrom(positive(SEED + 1, headDim));
-      v.copyFrom(positive(SEED + 2, headDim));
+      draw(q, k, v);
       LinearAttention attention =
           LinearAttention.builder()
               .coefficients(1, 1)
@@ -91,7 +89,7 @@ final class GpuLongSequencesTest {
   static List<Arguments> plans() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      if (subject.backend().describe().contains("sm_90")) {
+      if (subject.isHopper()) {
         for (int headDim : new int[] {64, 96, 128}) {
           rows.add(Arguments.of(headDim, "wgmma", subject));
           rows.add(Arguments.of(headDim, "wgmma*2", subject));
@@ -117,9 +115,7 @@ final class GpuLongSequencesTest {
         Tensor o = gpu.allocate(DType.F16, all.output());
         Tensor g = gpu.allocate(DType.F32, all.normalizer());
         AttentionState state = gpu.newState(all, 1)) {
-      q.copyFrom(positive(SEED, headDim));
-      k.copyFrom(positive(SEED + 1, headDim));
-      v.copyFrom(positive(SEED + 2, headDim));
+      draw(q, k, v);
       LinearAttention attention = LinearAttention.builder().coefficients(1, 1).on(gpu, stream);
       for (int[] part : new int[][] {{0, first}, {first, last - first}, {last, 1}}) {
         AttentionInput input = AttentionInput.of(window(q, part), window(k, part), window(v, part));
@@ -127,8 +123,11 @@ final class GpuLongSequencesTest {
             part[0] == 0 ? input : input.from(state), window(o, part), window(g, part), state);
       }
       stream.synchronize();
+      float[] queries = q.toFloats();
+      float[] keys = k.toFloats();
+      float[] values = v.toFloats();
       for (int token : new int[] {first - 1, last - 1, last}) {
-        double[] expected = row(token, q.toFloats(), k.toFloats(), v.toFloats(), headDim, false);
+        double[] expected = row(token, queries, keys, values, headDim, false);
         assertThat(Reference.error(expected, o.sliced(2, token, 1).toFloats()))
             .as("seed %d, token %d", SEED, token)
             .isLessThan(ErrorBudget.of(DType.F16, Mode.DEFAULT));
@@ -140,13 +139,16 @@ final class GpuLongSequencesTest {
     return tensor.sliced(2, part[0], part[1]);
   }
 
-  private static float[] positive(long seed, int headDim) {
-    var random = new SplittableRandom(seed);
-    float[] values = new float[TOKENS * headDim];
-    for (int i = 0; i < values.length; i++) {
-      values[i] = (float) random.nextDouble();
+  /** Elements of one sign, each tensor from a seed of its own. */
+  private static void draw(Tensor... tensors) {
+    for (int i = 0; i < tensors.length; i++) {
+      var random = new SplittableRandom(SEED + i);
+      float[] values = new float[(int) tensors[i].shape().elements()];
+      for (int j = 0; j < values.length; j++) {
+        values[j] = (float) random.nextDouble();
+      }
+      tensors[i].copyFrom(values);
     }
-    return values;
   }
 
   /** o of a token, a = b = 1: of all rows of v up to its own by their weights. */

@@ -32,7 +32,7 @@ final class GpuNonCausalTest {
   static List<Arguments> techniquesAndCases() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      boolean hopper = subject.backend().describe().contains("sm_90");
+      boolean hopper = subject.isHopper();
       for (String technique : hopper ? List.of("wgmma", "mma") : List.of("mma")) {
         for (DType dtype : DType.values()) {
           for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {

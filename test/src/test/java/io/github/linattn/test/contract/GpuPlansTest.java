@@ -28,7 +28,7 @@ final class GpuPlansTest {
   static List<Arguments> plansAndCases() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      boolean hopper = subject.backend().describe().contains("sm_90");
+      boolean hopper = subject.isHopper();
       for (String technique : hopper ? List.of("wgmma", "mma") : List.of("mma")) {
         for (String cut : List.of("", ":64", ":128", ":192")) {
           for (Case.Builder builder : cases()) {
@@ -98,7 +98,7 @@ final class GpuPlansTest {
   static List<Arguments> casesInTurnsOnHopper() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      if (subject.backend().describe().contains("sm_90")) {
+      if (subject.isHopper()) {
         casesInTurns().forEach(builder -> rows.add(Arguments.of(builder.build(), subject)));
       }
     }

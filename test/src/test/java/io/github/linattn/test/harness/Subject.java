@@ -13,6 +13,11 @@ public record Subject(String name, Backend backend) {
     return backend.name().equals("cpu");
   }
 
+  /** Whether it is a GPU with wgmma. */
+  public boolean isHopper() {
+    return backend.describe().contains("sm_90");
+  }
+
   /** Whether it computes this forward; what it does not, it must refuse. */
   public boolean does(Case problem) {
     return isComplete() || isPlanned(problem);
