@@ -58,7 +58,7 @@ public final class PointFile {
   private Map<Problem, Measured> read() throws IOException {
     String text = Files.readString(path);
     try {
-      Content content = FORMAT.beanFrom(Content.class, text);
+      Content content = bean(Content.class, text);
       if (content.schema != SCHEMA) {
         throw new IllegalArgumentException(
             "its schema is " + content.schema + ", this is " + SCHEMA);
@@ -74,6 +74,12 @@ public final class PointFile {
       return found;
     } catch (JacksonException | IllegalArgumentException | NullPointerException wrong) {
       throw new IllegalArgumentException(path + " holds no points: " + reason(wrong), wrong);
+    }
+  }
+
+  private static <T> T bean(Class<T> type, String text) {
+    try (var parser = new StrictParser(FORMAT.createParser(text))) {
+      return FORMAT.beanFrom(type, parser);
     }
   }
 
@@ -115,7 +121,7 @@ public final class PointFile {
    */
   public static Point point(String line) {
     try {
-      return FORMAT.beanFrom(Point.class, line);
+      return bean(Point.class, line);
     } catch (JacksonException | NullPointerException wrong) {
       throw new IllegalArgumentException("no point: " + line, wrong);
     }

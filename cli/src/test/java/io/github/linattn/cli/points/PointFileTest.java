@@ -14,6 +14,8 @@ import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 /** Breaks when a point is lost, doubled or changed on its way through the file. */
 class PointFileTest {
@@ -190,7 +192,7 @@ class PointFileTest {
             "{\"schema\": 1, \"runs\": [], \"points\": [" + PointFile.line(full()) + "]}",
             "linattn f32 tf32 forward N=1000 D=128 is of no run",
             "{\"schema\": 1, \"runs\": [], \"points\": ["
-                + PointFile.line(full()).replace("\"tokens\":1000", "\"tokens\":\"x\"")
+                + PointFile.line(full()).replace("\"tokens\":1000", "\"tokens\":0")
                 + "]}",
             "linattn forward has a size of 0",
             "{\"schema\": 1, \"runs\": [], \"points\": ["
@@ -203,6 +205,37 @@ class PointFileTest {
           .as(each.getKey())
           .hasMessage(path + " holds no points: " + each.getValue());
     }
+  }
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      quoteCharacter = '`',
+      value = {
+        "run | 0 | \"x\" | /points/0/run is no whole number",
+        "run | 0 | null | /points/0/run is no whole number",
+        "run | 0 | 0.5 | /points/0/run is no whole number",
+        "multiprocessors | 132 | \"x\" | /runs/0/multiprocessors is no whole number",
+        "context | 0 | \"x\" | /points/0/problem/context is no whole number",
+        "bytes | 1099511627776 | true | /points/0/bytes is no whole number",
+        "memoryBytes | 77 | \"77\" | /points/0/memoryBytes is no whole number",
+        "bound | 0.005 | \"x\" | /points/0/bound is no number",
+        "o | 0.001 | \"x\" | /points/0/errors/o is no number",
+        "estimatedMicros | 170.0 | null | /points/0/choice/estimatedMicros is no number",
+        "share | 0.5 | \"x\" | /points/0/movement/share is no number",
+        "firstMillis | 12.5 | \"x\" | /points/0/samples/firstMillis is no number",
+        "millis | [3.0 | [true | /points/0/samples/millis/0 is no number",
+        "causal | true | \"x\" | /points/0/problem/causal is neither true nor false",
+      })
+  void whatIsNoNumberIsNotReadAsOne(String field, String right, String wrong, String why)
+      throws IOException {
+    Path path = folder.resolve("points.json");
+    PointFile.open(path).put(RUN, full());
+    String text = Files.readString(path);
+    String name = "\"" + field + "\":";
+    assertThat(text).contains(name + right);
+    Files.writeString(path, text.replace(name + right, name + wrong));
+    assertThatThrownBy(() -> PointFile.open(path)).hasMessage(path + " holds no points: " + why);
   }
 
   @Test
