@@ -144,6 +144,10 @@ final class BenchPaperCommand implements Callable<Integer> {
     if (sweeps.stream().allMatch(sweep -> wanted(sweep.ours(quick)).isEmpty())) {
       throw CommandFailure.misuse("no point has both what --tokens and what --dtype names");
     }
+    if (backend == BackendChoice.CPU && !isAnyTimed()) {
+      throw CommandFailure.misuse(
+          "of these points movement alone is left, which is counted on a GPU; --backend is cpu");
+    }
     if (python != null) {
       Peers.requireRuns(python);
     }
@@ -225,6 +229,11 @@ final class BenchPaperCommand implements Callable<Integer> {
         .filter(each -> tokens.isEmpty() || tokens.contains(each.shape().tokens()))
         .filter(each -> dtypes.isEmpty() || dtypes.contains(each.precision().dtype()))
         .toList();
+  }
+
+  private boolean isAnyTimed() {
+    return sweeps.stream()
+        .anyMatch(sweep -> isTimed(sweep) && !wanted(sweep.ours(quick)).isEmpty());
   }
 
   private static boolean isTimed(PaperSweep sweep) {

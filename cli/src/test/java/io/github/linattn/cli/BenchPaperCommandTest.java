@@ -286,11 +286,27 @@ class BenchPaperCommandTest {
 
   @Test
   void aCpuCountsNoMovement() throws IOException {
-    Cli cli = paper("--sweep=movement", "--no-peers");
+    Cli cli = paper("--sweep=movement,decode", "--no-peers");
     assertThat(cli.exitCode()).as(cli.err()).isZero();
     assertThat(cli.err()).containsOnlyOnce("movement is left out: ncu counts what moves on a GPU");
-    assertThat(points()).isEmpty();
+    assertThat(points()).isNotEmpty().allMatch(point -> point.problem().sweep().equals("decode"));
     assertThat(paper("--help").out()).contains("movement (needs ncu)");
+  }
+
+  @Test
+  void movementAloneIsRefusedOnACpu() {
+    for (Cli cli :
+        List.of(
+            paper("--sweep=movement"),
+            paper("--sweep=movement,crossover", "--dtype=f32"),
+            paper("--sweep=movement,decode", "--tokens=256"))) {
+      assertThat(cli.exitCode()).as(cli.err()).isEqualTo(ExitCode.MISUSED);
+      assertThat(cli.err())
+          .contains(
+              "of these points movement alone is left, which is counted on a GPU;"
+                  + " --backend is cpu");
+    }
+    assertThat(folder).isEmptyDirectory();
   }
 
   @Test
