@@ -6,6 +6,7 @@ import io.github.linattn.DType;
 import io.github.linattn.Diagnostics;
 import io.github.linattn.Mode;
 import io.github.linattn.files.FileReason;
+import io.github.linattn.files.LockedFile;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Entry;
@@ -153,7 +154,7 @@ final class TuneCommand implements Callable<Integer> {
         timed += entries.size();
         kept += faster.size();
         if (!entries.isEmpty()) { // into what the file holds by now
-          known().without(problem).with(entries).write(out);
+          LockedFile.change(out, () -> known().without(problem).with(entries).write(out));
         }
       }
     }

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.github.linattn.DType;
+import io.github.linattn.files.LockedFile;
 import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Pass;
@@ -98,6 +99,27 @@ class TuneCommandTest {
           return CLOCK.time(problem, choices);
         };
     tune(beside, "A", "--heads=8,16", "--dtype=bf16", "--pass=forward");
+    assertThat(Tuning.read(file()).entries())
+        .extracting(entry -> entry.problem().dtype())
+        .containsOnly(DType.BF16, DType.F16);
+  }
+
+  @Test
+  void runsThatEndTogetherTakeTurns() throws IOException, InterruptedException {
+    tune("A", "--heads=8,16", "--dtype=bf16", "--pass=forward");
+    Tuning ofAnother = Tuning.read(file());
+    Files.delete(file());
+    var tuning = new Thread(() -> tuneToo("--heads=8,16", "--dtype=f16", "--pass=forward"));
+    LockedFile.change(
+        file(),
+        () -> {
+          tuning.start();
+          while (tuning.isAlive() && tuning.getState() != Thread.State.BLOCKED) {
+            Thread.yield();
+          }
+          ofAnother.write(file()); // who has read before the other wrote
+        });
+    tuning.join();
     assertThat(Tuning.read(file()).entries())
         .extracting(entry -> entry.problem().dtype())
         .containsOnly(DType.BF16, DType.F16);

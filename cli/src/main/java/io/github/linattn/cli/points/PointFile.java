@@ -1,11 +1,8 @@
 package io.github.linattn.cli.points;
 
-import static java.nio.file.StandardOpenOption.CREATE;
-import static java.nio.file.StandardOpenOption.WRITE;
-
+import io.github.linattn.files.LockedFile;
 import io.github.linattn.files.WholeFile;
 import java.io.IOException;
-import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
@@ -146,32 +143,24 @@ public final class PointFile {
    * @throws IOException if the file can't be written, or holds something else by now
    */
   public void put(Run run, Point point) throws IOException {
-    Path folder = Objects.requireNonNull(path.toAbsolutePath().getParent());
-    Files.createDirectories(folder);
-    Path lock = folder.resolve("." + path.getFileName() + ".lock");
-    try (FileChannel channel = FileChannel.open(lock, CREATE, WRITE)) {
-      lock(channel);
-      var found = new Measured(point, run);
-      measured.put(point.problem(), found);
-      if (Files.exists(path)) {
-        Map<Problem, Measured> all = read();
-        measured.forEach(all::putIfAbsent);
-        all.put(point.problem(), found);
-        measured = all;
-      }
-      WholeFile.write(path, text());
+    Files.createDirectories(Objects.requireNonNull(path.toAbsolutePath().getParent()));
+    try {
+      LockedFile.change(path, () -> merge(new Measured(point, run)));
     } catch (IllegalArgumentException damaged) {
       throw new IOException(damaged.getMessage(), damaged);
     }
   }
 
-  /** Where the file system knows no locks, one process is all that may put points. */
-  private static void lock(FileChannel channel) {
-    try {
-      channel.lock();
-    } catch (IOException none) {
-      // then two might lose a point of one another, as they would without one
+  private void merge(Measured found) throws IOException {
+    Problem problem = found.point().problem();
+    measured.put(problem, found);
+    if (Files.exists(path)) {
+      Map<Problem, Measured> all = read();
+      measured.forEach(all::putIfAbsent);
+      all.put(problem, found);
+      measured = all;
     }
+    WholeFile.write(path, text());
   }
 
   private String text() {
