@@ -198,7 +198,7 @@ public final class Cuda {
    */
   public DeviceMemory registerHost(Arena owner, MemorySegment host, HostAccess access) {
     long bytes = Handles.positive(host.byteSize());
-    MemorySegment memory = Handles.host(host, 0, bytes);
+    MemorySegment memory = Handles.host(host, bytes);
     CudaStatus.checkPinning(
         "cudaHostRegister", cudart.cudaHostRegister(memory, bytes, access.flags()), bytes);
     MemorySegment registered = MemorySegment.ofAddress(memory.address());
@@ -236,9 +236,9 @@ public final class Cuda {
 
   /** Copies host memory to the device and waits until it is there. */
   public void copyToDevice(
-      DeviceMemory target, long targetOffset, MemorySegment source, long sourceOffset, long bytes) {
+      DeviceMemory target, long targetOffset, MemorySegment source, long bytes) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);
-    MemorySegment from = Handles.host(source, sourceOffset, bytes);
+    MemorySegment from = Handles.host(source, bytes);
     copy(to, from, bytes, Direction.TO_DEVICE);
     // From pageable memory it returns once the bytes have left that memory; streams that do not
     // wait for the default one would read the target too early.
@@ -251,21 +251,15 @@ public final class Cuda {
    * changed nor freed until the stream has passed the copy.
    */
   public void copyToDeviceAsync(
-      DeviceMemory target,
-      long targetOffset,
-      MemorySegment source,
-      long sourceOffset,
-      long bytes,
-      CudaStream stream) {
+      DeviceMemory target, long targetOffset, MemorySegment source, long bytes, CudaStream stream) {
     MemorySegment to = target.pointerTo(targetOffset, bytes);
-    MemorySegment from = Handles.host(source, sourceOffset, bytes);
+    MemorySegment from = Handles.host(source, bytes);
     copyAsync(to, from, bytes, Direction.TO_DEVICE, stream);
   }
 
   /** Copies device memory to the host and waits for it. */
-  public void copyToHost(
-      MemorySegment target, long targetOffset, DeviceMemory source, long sourceOffset, long bytes) {
-    MemorySegment to = Handles.writableHost(target, targetOffset, bytes);
+  public void copyToHost(MemorySegment target, DeviceMemory source, long sourceOffset, long bytes) {
+    MemorySegment to = Handles.writableHost(target, bytes);
     MemorySegment from = source.pointerTo(sourceOffset, bytes);
     copy(to, from, bytes, Direction.TO_HOST);
   }
@@ -275,43 +269,24 @@ public final class Cuda {
    * nor freed until the stream has passed the copy.
    */
   public void copyToHostAsync(
-      MemorySegment target,
-      long targetOffset,
-      DeviceMemory source,
-      long sourceOffset,
-      long bytes,
-      CudaStream stream) {
-    MemorySegment to = Handles.writableHost(target, targetOffset, bytes);
-    MemorySegment from = source.pointerTo(sourceOffset, bytes);
+      MemorySegment target, DeviceMemory source, long bytes, CudaStream stream) {
+    MemorySegment to = Handles.writableHost(target, bytes);
+    MemorySegment from = source.pointerTo(0, bytes);
     copyAsync(to, from, bytes, Direction.TO_HOST, stream);
   }
 
   /** Copies between ranges of device memory that do not overlap, in the order of a stream. */
   public void copyOnDeviceAsync(
-      DeviceMemory target,
-      long targetOffset,
-      DeviceMemory source,
-      long sourceOffset,
-      long bytes,
-      CudaStream stream) {
-    MemorySegment to = target.pointerTo(targetOffset, bytes);
-    MemorySegment from = source.pointerTo(sourceOffset, bytes);
+      DeviceMemory target, DeviceMemory source, long bytes, CudaStream stream) {
+    MemorySegment to = target.pointerTo(0, bytes);
+    MemorySegment from = source.pointerTo(0, bytes);
     copyAsync(to, from, bytes, Direction.ON_DEVICE, stream);
   }
 
   /** Checks a copy between ranges of device memory that do not overlap, to be repeated. */
   public PreparedCopy prepareCopy(
-      DeviceMemory target,
-      long targetOffset,
-      DeviceMemory source,
-      long sourceOffset,
-      long bytes,
-      CudaStream stream) {
-    return new PreparedCopy(
-        target.pointerTo(targetOffset, bytes),
-        source.pointerTo(sourceOffset, bytes),
-        bytes,
-        stream);
+      DeviceMemory target, DeviceMemory source, long bytes, CudaStream stream) {
+    return new PreparedCopy(target.pointerTo(0, bytes), source.pointerTo(0, bytes), bytes, stream);
   }
 
   private void copy(PreparedCopy copy) {
@@ -333,18 +308,14 @@ public final class Cuda {
     CopyEvent.end(event, direction, bytes, true);
   }
 
-  /** Sets each byte of a range, in the order of a stream. */
-  public void fillAsync(
-      DeviceMemory target, long targetOffset, byte value, long bytes, CudaStream stream) {
-    MemorySegment to = target.pointerTo(targetOffset, bytes);
-    CudaStatus.check(
-        "cudaMemsetAsync", cudart.cudaMemsetAsync(to, value & 0xff, bytes, stream.handle()));
+  /** Sets memory to zeros, in the order of a stream. */
+  public void clearAsync(DeviceMemory target, long bytes, CudaStream stream) {
+    clear(prepareClear(target, bytes, stream));
   }
 
   /** Checks a range of device memory that is to be set to zeros, again and again. */
-  public PreparedClear prepareClear(
-      DeviceMemory target, long targetOffset, long bytes, CudaStream stream) {
-    return new PreparedClear(target.pointerTo(targetOffset, bytes), bytes, stream);
+  public PreparedClear prepareClear(DeviceMemory target, long bytes, CudaStream stream) {
+    return new PreparedClear(target.pointerTo(0, bytes), bytes, stream);
   }
 
   private void clear(PreparedClear range) {
@@ -354,8 +325,8 @@ public final class Cuda {
   }
 
   /** Sets each byte of a range; may return before it is done. */
-  public void fill(DeviceMemory target, long targetOffset, byte value, long bytes) {
-    MemorySegment to = target.pointerTo(targetOffset, bytes);
+  public void fill(DeviceMemory target, byte value, long bytes) {
+    MemorySegment to = target.pointerTo(0, bytes);
     CudaStatus.check("cudaMemset", cudart.cudaMemset(to, value & 0xff, bytes));
   }
 
@@ -436,7 +407,7 @@ public final class Cuda {
    */
   public CudaModule loadImage(Arena owner, MemorySegment image) {
     long bytes = Handles.positive(image.byteSize());
-    MemorySegment code = Handles.host(image, 0, bytes);
+    MemorySegment code = Handles.host(image, bytes);
     MemorySegment none = MemorySegment.NULL;
     MemorySegment raw =
         created(
@@ -505,7 +476,7 @@ public final class Cuda {
         dynamicSharedBytes,
         LaunchOrder.IN_TURN,
         stream.handle(),
-        Handles.host(argumentStruct, 0, bytes));
+        Handles.host(argumentStruct, bytes));
     KernelLaunchEvent event = KernelLaunchEvent.begun();
     CudaStatus.check(
         "cudaLaunchKernelExC",

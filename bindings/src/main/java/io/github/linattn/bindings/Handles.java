@@ -32,11 +32,11 @@ final class Handles {
    * @throws IllegalArgumentException if the segment lies on the Java heap
    * @throws IndexOutOfBoundsException if the range leaves the segment
    */
-  static MemorySegment host(MemorySegment segment, long offset, long bytes) {
+  static MemorySegment host(MemorySegment segment, long bytes) {
     if (!segment.isNative()) {
       throw new IllegalArgumentException("host memory must be off the Java heap: " + segment);
     }
-    return usable(segment, "host memory").asSlice(offset, bytes);
+    return usable(segment, "host memory").asSlice(0, bytes);
   }
 
   /**
@@ -45,11 +45,11 @@ final class Handles {
    * @throws IllegalArgumentException if the segment lies on the Java heap or is read-only
    * @throws IndexOutOfBoundsException if the range leaves the segment
    */
-  static MemorySegment writableHost(MemorySegment segment, long offset, long bytes) {
+  static MemorySegment writableHost(MemorySegment segment, long bytes) {
     if (segment.isReadOnly()) {
       throw new IllegalArgumentException("host memory is read-only: " + segment);
     }
-    return host(segment, offset, bytes);
+    return host(segment, bytes);
   }
 
   /** The same number, if an allocation may ask for it. */

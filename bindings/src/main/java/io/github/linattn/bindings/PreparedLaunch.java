@@ -26,7 +26,7 @@ public final class PreparedLaunch implements Prepared {
     this.scratch = scratch;
     this.kernel = kernel;
     this.stream = stream;
-    this.argumentStruct = Handles.host(argumentStruct, 0, argumentStruct.byteSize());
+    this.argumentStruct = Handles.host(argumentStruct, argumentStruct.byteSize());
     scratch.fill(
         gridX,
         1,

@@ -71,7 +71,7 @@ public final class TensorMapWriter {
     this.encode = Linker.nativeLinker().downcallHandle(function, SIGNATURE);
     this.extents = owner.allocate(JAVA_LONG, RANK);
     this.strides = owner.allocate(JAVA_LONG, RANK - 1);
-    this.box = owner.allocate(JAVA_INT, RANK);
+    this.box = owner.allocateFrom(JAVA_INT, 0, 0, 1, 1); // one along the axes 2 and 3
     this.steps = owner.allocateFrom(JAVA_INT, 1, 1, 1, 1);
   }
 
@@ -107,12 +107,10 @@ public final class TensorMapWriter {
     usable(strides).setAtIndex(JAVA_LONG, axis - 1, bytes);
   }
 
-  /** Elements of a box along each axis. */
-  public TensorMapWriter box(int b0, int b1, int b2, int b3) {
+  /** Elements of a box along the axes 0 and 1; along the others it has one. */
+  public TensorMapWriter box(int b0, int b1) {
     setBox(0, b0);
     setBox(1, b1);
-    setBox(2, b2);
-    setBox(3, b3);
     return this;
   }
 

@@ -125,14 +125,14 @@ class CudaFailureTest {
     DeviceMemory a = cuda.allocate(arena, 64);
     DeviceMemory b = cuda.allocateAsync(arena, 64, stream);
     cuda.pointerInfo(a.address());
-    cuda.fill(a, 0, (byte) 0, 64);
-    cuda.fillAsync(b, 0, (byte) 0, 64, stream);
-    cuda.copyToDevice(a, 0, pinned, 0, 64);
-    cuda.copyToDeviceAsync(a, 0, pinned, 0, 64, stream);
-    cuda.copyOnDeviceAsync(b, 0, a, 0, 64, stream);
-    cuda.run(cuda.prepareCopy(b, 0, a, 0, 64, stream));
-    cuda.copyToHost(pinned, 0, b, 0, 64);
-    cuda.copyToHostAsync(pinned, 0, b, 0, 64, stream);
+    cuda.fill(a, (byte) 0, 64);
+    cuda.clearAsync(b, 64, stream);
+    cuda.copyToDevice(a, 0, pinned, 64);
+    cuda.copyToDeviceAsync(a, 0, pinned, 64, stream);
+    cuda.copyOnDeviceAsync(b, a, 64, stream);
+    cuda.run(cuda.prepareCopy(b, a, 64, stream));
+    cuda.copyToHost(pinned, b, 0, 64);
+    cuda.copyToHostAsync(pinned, b, 64, stream);
   }
 
   private void events(Arena arena, CudaStream stream) {
@@ -158,7 +158,7 @@ class CudaFailureTest {
     cuda.tensorMapWriter(arena)
         .extents(128, 100, 2, 1)
         .byteStrides(256, 25_600, 51_200)
-        .box(64, 64, 1, 1)
+        .box(64, 64)
         .write(arguments.asSlice(0, 128), TensorMapWriter.Element.BF16, 4096);
     CudaModule image = cuda.loadImage(arena, arena.allocateFrom("image"));
     CudaKernel kernel = cuda.kernel(image, "la_forward");

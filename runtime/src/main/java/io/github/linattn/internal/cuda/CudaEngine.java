@@ -248,7 +248,7 @@ public final class CudaEngine implements Engine {
   public Storage allocateZeroed(long bytes) {
     DeviceStorage storage = DeviceStorage.allocate(device, bytes, leaks);
     try {
-      device.cuda().fill(storage.deviceMemory(), 0, (byte) 0, bytes);
+      device.cuda().fill(storage.deviceMemory(), (byte) 0, bytes);
       device.cuda().synchronizeDevice(); // other streams may use it at once
       return storage;
     } catch (RuntimeException | Error e) {

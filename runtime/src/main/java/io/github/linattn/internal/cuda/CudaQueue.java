@@ -153,9 +153,7 @@ final class CudaQueue implements Stream {
         .cuda()
         .prepareCopy(
             DeviceMemory.ofAddress(arena, target, bytes),
-            0,
             DeviceMemory.ofAddress(arena, source, bytes),
-            0,
             bytes,
             stream);
   }
@@ -171,7 +169,7 @@ final class CudaQueue implements Stream {
   /** Zeros at a device address, again and again. */
   PreparedClear clearOf(long target, long bytes) {
     DeviceMemory range = DeviceMemory.ofAddress(arena, target, bytes);
-    return device.cuda().prepareClear(range, 0, bytes, stream);
+    return device.cuda().prepareClear(range, bytes, stream);
   }
 
   /** Whether it can take work; the caller holds this queue's lock. */
@@ -340,11 +338,11 @@ final class CudaQueue implements Stream {
     boolean fromDevice = isOnDevice("source", source);
     boolean toDevice = isOnDevice("target", target);
     if (fromDevice && toDevice) {
-      cuda.copyOnDeviceAsync(deviceMemory(target), 0, deviceMemory(source), 0, bytes, stream);
+      cuda.copyOnDeviceAsync(deviceMemory(target), deviceMemory(source), bytes, stream);
     } else if (fromDevice) {
-      cuda.copyToHostAsync(target.segment(), 0, deviceMemory(source), 0, bytes, stream);
+      cuda.copyToHostAsync(target.segment(), deviceMemory(source), bytes, stream);
     } else if (toDevice) {
-      cuda.copyToDeviceAsync(deviceMemory(target), 0, source.segment(), 0, bytes, stream);
+      cuda.copyToDeviceAsync(deviceMemory(target), 0, source.segment(), bytes, stream);
     } else {
       throw new IllegalArgumentException(
           "a stream copies to, from or within the GPU; both tensors are of the host");

@@ -65,7 +65,7 @@ final class DeviceConstants {
     }
     try (Arena scratch = Arena.ofConfined()) {
       MemorySegment copy = scratch.allocateFrom(ValueLayout.JAVA_BYTE, bytes);
-      cuda.copyToDeviceAsync(room, used, copy, 0, bytes.length, uploads);
+      cuda.copyToDeviceAsync(room, used, copy, bytes.length, uploads);
       cuda.synchronize(uploads);
     }
     long address = room.address() + used;
@@ -76,7 +76,7 @@ final class DeviceConstants {
   /** Fills memory with zeros, which are there when this returns. */
   void clear(DeviceMemory memory) {
     Cuda cuda = device.enter();
-    cuda.fillAsync(memory, 0, (byte) 0, memory.byteSize(), uploads);
+    cuda.clearAsync(memory, memory.byteSize(), uploads);
     cuda.synchronize(uploads);
   }
 

@@ -72,7 +72,7 @@ final class DeviceStorage extends Storage {
     }
     Cuda cuda = device.enter();
     cuda.synchronizeDevice();
-    cuda.copyToHost(target, 0, source, offset, target.byteSize());
+    cuda.copyToHost(target, source, offset, target.byteSize());
   }
 
   @Override
@@ -86,7 +86,7 @@ final class DeviceStorage extends Storage {
     }
     Cuda cuda = device.enter();
     cuda.synchronizeDevice();
-    cuda.copyToDevice(target, offset, source, 0, source.byteSize());
+    cuda.copyToDevice(target, offset, source, source.byteSize());
   }
 
   @Override

@@ -189,7 +189,7 @@ final class PaperPass implements AutoCloseable {
     long bytes = tensor.byteSpan();
     DeviceMemory copy = workspace.allocate(bytes);
     DeviceMemory source = DeviceMemory.ofAddress(arena, address(tensor), bytes);
-    cuda.copyOnDeviceAsync(copy, 0, source, 0, bytes, queue.stream());
+    cuda.copyOnDeviceAsync(copy, source, bytes, queue.stream());
     return copy.address();
   }
 

@@ -24,7 +24,7 @@ final class TensorMaps {
             byteStride(tensor, 2, width * bytes),
             byteStride(tensor, 1, width * bytes),
             byteStride(tensor, 0, width * bytes))
-        .box(BOX_BYTES / bytes, BOX_ROWS, 1, 1)
+        .box(BOX_BYTES / bytes, BOX_ROWS)
         .write(
             target.asSlice(0, TensorMapWriter.BYTES),
             switch (element) {
