@@ -6,8 +6,6 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.linattn.kernelgen.Architecture;
 import io.github.linattn.kernelgen.Catalogue;
-import io.github.linattn.kernelgen.ElementType;
-import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Technique;
@@ -129,7 +127,7 @@ class KernelBuildTest {
     KernelBuild.generate(Catalogue.paper(80, OptionalInt.of(5), architectures), folder, log);
     KernelBuild.generate(Catalogue.paper(16, OptionalInt.empty(), architectures), folder, log);
     BuiltKernels kernels = BuiltKernels.load(folder);
-    assertThat(kernels.manifest().headDims(Family.PAPER, ElementType.F32)).containsExactly(16, 80);
+    assertThat(kernels.manifest().paperHeadDims()).containsExactly(16, 80);
     for (KernelEntry entry : kernels.manifest().entries()) {
       assertThat(kernels.image(entry)).isNotEmpty();
       assertThat(kernels.source(entry)).contains(entry.symbol());

@@ -59,13 +59,15 @@ public record Manifest(List<KernelEntry> entries) {
     }
   }
 
-  /** The kernel of an operation with the default L of its head dimension, else with the least L. */
-  public Optional<KernelEntry> find(
-      Operation operation, Family family, int headDim, ElementType elementType) {
+  /**
+   * The kernel of an operation of the family {@code paper}: with the default L of its head
+   * dimension, else with the least L.
+   */
+  public Optional<KernelEntry> findPaper(Operation operation, int headDim) {
     List<KernelEntry> found =
         entries.stream()
-            .filter(e -> e.operation() == operation && e.family() == family)
-            .filter(e -> e.headDim() == headDim && e.elementType() == elementType)
+            .filter(e -> e.family() == Family.PAPER)
+            .filter(e -> e.operation() == operation && e.headDim() == headDim)
             .sorted(Comparator.comparingInt(KernelEntry::slices))
             .toList();
     return found.stream()
@@ -95,10 +97,10 @@ public record Manifest(List<KernelEntry> entries) {
         .findFirst();
   }
 
-  /** The head dimensions that were built for a family and an element type. */
-  public SortedSet<Integer> headDims(Family family, ElementType elementType) {
+  /** The head dimensions that were built of the family {@code paper}. */
+  public SortedSet<Integer> paperHeadDims() {
     return entries.stream()
-        .filter(e -> e.family() == family && e.elementType() == elementType)
+        .filter(e -> e.family() == Family.PAPER)
         .map(KernelEntry::headDim)
         .collect(Collectors.toCollection(TreeSet::new));
   }

@@ -27,13 +27,13 @@ class ManifestTest {
 
   @Test
   void findsTheDefaultSlicesFirst() {
-    assertThat(MANIFEST.find(Operation.FORWARD, Family.PAPER, 128, ElementType.F32))
+    assertThat(MANIFEST.findPaper(Operation.FORWARD, 128))
         .hasValueSatisfying(
             entry -> {
               assertThat(entry.symbol()).isEqualTo("la_paper_forward_d128_l4_f32");
               assertThat(entry.tiles()).isEqualTo(4);
             });
-    assertThat(MANIFEST.find(Operation.FORWARD, Family.PAPER, 80, ElementType.F32)).isEmpty();
+    assertThat(MANIFEST.findPaper(Operation.FORWARD, 80)).isEmpty();
     assertThat(
             MANIFEST.find(
                 Operation.FORWARD, Technique.MMA, 128, ElementType.BF16, Precision.NATIVE, 90))
@@ -43,8 +43,7 @@ class ManifestTest {
             MANIFEST.find(
                 Operation.DECODE, Technique.SIMT, 0, ElementType.F16, Precision.NATIVE, 75))
         .isEmpty();
-    assertThat(MANIFEST.headDims(Family.PAPER, ElementType.F32))
-        .containsExactly(32, 64, 96, 128, 192, 256);
+    assertThat(MANIFEST.paperHeadDims()).containsExactly(32, 64, 96, 128, 192, 256);
   }
 
   @Test

@@ -147,7 +147,7 @@ final class Kernels {
       Optional<KernelEntry> entry =
           source
               .manifest()
-              .find(key.operation, Family.PAPER, key.headDim, ElementType.F32)
+              .findPaper(key.operation, key.headDim)
               .filter(kernel -> kernel.runsOn(capability));
       if (entry.isPresent()) {
         return new Found(source, entry.get());
@@ -158,8 +158,7 @@ final class Kernels {
 
   private String notBuilt(int headDim) {
     var built = new TreeSet<Integer>();
-    sources.forEach(
-        source -> built.addAll(source.manifest().headDims(Family.PAPER, ElementType.F32)));
+    sources.forEach(source -> built.addAll(source.manifest().paperHeadDims()));
     return "no CUDA kernel for head dimension %d; built: %s. 'linattn generate --head-dim %d' builds it"
         .formatted(headDim, built, headDim);
   }

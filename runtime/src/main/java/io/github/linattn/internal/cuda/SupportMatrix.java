@@ -7,7 +7,6 @@ import io.github.linattn.Diagnostics.Task;
 import io.github.linattn.Mode;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.Architecture;
-import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Manifest;
@@ -147,10 +146,7 @@ public final class SupportMatrix {
     return question.causal()
         && question.dtype() == DType.F32
         && manifests.stream()
-            .map(
-                manifest ->
-                    manifest.find(
-                        operation, Family.PAPER, question.shape().keyDim(), ElementType.F32))
+            .map(manifest -> manifest.findPaper(operation, question.shape().keyDim()))
             .flatMap(Optional::stream)
             .anyMatch(
                 kernel ->
