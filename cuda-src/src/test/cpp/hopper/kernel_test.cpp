@@ -10,7 +10,7 @@ using namespace kernel_test;
 
 namespace {
 
-constexpr int kMostTurns = Plan::kMayTakeTurns ? 2 : 1;
+constexpr int kMostTurns = Plan::kMayTakeTurns ? 8 : 1;
 constexpr int kRelayTokens = 2 * Plan::kChunk;  // of an item
 
 double allowed_error;
