@@ -141,10 +141,12 @@ final class BenchPaperCommand implements Callable<Integer> {
     requireMeasured("--tokens", tokens, each -> each.shape().tokens());
     List<String> types = dtypes.stream().map(Text::id).toList();
     requireMeasured("--dtype", types, each -> Text.id(each.precision().dtype()));
-    if (sweeps.stream().allMatch(sweep -> wanted(sweep.ours(quick)).isEmpty())) {
+    List<PaperSweep> withPoints =
+        sweeps.stream().filter(sweep -> !wanted(sweep.ours(quick)).isEmpty()).toList();
+    if (withPoints.isEmpty()) {
       throw CommandFailure.misuse("no point has both what --tokens and what --dtype names");
     }
-    if (backend == BackendChoice.CPU && !isAnyTimed()) {
+    if (backend == BackendChoice.CPU && withPoints.stream().noneMatch(BenchPaperCommand::isTimed)) {
       throw CommandFailure.misuse(
           "of these points movement alone is left, which is counted on a GPU; --backend is cpu");
     }
@@ -229,11 +231,6 @@ final class BenchPaperCommand implements Callable<Integer> {
         .filter(each -> tokens.isEmpty() || tokens.contains(each.shape().tokens()))
         .filter(each -> dtypes.isEmpty() || dtypes.contains(each.precision().dtype()))
         .toList();
-  }
-
-  private boolean isAnyTimed() {
-    return sweeps.stream()
-        .anyMatch(sweep -> isTimed(sweep) && !wanted(sweep.ours(quick)).isEmpty());
   }
 
   private static boolean isTimed(PaperSweep sweep) {
