@@ -132,7 +132,7 @@ int main() {
   MEMBER(StateScanArguments, key_dim);
   MEMBER(StateScanArguments, value_dim);
   MEMBER(StateScanArguments, backwards);
-  MEMBER(StateScanArguments, reserved);
+  MEMBER(StateScanArguments, totals_only);
   SIZE(GradientArguments);
   MEMBER(GradientArguments, chunked);
   MEMBER(GradientArguments, delta);

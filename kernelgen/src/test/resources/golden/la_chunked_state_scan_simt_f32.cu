@@ -2,18 +2,18 @@
 //
 // operation  state_scan, family chunked, simt, f32 accurate
 // key dim    any
-// block      256 threads, at least 1 to a multiprocessor
+// block      128 threads, at least 8 to a multiprocessor
 // grid       key/value heads x sequences x 256 elements of the state
 // shared     0 bytes
 #include "linattn/state_scan.cuh"
 
 namespace {
 using Plan = linattn::StateScanPlan;
-static_assert(Plan::kThreads == 256, "the header and the resource plan disagree on threads");
+static_assert(Plan::kThreads == 128, "the header and the resource plan disagree on threads");
 static_assert(Plan::kSharedBytes == 0, "the header and the resource plan disagree on the map");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(128, 8)
     la_chunked_state_scan_simt_f32(const __grid_constant__ linattn::StateScanArguments arguments) {
   linattn::state_scan<Plan>(arguments);
 }

@@ -143,7 +143,7 @@ struct Span {
 // Turns the sums of each item into the state before it: state[i] = initial + sum of the items of its
 // sequence before i, in order; the total goes to the final state. In place. A sequence without items
 // passes its initial state on. Without state_out and spans the last sum is not read. Backwards, the sum is over
-// the items of the sequence after i, added from the last one on.
+// the items of the sequence after i, added from the last one on. With totals alone the sums stay what they are.
 //
 // offset  bytes  member
 //      0      8  state          S [kv heads, num_items, Dk, Dv], sums on entry, states on return
@@ -161,7 +161,7 @@ struct Span {
 //     88      4  key_dim        Dk
 //     92      4  value_dim      Dv
 //     96      4  backwards      1 or 0
-//    100      4  reserved       0
+//    100      4  totals_only    1 or 0
 struct StateScanArguments {
   float* state;
   float* key_sum;
@@ -178,7 +178,7 @@ struct StateScanArguments {
   int32_t key_dim;
   int32_t value_dim;
   int32_t backwards;
-  int32_t reserved;
+  int32_t totals_only;
 };
 
 }  // namespace linattn

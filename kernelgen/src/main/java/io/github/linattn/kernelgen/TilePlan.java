@@ -30,6 +30,11 @@ public record TilePlan(
   /** Words of columns that a thread sums. */
   private static final int SUM_WORDS = 1;
 
+  private static final int SCAN_THREADS = 128;
+
+  /** That a thread has. */
+  private static final int SCAN_ELEMENTS = 2;
+
   /** Of a tile of a state. */
   static final int DECODE_COLUMNS = 32;
 
@@ -88,11 +93,11 @@ public record TilePlan(
               new GridRule(GridRule.Per.VALUE_TILE, COLUMNS));
       case STATE_SCAN ->
           new TilePlan(
-              THREADS,
-              1,
+              SCAN_THREADS,
+              8,
               new SharedRule.Fixed(0),
-              1,
-              new GridRule(GridRule.Per.STATE_ELEMENTS, THREADS));
+              SCAN_ELEMENTS,
+              new GridRule(GridRule.Per.STATE_ELEMENTS, SCAN_THREADS * SCAN_ELEMENTS));
       case DECODE ->
           new TilePlan(
               DECODE_THREADS,

@@ -146,6 +146,11 @@ record Arguments(StructLayout layout, MemorySegment memory) {
         .set("value_dim", shape.valueDim());
   }
 
+  /** Sets where a scan is to leave the totals of sequences, and nothing else. */
+  Arguments setTotals(StateArrays totals) {
+    return setState("_out", totals).set("totals_only", 1);
+  }
+
   /** Sets the three pointers to a state whose names end so. */
   Arguments setState(String suffix, StateArrays state) {
     return set("state" + suffix, state.s())

@@ -101,7 +101,7 @@ public final class ChunkedStructs {
           JAVA_INT.withName("key_dim"),
           JAVA_INT.withName("value_dim"),
           JAVA_INT.withName("backwards"),
-          JAVA_INT.withName("reserved"));
+          JAVA_INT.withName("totals_only"));
 
   /** {@code CUtensorMap}. */
   static final MemoryLayout TENSOR_MAP =

@@ -263,7 +263,7 @@ final class ForwardLaunches {
     fillSums(cut, cut.items(), shape, sums);
     fillRepair(sums);
     if (scans) {
-      scan.clear().setScan(sums, cut, cut.items(), shape, queue.lists()).setState("_out", totals);
+      scan.clear().setScan(sums, cut, cut.items(), shape, queue.lists()).setTotals(totals);
       if (ends.before() != null) {
         scan.setState("_in", ends.before());
       }

@@ -249,7 +249,7 @@ final class GradientFill {
       scan.setState("_in", ends.first);
     }
     if (plan.kind() == Kind.NON_CAUSAL) {
-      scan.setState("_out", totals);
+      scan.setTotals(totals);
     }
   }
 
@@ -259,7 +259,7 @@ final class GradientFill {
       scan.setState("_in", ends.lastGradient);
     }
     if (plan.kind() == Kind.NON_CAUSAL) {
-      scan.setState("_out", gradientTotals);
+      scan.setTotals(gradientTotals);
     } else if (ends.firstGradient != null) {
       scan.setState("_out", ends.firstGradient);
     }
