@@ -114,7 +114,7 @@ final class Plans {
    */
   Optional<ForwardPlan> forward(Question question, Checkpoints.@Nullable Form kept) {
     if (kept == null) {
-      return forward(question, forwards, planner::plan);
+      return forward(question, forwards, asked -> tuned(asked).or(() -> planner.plan(asked)));
     }
     return kept.chained()
         ? known(forwards, question.keeping(kept), planner::plan)
@@ -122,18 +122,31 @@ final class Plans {
   }
 
   private Optional<ForwardPlan> keeping(Question question) {
-    return forward(question, keeping, this::planned);
+    return forward(question, keeping, this::chosenKeeping);
+  }
+
+  /** As tuned, where it keeps what is planned to be kept: plans are tuned without. */
+  private Optional<ForwardPlan> chosenKeeping(Question question) {
+    Optional<ForwardPlan> planned = planned(question);
+    Supplier<Optional<Checkpoints.Form>> chain = () -> chain(ofBackward(question, null));
+    return tuned(question)
+        .filter(
+            asTuned ->
+                planned.isEmpty()
+                    || toKeep(question, asTuned, chain)
+                        .equals(toKeep(question, planned.get(), chain)))
+        .or(() -> planned);
   }
 
   private Optional<ForwardPlan> forward(
       Question question,
       Map<Question, Optional<ForwardPlan>> plans,
-      Function<Question, Optional<ForwardPlan>> model) {
+      Function<Question, Optional<ForwardPlan>> chosen) {
     Optional<PlanChoice> choice = PlanChoice.asked();
     return choice.isPresent()
         ? Optional.of(
             required(planner.plan(question, choice.get()), question.shape(), choice.get()))
-        : known(plans, question, asked -> tuned(asked).or(() -> model.apply(asked)));
+        : known(plans, question, chosen);
   }
 
   /** Empty where kernels are missing. */

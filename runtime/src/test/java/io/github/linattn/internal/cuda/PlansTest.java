@@ -151,6 +151,17 @@ class PlansTest {
     assertThat(plans.checkpoints(many)).isEmpty();
   }
 
+  /** A forward is tuned without the states that segments keep for its backward. */
+  @Test
+  void whatWasTunedIsTakenWhereItKeepsWhatIsPlannedToBeKept() {
+    Plans whole = plans(new Choice("wgmma", 1, 1));
+    Plans segments = plans(new Choice("wgmma", 4, 1));
+    Question question = question(SHAPE, true, null).keeping(true);
+    assertThat(whole.checkpoints(question)).isEmpty();
+    assertThat(segments.forward(question, null).orElseThrow().reason()).endsWith(", as tuned");
+    assertThat(segments.checkpoints(question)).as("of its segments").isEmpty();
+  }
+
   @Test
   void otherProblemsArePlannedByTheModel() {
     Plans plans = plans(new Choice("mma", 4, 1));
