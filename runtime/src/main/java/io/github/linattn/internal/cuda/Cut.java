@@ -42,7 +42,7 @@ final class Cut {
       most = Math.max(most, own);
       longestSequence = Math.max(longestSequence, length);
       allChunks += (own - 1L) * chunks(segment) + chunks(length - (own - 1) * segment);
-      one &= length > 0 && own == 1;
+      one &= own == 1;
     }
     this.items = count;
     this.mostItems = most;
@@ -93,7 +93,7 @@ final class Cut {
     return mostItems;
   }
 
-  /** Whether each sequence has tokens and is one item, whose sums are its own. */
+  /** Whether each sequence is one item, whose sums are its own. */
   boolean hasOneItemEach() {
     return oneItemEach;
   }

@@ -293,7 +293,11 @@ final class GradientDraft {
   }
 
   private void addScan(Role role, Cut items) {
-    add(role, model.scan(question, items), step -> model.scanMicros(question, items));
+    long bytes = StateArrays.bytes(shape, items.items());
+    add(
+        role,
+        model.scan(question, items),
+        step -> model.scanMicros(Rates.GRADIENT_SCAN_MICROS, bytes, items.mostItems()));
   }
 
   /** dq of items, of which so many blocks write chunks in turn. */

@@ -32,7 +32,7 @@ final class GradientPlanner {
   /** The plan that the model finds fastest; empty where kernels for it are not built. */
   Optional<GradientPlan> plan(Question question) {
     if (!question.causal()) {
-      return nonCausal(question, Technique.WGMMA);
+      return nonCausal(question, Technique.WGMMA, 0);
     }
     return twoSweeps
         .kernels(question, Technique.WGMMA)
@@ -40,12 +40,12 @@ final class GradientPlanner {
   }
 
   /**
-   * The plan of this choice, without causality that of its technique, whatever its segments; empty
-   * where kernels for it are not built or its items would be too long.
+   * The plan of this choice, without causality that of its technique, and of its segments for the
+   * sums if it has any; empty where kernels for it are not built or its items would be too long.
    */
   Optional<GradientPlan> plan(Question question, GradientChoice choice) {
     if (!question.causal()) {
-      return nonCausal(question, choice.technique())
+      return nonCausal(question, choice.technique(), choice.segment())
           .filter(plan -> plan.step(Role.QUERY).kernel().technique() == choice.technique());
     }
     Optional<GradientPlan> asked =
@@ -152,10 +152,10 @@ final class GradientPlanner {
   }
 
   /** The sums over all tokens, then every row against them, by this technique or else by mma. */
-  private Optional<GradientPlan> nonCausal(Question question, Technique technique) {
+  private Optional<GradientPlan> nonCausal(Question question, Technique technique, int segment) {
     return model
         .outputsKernel(question, Operation.GRADIENT_OUTPUTS, technique)
-        .flatMap(kernel -> nonCausal(question, kernel))
+        .flatMap(kernel -> nonCausal(question, kernel, segment))
         .map(
             plan ->
                 plan.because(
@@ -169,7 +169,7 @@ final class GradientPlanner {
                             model.multiprocessors())));
   }
 
-  private Optional<GradientPlan> nonCausal(Question question, KernelEntry kernel) {
+  private Optional<GradientPlan> nonCausal(Question question, KernelEntry kernel, int segment) {
     AttentionShape shape = question.shape();
     int most =
         Math.max(1, Rates.SAFE_ITEM_TOKENS / shape.headsPerKeyValueHead() / Planner.CHUNK)
@@ -192,7 +192,7 @@ final class GradientPlanner {
             question.keyValueBytes());
     KernelEntry ofDivided = model.finishingKernel(question, kernel).orElse(kernel);
     return fastest(
-        model.itemsOfTotals(question, most).stream()
+        model.itemsOfTotals(question, most, segment).stream()
             .map(cut -> nonCausal(question, kernel, ofDivided, cut, ofQuery, ofKey))
             .flatMap(Optional::stream)
             .toList());

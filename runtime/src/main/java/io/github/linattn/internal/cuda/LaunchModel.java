@@ -34,9 +34,6 @@ record LaunchModel(GpuTraits gpu, Built built) {
   /** Every block reads all of k and v. */
   private static final int MOST_TURNS = 8;
 
-  /** Share of the multiprocessors that sums over all tokens have blocks for, if they can. */
-  private static final double MOSTLY = 0.75;
-
   /** Blocks of a multiprocessor, of which more only add states. */
   private static final long AMPLE = 8;
 
@@ -207,11 +204,15 @@ record LaunchModel(GpuTraits gpu, Built built) {
         && (scales || operation == Operation.NORMALIZED_STATE_SUMS);
   }
 
-  /** What the scan of a backward takes, and of sums over all tokens. */
-  double scanMicros(Question question, Cut cut) {
-    double bytes = 2.0 * StateArrays.bytes(question.shape(), cut.items());
-    double chain = Rates.GRADIENT_SCAN_MICROS + Rates.SCAN_ITEM_MICROS * cut.mostItems();
-    return bytes / gpu.bytesPerMicro() + chain;
+  /**
+   * Micros of a scan.
+   *
+   * @param start of small states
+   * @param stateBytes of all items
+   * @param mostItems of a sequence
+   */
+  double scanMicros(double start, long stateBytes, int mostItems) {
+    return start + Rates.SCAN_ITEM_MICROS * mostItems + 2.0 * stateBytes / gpu.bytesPerMicro();
   }
 
   /** A scan over the items of each sequence. */
@@ -258,11 +259,15 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * Items that sums over all tokens may be made of, each of so many tokens at most: whole
-   * sequences, or segments, whose sums a scan adds up. Those with blocks for most of the
-   * multiprocessors, if there are such: a block that sums can't bring all that its share of the
-   * memory would.
+   * sequences, or segments, whose sums a scan adds up.
+   *
+   * @param asked tokens of each, if these are asked for; else 0
    */
-  List<Cut> itemsOfTotals(Question question, int most) {
+  List<Cut> itemsOfTotals(Question question, int most, int asked) {
+    if (asked > 0) {
+      Cut cut = question.cut(asked);
+      return cut.longest() <= most ? List.of(cut) : List.of();
+    }
     Cut whole = question.cut(0);
     int longest = whole.longest();
     int fewest = Math.max(2, Math.ceilDiv(longest, most));
@@ -273,11 +278,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
         segments(longest, fewest, blocks)
             .filter(segment -> segment >= least)
             .mapToObj(question::cut);
-    List<Cut> all =
-        Stream.concat(longest <= most ? Stream.of(whole) : Stream.of(), segments).toList();
-    List<Cut> filling =
-        all.stream().filter(cut -> blocks * cut.items() >= MOSTLY * multiprocessors()).toList();
-    return filling.isEmpty() ? all : filling;
+    return Stream.concat(longest <= most ? Stream.of(whole) : Stream.of(), segments).toList();
   }
 
   /**

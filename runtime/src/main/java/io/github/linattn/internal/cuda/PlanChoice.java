@@ -11,7 +11,8 @@ import org.jspecify.annotations.Nullable;
  * A plan that is asked for by name, so that benchmarks can time what the planner did not choose.
  *
  * @param technique of the kernel of the forward, without causality of its outputs
- * @param segment tokens of a segment; 0 for whole sequences
+ * @param segment tokens of a segment, without causality of the sums; 0 for whole sequences, there
+ *     for those that the planner finds fastest
  * @param turns blocks that take turns with the chunks of an item
  * @param order of the segments
  */

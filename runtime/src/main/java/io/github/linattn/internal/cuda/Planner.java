@@ -104,7 +104,7 @@ final class Planner {
       }
     }
     if (!question.causal()) {
-      return nonCausal(question, Technique.WGMMA).stream().toList();
+      return nonCausal(question, Technique.WGMMA, 0).stream().toList();
     }
     List<ForwardPlan> candidates = new ArrayList<>();
     for (KernelEntry forward : forwards(question)) {
@@ -114,13 +114,13 @@ final class Planner {
   }
 
   /**
-   * The plan of this choice where there are several, without causality that of its technique,
-   * whatever its segments; else the only one. Empty where kernels for it are not built or its items
-   * would be too long.
+   * The plan of this choice where there are several, without causality that of its technique, and
+   * of its segments for the sums if it has any; else the only one. Empty where kernels for it are
+   * not built or its items would be too long.
    */
   Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
     if (!question.causal()) {
-      return nonCausal(question, choice.technique())
+      return nonCausal(question, choice.technique(), choice.segment())
           .filter(plan -> plan.steps().getLast().kernel().technique() == choice.technique());
     }
     if (question.kept() != null || isDecode(question)) {
@@ -446,10 +446,7 @@ final class Planner {
         question.stateBytes() * question.keyValueHeads() * Math.min(summed + 1, cut.items());
     double bytes = (double) (question.keyValueBytes() + stateBytes) * summed / cut.items();
     double first = pass(question, sums.get(), cut, summed, 1, bytes, true);
-    double second =
-        2.0 * stateBytes / model.bytesPerMicro()
-            + Rates.SCAN_MICROS
-            + Rates.SCAN_ITEM_MICROS * cut.mostItems();
+    double second = model.scanMicros(Rates.SCAN_MICROS, stateBytes, cut.mostItems());
     return repaired(question, sums.get().lasting(first), summed)
         .map(
             steps -> {
@@ -498,13 +495,13 @@ final class Planner {
   }
 
   /** The sums over all tokens, then every query against them, by this technique or else by mma. */
-  private Optional<ForwardPlan> nonCausal(Question question, Technique technique) {
+  private Optional<ForwardPlan> nonCausal(Question question, Technique technique, int segment) {
     return model
         .outputsKernel(question, Operation.STATE_OUTPUTS, technique)
-        .flatMap(kernel -> nonCausal(question, kernel));
+        .flatMap(kernel -> nonCausal(question, kernel, segment));
   }
 
-  private Optional<ForwardPlan> nonCausal(Question question, KernelEntry kernel) {
+  private Optional<ForwardPlan> nonCausal(Question question, KernelEntry kernel, int segment) {
     Cut outputs =
         model.itemsOfOutputs(
             question,
@@ -518,7 +515,7 @@ final class Planner {
         .flatMap(
             answers ->
                 least(
-                    model.itemsOfTotals(question, Rates.SAFE_ITEM_TOKENS).stream()
+                    model.itemsOfTotals(question, Rates.SAFE_ITEM_TOKENS, segment).stream()
                         .map(cut -> nonCausal(question, cut, outputs, answers))
                         .flatMap(Optional::stream)
                         .toList(),
@@ -544,7 +541,8 @@ final class Planner {
     long ofStates = question.stateBytes() * question.keyValueHeads();
     double bytes = question.keyValueBytes() + ofStates * written;
     double ofSums = pass(question, sums.get(), cut, cut.items(), 1, bytes, true);
-    double ofScan = scans ? model.scanMicros(question, cut) : 0;
+    double ofScan =
+        scans ? model.scanMicros(Rates.SCAN_MICROS, ofStates * cut.items(), cut.mostItems()) : 0;
     double ofOutputs =
         pass(question, answers, outputs, outputs.items(), 1, question.queryBytes(), true);
     return Optional.of(
