@@ -30,7 +30,10 @@ final class BenchPlans {
 
   private static final int MOST_TURNS = 8;
   private static final int MOST_RELAYED = 8;
-  private static final int LEAST_RELAYED_TOKENS = 512;
+
+  /** Of an item of a relay, and of sums over all tokens. */
+  private static final int LEAST_TOKENS = 512;
+
   private static final Pattern SEGMENTS =
       Pattern.compile(
           "^(?:(?:swept )?segments:|relay: .*?|one sweep: .*? blocks of) \\d+ items of up to (\\d+) tokens");
@@ -44,17 +47,31 @@ final class BenchPlans {
     if (problem.decode() || problem.pass() == BenchPass.BOTH) {
       return List.of();
     }
-    if (!problem.causal()) {
-      return TECHNIQUES;
-    }
-    return names(problem.shape(), problem.pass() == BenchPass.FORWARD);
+    boolean isForward = problem.pass() == BenchPass.FORWARD;
+    return problem.causal()
+        ? names(problem.shape(), isForward)
+        : namesOfTotals(problem.shape(), isForward);
+  }
+
+  /** Without causality, by the segments whose sums are added up. */
+  private static List<String> namesOfTotals(AttentionShape shape, boolean isForward) {
+    List<String> names = new ArrayList<>(TECHNIQUES);
+    names.add("wgmma:" + wholeChunks(shape.tokens(), 1));
+    segments(shape.tokens(), blocks(shape, isForward)).stream()
+        .filter(segment -> segment >= LEAST_TOKENS)
+        .forEach(segment -> names.add("wgmma:" + segment));
+    return names;
+  }
+
+  private static long blocks(AttentionShape shape, boolean isForward) {
+    int heads = isForward ? shape.heads() : shape.keyValueHeads();
+    int width = isForward ? shape.valueDim() : shape.keyDim();
+    return (long) shape.batch() * heads * Math.ceilDiv(width, COLUMNS);
   }
 
   /** Of a backward those that need nothing of the forward. */
   private static List<String> names(AttentionShape shape, boolean isForward) {
-    int heads = isForward ? shape.heads() : shape.keyValueHeads();
-    int width = isForward ? shape.valueDim() : shape.keyDim();
-    long blocks = (long) shape.batch() * heads * Math.ceilDiv(width, COLUMNS);
+    long blocks = blocks(shape, isForward);
     boolean isGrouped = shape.headsPerKeyValueHead() > 1;
     List<String> names = new ArrayList<>();
     for (String technique : TECHNIQUES) {
@@ -91,7 +108,7 @@ final class BenchPlans {
   /** Lengths of the items of a relay, where blocks of whole sequences come in rounds. */
   private static List<Integer> relays(int tokens, long blocks) {
     List<Integer> items = new ArrayList<>();
-    int most = Math.min(MOST_RELAYED, tokens / LEAST_RELAYED_TOKENS);
+    int most = Math.min(MOST_RELAYED, tokens / LEAST_TOKENS);
     for (int parts = 2; blocks > MOST_TURN_BLOCKS && parts <= most; parts++) {
       items.add(wholeChunks(tokens, parts));
     }

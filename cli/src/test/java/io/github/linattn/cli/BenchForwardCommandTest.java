@@ -324,7 +324,9 @@ class BenchForwardCommandTest {
     BenchCase inRounds = BenchCase.of(AttentionShape.of(1, 80, 2000, 128), BF16);
     assertThat(BenchPlans.names(inRounds))
         .startsWith("wgmma", "wgmma:1024+", "wgmma:704+", "wgmma:1024");
-    assertThat(BenchPlans.names(many.with(false, false))).containsExactly("wgmma", "mma");
+    assertThat(BenchPlans.names(many.with(false, false)))
+        .as("the planner's, by mma, whole sequences, segments")
+        .containsExactly("wgmma", "mma", "wgmma:1024", "wgmma:512");
     assertThat(BenchPlans.segments(1100, 2)).containsExactly(576, 320, 192, 128, 64);
     assertThat(BenchPlans.segments(65, 2)).containsExactly(64);
     assertThat(BenchPlans.segments(64, 2)).isEmpty();
