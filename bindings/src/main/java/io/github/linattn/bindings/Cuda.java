@@ -278,9 +278,7 @@ public final class Cuda {
   /** Copies between ranges of device memory that do not overlap, in the order of a stream. */
   public void copyOnDeviceAsync(
       DeviceMemory target, DeviceMemory source, long bytes, CudaStream stream) {
-    MemorySegment to = target.pointerTo(0, bytes);
-    MemorySegment from = source.pointerTo(0, bytes);
-    copyAsync(to, from, bytes, Direction.ON_DEVICE, stream);
+    copy(prepareCopy(target, source, bytes, stream));
   }
 
   /** Checks a copy between ranges of device memory that do not overlap, to be repeated. */
