@@ -48,30 +48,27 @@ final class BenchPlans {
       return List.of();
     }
     boolean isForward = problem.pass() == BenchPass.FORWARD;
-    return problem.causal()
-        ? names(problem.shape(), isForward)
-        : namesOfTotals(problem.shape(), isForward);
+    return problem.causal() ? names(problem.shape(), isForward) : namesOfTotals(problem.shape());
   }
 
   /** Without causality, by the segments whose sums are added up. */
-  private static List<String> namesOfTotals(AttentionShape shape, boolean isForward) {
+  private static List<String> namesOfTotals(AttentionShape shape) {
     List<String> names = new ArrayList<>(TECHNIQUES);
     names.add("wgmma:" + wholeChunks(shape.tokens(), 1));
-    segments(shape.tokens(), blocks(shape, isForward)).stream()
+    segments(shape.tokens(), blocks(shape, shape.keyValueHeads(), shape.valueDim())).stream()
         .filter(segment -> segment >= LEAST_TOKENS)
         .forEach(segment -> names.add("wgmma:" + segment));
     return names;
   }
 
-  private static long blocks(AttentionShape shape, boolean isForward) {
-    int heads = isForward ? shape.heads() : shape.keyValueHeads();
-    int width = isForward ? shape.valueDim() : shape.keyDim();
+  private static long blocks(AttentionShape shape, int heads, int width) {
     return (long) shape.batch() * heads * Math.ceilDiv(width, COLUMNS);
   }
 
   /** Of a backward those that need nothing of the forward. */
   private static List<String> names(AttentionShape shape, boolean isForward) {
-    long blocks = blocks(shape, isForward);
+    int heads = isForward ? shape.heads() : shape.keyValueHeads();
+    long blocks = blocks(shape, heads, isForward ? shape.valueDim() : shape.keyDim());
     boolean isGrouped = shape.headsPerKeyValueHead() > 1;
     List<String> names = new ArrayList<>();
     for (String technique : TECHNIQUES) {

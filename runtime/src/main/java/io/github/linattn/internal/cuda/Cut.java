@@ -17,7 +17,6 @@ final class Cut {
   private final int mostItems;
   private final int longest;
   private final long chunks;
-  private final boolean oneItemEach;
 
   /**
    * Cuts.
@@ -34,7 +33,6 @@ final class Cut {
     int most = 0;
     int longestSequence = 0;
     long allChunks = 0;
-    boolean one = true;
     for (int i = 0; i < sequences(); i++) {
       int length = length(i);
       int own = items(i);
@@ -42,13 +40,11 @@ final class Cut {
       most = Math.max(most, own);
       longestSequence = Math.max(longestSequence, length);
       allChunks += (own - 1L) * chunks(segment) + chunks(length - (own - 1) * segment);
-      one &= own == 1;
     }
     this.items = count;
     this.mostItems = most;
     this.longest = segment == 0 ? longestSequence : Math.min(longestSequence, segment);
     this.chunks = allChunks;
-    this.oneItemEach = one;
   }
 
   /** Tokens of each of so many segments, the last of them shorter, in whole steps. */
@@ -95,7 +91,7 @@ final class Cut {
 
   /** Whether each sequence is one item, whose sums are its own. */
   boolean hasOneItemEach() {
-    return oneItemEach;
+    return items == sequences() && mostItems == 1;
   }
 
   /** Tokens of a segment; N for whole sequences. */

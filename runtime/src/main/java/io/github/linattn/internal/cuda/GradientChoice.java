@@ -39,6 +39,13 @@ record GradientChoice(Kind kind, Technique technique, int segment, int querySegm
     return Optional.ofNullable(System.getProperty(PROPERTY)).map(GradientChoice::parse);
   }
 
+  /**
+   * Without causality: tokens of segments of the sums, or 0 for those the planner finds fastest.
+   */
+  int segmentOfTotals() {
+    return kind == Kind.SEGMENTED && querySegment == segment ? segment : 0;
+  }
+
   /** What a chain needs of the forward. */
   Checkpoints.Form form() {
     return Checkpoints.Form.ofChain(segment);

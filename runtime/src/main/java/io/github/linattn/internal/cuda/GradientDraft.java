@@ -235,7 +235,7 @@ final class GradientDraft {
     totalBytes = StateArrays.bytes(shape, cut.sequences());
     if (hasMore || !cut.hasOneItemEach()) {
       stateBytes = StateArrays.bytes(shape, cut.items());
-      addScan(scan, cut);
+      addScan(scan, cut, cut.sequences());
     }
   }
 
@@ -293,11 +293,16 @@ final class GradientDraft {
   }
 
   private void addScan(Role role, Cut items) {
-    long bytes = StateArrays.bytes(shape, items.items());
+    addScan(role, items, items.items());
+  }
+
+  /** Which reads what was summed of items and writes so many states. */
+  private void addScan(Role role, Cut items, int written) {
+    int states = items.items() + written;
     add(
         role,
         model.scan(question, items),
-        step -> model.scanMicros(Rates.GRADIENT_SCAN_MICROS, bytes, items.mostItems()));
+        step -> model.scanMicros(Rates.GRADIENT_SCAN_MICROS, question, items, states));
   }
 
   /** dq of items, of which so many blocks write chunks in turn. */

@@ -40,12 +40,13 @@ final class GradientPlanner {
   }
 
   /**
-   * The plan of this choice, without causality that of its technique, and of its segments for the
-   * sums if it has any; empty where kernels for it are not built or its items would be too long.
+   * The plan of this choice, without causality that of its technique and, if it has segments at
+   * once, of sums of these; empty where kernels for it are not built or its items would be too
+   * long.
    */
   Optional<GradientPlan> plan(Question question, GradientChoice choice) {
     if (!question.causal()) {
-      return nonCausal(question, choice.technique(), choice.segment())
+      return nonCausal(question, choice.technique(), choice.segmentOfTotals())
           .filter(plan -> plan.step(Role.QUERY).kernel().technique() == choice.technique());
     }
     Optional<GradientPlan> asked =

@@ -208,11 +208,13 @@ record LaunchModel(GpuTraits gpu, Built built) {
    * Micros of a scan.
    *
    * @param start of small states
-   * @param stateBytes of all items
-   * @param mostItems of a sequence
+   * @param states read and written, of all heads
    */
-  double scanMicros(double start, long stateBytes, int mostItems) {
-    return start + Rates.SCAN_ITEM_MICROS * mostItems + 2.0 * stateBytes / gpu.bytesPerMicro();
+  double scanMicros(double start, Question question, Cut cut, int states) {
+    double stateBytes = StateArrays.bytes(question.shape(), 1);
+    double slowest =
+        Math.max(states / gpu.bytesPerMicro(), cut.sequences() / Rates.SCAN_BYTES_PER_MICRO);
+    return start + Rates.SCAN_ITEM_MICROS * cut.mostItems() + stateBytes * slowest;
   }
 
   /** A scan over the items of each sequence. */
@@ -264,12 +266,12 @@ record LaunchModel(GpuTraits gpu, Built built) {
    * @param asked tokens of each, if these are asked for; else 0
    */
   List<Cut> itemsOfTotals(Question question, int most, int asked) {
-    if (asked > 0) {
-      Cut cut = question.cut(asked);
-      return cut.longest() <= most ? List.of(cut) : List.of();
-    }
     Cut whole = question.cut(0);
     int longest = whole.longest();
+    if (asked > 0) {
+      Cut cut = asked < longest ? question.cut(asked) : whole;
+      return cut.longest() <= most ? List.of(cut) : List.of();
+    }
     int fewest = Math.max(2, Math.ceilDiv(longest, most));
     int mostSegment = longest <= most ? longest : Cut.segment(longest, fewest, Planner.CHUNK);
     int least = Math.min(LEAST_SEGMENT, mostSegment);

@@ -11,8 +11,7 @@ import org.jspecify.annotations.Nullable;
  * A plan that is asked for by name, so that benchmarks can time what the planner did not choose.
  *
  * @param technique of the kernel of the forward, without causality of its outputs
- * @param segment tokens of a segment, without causality of the sums; 0 for whole sequences, there
- *     for those that the planner finds fastest
+ * @param segment tokens of a segment; 0 for whole sequences
  * @param turns blocks that take turns with the chunks of an item
  * @param order of the segments
  */
@@ -47,6 +46,13 @@ record PlanChoice(Technique technique, int segment, int turns, Order order) {
   private static final String PROPERTY = "linattn.plan";
 
   private static final Pattern FORM = Pattern.compile("(\\w+)(?::(\\d+))?(?:\\*(\\d+)|([+/]))?");
+
+  /**
+   * Without causality: tokens of segments of the sums, or 0 for those the planner finds fastest.
+   */
+  int segmentOfTotals() {
+    return order == Order.SUMMED && turns == 1 ? segment : 0;
+  }
 
   /** What this process asks for, or empty. */
   static Optional<PlanChoice> asked() {

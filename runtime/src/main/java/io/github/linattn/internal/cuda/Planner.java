@@ -114,13 +114,13 @@ final class Planner {
   }
 
   /**
-   * The plan of this choice where there are several, without causality that of its technique, and
-   * of its segments for the sums if it has any; else the only one. Empty where kernels for it are
+   * The plan of this choice where there are several, without causality that of its technique and,
+   * if it has segments at once, of sums of these; else the only one. Empty where kernels for it are
    * not built or its items would be too long.
    */
   Optional<ForwardPlan> plan(Question question, PlanChoice choice) {
     if (!question.causal()) {
-      return nonCausal(question, choice.technique(), choice.segment())
+      return nonCausal(question, choice.technique(), choice.segmentOfTotals())
           .filter(plan -> plan.steps().getLast().kernel().technique() == choice.technique());
     }
     if (question.kept() != null || isDecode(question)) {
@@ -446,7 +446,8 @@ final class Planner {
         question.stateBytes() * question.keyValueHeads() * Math.min(summed + 1, cut.items());
     double bytes = (double) (question.keyValueBytes() + stateBytes) * summed / cut.items();
     double first = pass(question, sums.get(), cut, summed, 1, bytes, true);
-    double second = model.scanMicros(Rates.SCAN_MICROS, stateBytes, cut.mostItems());
+    double second =
+        model.scanMicros(Rates.SCAN_MICROS, question, cut, 2 * Math.min(summed + 1, cut.items()));
     return repaired(question, sums.get().lasting(first), summed)
         .map(
             steps -> {
@@ -539,10 +540,12 @@ final class Planner {
     int written = (scans ? cut.items() : 0) + cut.sequences();
     int reserved = written - (question.finalState() ? cut.sequences() : 0);
     long ofStates = question.stateBytes() * question.keyValueHeads();
-    double bytes = question.keyValueBytes() + ofStates * written;
+    double bytes = question.keyValueBytes() + ofStates * cut.items();
     double ofSums = pass(question, sums.get(), cut, cut.items(), 1, bytes, true);
     double ofScan =
-        scans ? model.scanMicros(Rates.SCAN_MICROS, ofStates * cut.items(), cut.mostItems()) : 0;
+        scans
+            ? model.scanMicros(Rates.SCAN_MICROS, question, cut, cut.items() + cut.sequences())
+            : 0;
     double ofOutputs =
         pass(question, answers, outputs, outputs.items(), 1, question.queryBytes(), true);
     return Optional.of(

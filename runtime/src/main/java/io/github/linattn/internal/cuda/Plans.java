@@ -128,14 +128,16 @@ final class Plans {
   /** As tuned, where it keeps what is planned to be kept: plans are tuned without. */
   private Optional<ForwardPlan> chosenKeeping(Question question) {
     Optional<ForwardPlan> planned = planned(question);
-    Supplier<Optional<Checkpoints.Form>> chain = () -> chain(ofBackward(question, null));
-    return tuned(question)
-        .filter(
-            asTuned ->
-                planned.isEmpty()
-                    || toKeep(question, asTuned, chain)
-                        .equals(toKeep(question, planned.get(), chain)))
-        .or(() -> planned);
+    Question backward = ofBackward(question, null);
+    Supplier<Optional<Checkpoints.Form>> chain =
+        () -> known(chains, backward, gradientPlanner::chain);
+    return planned.flatMap(
+        byModel ->
+            tuned(question)
+                .filter(
+                    asTuned ->
+                        toKeep(question, asTuned, chain).equals(toKeep(question, byModel, chain)))
+                .or(() -> planned));
   }
 
   private Optional<ForwardPlan> forward(

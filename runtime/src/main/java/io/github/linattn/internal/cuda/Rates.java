@@ -38,6 +38,11 @@ final class Rates {
   /** What it takes for each item of a sequence, one after the other. */
   static final double SCAN_ITEM_MICROS = 0.06;
 
+  /**
+   * What a scan gets through of the states of sequences, however few items: threads come and go.
+   */
+  static final double SCAN_BYTES_PER_MICRO = 0.6e6;
+
   private static final int[] DIMS = {32, 64, 96, 128, 192, 256};
 
   /** Micros with each of {@link #DIMS}: one product of 16 bits, one of TF32, three of 16 bits. */

@@ -32,8 +32,9 @@ final class GpuNonCausalTest {
   static List<Arguments> techniquesAndCases() {
     List<Arguments> rows = new ArrayList<>();
     for (Subject subject : Backends.gpu()) {
-      boolean hopper = subject.isHopper();
-      for (String technique : hopper ? List.of("wgmma", "mma") : List.of("mma")) {
+      List<String> byWarps = List.of("mma", "mma:128");
+      List<String> all = List.of("wgmma", "wgmma:128", "mma", "mma:128");
+      for (String technique : subject.isHopper() ? all : byWarps) {
         for (DType dtype : DType.values()) {
           for (Mode mode : dtype == DType.F32 ? Mode.values() : new Mode[] {Mode.DEFAULT}) {
             for (Case.Builder builder : cases(dtype + " " + mode)) {
