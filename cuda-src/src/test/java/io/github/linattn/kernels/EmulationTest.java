@@ -16,6 +16,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
@@ -64,6 +65,30 @@ class EmulationTest {
             "-Isrc/test/cpp",
             "-Isrc/main/cuda/include",
             "src/test/cpp/coefficients_test.cpp",
+            "-o",
+            program.toString()));
+    HostPrograms.expectSuccess(List.of(program.toString()));
+  }
+
+  /**
+   * Over arrays that end where their last state does: what is read or written behind them shows.
+   */
+  @Test
+  void statesAreScannedWithinTheirArrays() throws Exception {
+    Path program = folder.resolve("state_scan");
+    HostPrograms.expectSuccess(
+        List.of(
+            "g++",
+            "-std=c++20",
+            "-O1",
+            "-g",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover",
+            "-ffp-contract=off",
+            "-pthread",
+            "-Isrc/test/cpp",
+            "-Isrc/main/cuda/include",
+            "src/test/cpp/state_scan_test.cpp",
             "-o",
             program.toString()));
     HostPrograms.expectSuccess(List.of(program.toString()));
