@@ -53,21 +53,7 @@ class EmulationTest {
   @ParameterizedTest
   @ValueSource(strings = {"-O1", "-fsanitize=thread"})
   void coefficientsAreSummedTheWayThatKeepsDigits(String flag) throws Exception {
-    Path program = folder.resolve("coefficients");
-    HostPrograms.expectSuccess(
-        List.of(
-            "g++",
-            "-std=c++20",
-            "-O1",
-            flag,
-            "-ffp-contract=off",
-            "-pthread",
-            "-Isrc/test/cpp",
-            "-Isrc/main/cuda/include",
-            "src/test/cpp/coefficients_test.cpp",
-            "-o",
-            program.toString()));
-    HostPrograms.expectSuccess(List.of(program.toString()));
+    run("coefficients_test", List.of(flag));
   }
 
   /**
@@ -75,23 +61,7 @@ class EmulationTest {
    */
   @Test
   void statesAreScannedWithinTheirArrays() throws Exception {
-    Path program = folder.resolve("state_scan");
-    HostPrograms.expectSuccess(
-        List.of(
-            "g++",
-            "-std=c++20",
-            "-O1",
-            "-g",
-            "-fsanitize=address,undefined",
-            "-fno-sanitize-recover",
-            "-ffp-contract=off",
-            "-pthread",
-            "-Isrc/test/cpp",
-            "-Isrc/main/cuda/include",
-            "src/test/cpp/state_scan_test.cpp",
-            "-o",
-            program.toString()));
-    HostPrograms.expectSuccess(List.of(program.toString()));
+    run("state_scan_test", List.of("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"));
   }
 
   private void emulate(int headDim, int slices, List<String> flags) throws Exception {
@@ -110,11 +80,8 @@ class EmulationTest {
         case TilePlan tiles -> throw new AssertionError(tiles);
       }
     }
-    Path program = folder.resolve("emulation");
-    List<String> command =
-        new ArrayList<>(List.of("g++", "-std=c++20", "-O1", "-ffp-contract=off", "-pthread"));
-    command.addAll(flags);
-    command.addAll(
+    List<String> withPlan = new ArrayList<>(flags);
+    withPlan.addAll(
         List.of(
             "-DHEAD_DIM=" + headDim,
             "-DSLICES=" + slices,
@@ -122,10 +89,21 @@ class EmulationTest {
             "-DTOKENS=" + scan.chunkTokens(),
             "-DSPLIT_SUMS=" + scan.splitSums(),
             "-DLANES=" + lanes,
-            "-DCENTER_THREADS=" + centerThreads,
+            "-DCENTER_THREADS=" + centerThreads));
+    run("emulation", withPlan);
+  }
+
+  /** Compiles a program for the host, whose exit status says whether it agrees. */
+  private void run(String name, List<String> flags) throws Exception {
+    Path program = folder.resolve(name);
+    List<String> command =
+        new ArrayList<>(List.of("g++", "-std=c++20", "-O1", "-ffp-contract=off", "-pthread"));
+    command.addAll(flags);
+    command.addAll(
+        List.of(
             "-Isrc/test/cpp",
             "-Isrc/main/cuda/include",
-            "src/test/cpp/emulation.cpp",
+            "src/test/cpp/%s.cpp".formatted(name),
             "-o",
             program.toString()));
     HostPrograms.expectSuccess(command);
