@@ -441,6 +441,25 @@ class PlannerTest {
   }
 
   @Test
+  void sumsAreCutAsIsAskedFor() {
+    AttentionShape shape = AttentionShape.of(4, 16, 512, KEY_DIM);
+    Question question =
+        Question.of(shape, DType.BF16, Mode.DEFAULT, false, false)
+            .packed(Sequences.ofLengths(0, 200, 0, 312));
+    assertThat(askedItems(question, "wgmma:64")).isEqualTo(4 + 5);
+    assertThat(askedItems(question, "wgmma:320")).as("whole sequences").isEqualTo(4);
+    assertThat(askedItems(question, "wgmma:64+")).as("sums hand nothing on").isEqualTo(4);
+    Question tooLong =
+        Question.of(
+            AttentionShape.of(1, 1, 50_000, KEY_DIM), DType.BF16, Mode.DEFAULT, false, false);
+    assertThat(planner(true).plan(tooLong, PlanChoice.parse("wgmma:50048"))).isEmpty();
+  }
+
+  private static int askedItems(Question question, String name) {
+    return planner(true).plan(question, PlanChoice.parse(name)).orElseThrow().cut().items();
+  }
+
+  @Test
   void outputsWithoutCausalityAreOfTheLeastItemsThatFillAGpu() {
     AttentionShape shape = AttentionShape.of(4, 16, 10_000, KEY_DIM);
     Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
