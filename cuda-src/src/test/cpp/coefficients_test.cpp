@@ -1,15 +1,10 @@
 // Runs the sums of da and db of the last kernel of a backward on the host, on rows that are made up, so that it is known
 // which way is to be taken. Exit status 0: it is, and the sums are right.
 #include "cuda_on_host.h"
+#include "uncalled_names.h"
 
 #include <cstdio>
 #include <random>
-
-// Names that headers along the way want, in functions that nobody calls here.
-inline int __syncthreads_or(int) { return 0; }
-inline int __any_sync(unsigned, int) { return 0; }
-inline float __shfl_sync(unsigned, float value, int) { return value; }
-inline uint32_t __cvta_generic_to_shared(const void*) { return 0; }
 
 #include "linattn/coefficient_sums.cuh"
 

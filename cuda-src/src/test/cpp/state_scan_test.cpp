@@ -1,14 +1,10 @@
 // Runs the scan of states on the host, over arrays that end where their last state does, and compares it with sums in
 // double. Exit status 0: agrees.
 #include "cuda_on_host.h"
+#include "uncalled_names.h"
 
 #include <cstdio>
 #include <random>
-
-// Names that headers along the way want, in functions that nobody calls here.
-inline int __any_sync(unsigned, int) { return 0; }
-inline float __shfl_sync(unsigned, float value, int) { return value; }
-inline uint32_t __cvta_generic_to_shared(const void*) { return 0; }
 
 #include "linattn/state_scan.cuh"
 
@@ -40,16 +36,14 @@ struct Problem {
 struct States {
   std::unique_ptr<float[]> part[3];
   size_t extent[3];
-  int states;
 
   States(const Problem& problem, int count, unsigned seed)
-      : extent{size_t(problem.key_dim) * problem.value_dim, size_t(problem.key_dim), size_t(problem.value_dim)},
-        states(count) {
+      : extent{size_t(problem.key_dim) * problem.value_dim, size_t(problem.key_dim), size_t(problem.value_dim)} {
     std::mt19937 engine(seed);
     std::normal_distribution<float> normal;
     for (int i = 0; i < 3; ++i) {
-      part[i] = std::make_unique<float[]>(extent[i] * states);
-      std::generate_n(part[i].get(), extent[i] * states, [&] { return normal(engine); });
+      part[i] = std::make_unique<float[]>(extent[i] * count);
+      std::generate_n(part[i].get(), extent[i] * count, [&] { return normal(engine); });
     }
   }
 
