@@ -45,7 +45,8 @@ class MeasuredPlansTest {
     }
   }
 
-  private static Map<Case, Map<String, Double>> measured(String file) throws IOException {
+  private static Map<Case, Map<String, Double>> measured(String file, int moreThan)
+      throws IOException {
     Map<Case, Map<String, Double>> cases = new LinkedHashMap<>();
     try (var lines =
         new BufferedReader(
@@ -63,7 +64,7 @@ class MeasuredPlansTest {
                       .computeIfAbsent(Case.of(row), key -> new LinkedHashMap<>())
                       .put(row[6], Double.valueOf(row[7])));
     }
-    assertThat(cases).hasSizeGreaterThan(40);
+    assertThat(cases).hasSizeGreaterThan(moreThan);
     return cases;
   }
 
@@ -93,18 +94,18 @@ class MeasuredPlansTest {
   /** What is asked of the planner: within 10 % of the best plan for 95 % of the shapes. */
   @Test
   void theFastestByTheModelIsAmongTheFastestMeasuredOnAnH200() throws IOException {
-    Map<Case, Map<String, Double>> cases = measured("plans-h200.csv");
+    Map<Case, Map<String, Double>> cases = measured("plans-h200.csv", 50);
     assertThat(slow(AnyKernel.H200, true, cases)).hasSizeLessThanOrEqualTo(cases.size() / 20);
   }
 
   @Test
   void theFastestByTheModelIsAmongTheFastestMeasuredOnAnH100() throws IOException {
-    assertThat(slow(AnyKernel.H100, true, measured("plans-h100.csv"))).isEmpty();
+    assertThat(slow(AnyKernel.H100, true, measured("plans-h100.csv", 50))).isEmpty();
   }
 
   /** Sums of whole sequences, or of segments that fill the GPU and want a scan. */
   @Test
   void sumsOverAllTokensAreCutAsIsFastestOnAnH200() throws IOException {
-    assertThat(slow(AnyKernel.H200, false, measured("plans-h200-non-causal.csv"))).isEmpty();
+    assertThat(slow(AnyKernel.H200, false, measured("plans-h200-non-causal.csv", 40))).isEmpty();
   }
 }
