@@ -542,10 +542,7 @@ final class Planner {
     long ofStates = question.stateBytes() * question.keyValueHeads();
     double bytes = question.keyValueBytes() + ofStates * cut.items();
     double ofSums = pass(question, sums.get(), cut, cut.items(), 1, bytes, true);
-    double ofScan =
-        scans
-            ? model.scanMicros(Rates.SCAN_MICROS, question, cut, cut.items() + cut.sequences())
-            : 0;
+    double ofScan = scans ? model.scanMicros(Rates.SCAN_MICROS, question, cut, written) : 0;
     double ofOutputs =
         pass(question, answers, outputs, outputs.items(), 1, question.queryBytes(), true);
     return Optional.of(
