@@ -680,6 +680,7 @@ void arrive_with_words(uint32_t barrier) {
 }
 
 void send(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  running_warp().reads.arrive();  // those that have ended are over for whoever waits for what is sent
   Block* const block = &block_of(to);
   const uint32_t offset = offset_of(to, bytes);
   std::array<unsigned char, 16> sent{};

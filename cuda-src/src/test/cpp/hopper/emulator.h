@@ -154,6 +154,7 @@ extern unsigned char shared[];
 
 #define threadIdx (Index{emulator::thread_number()})
 #define blockIdx (Index{emulator::block_number()})
+#define blockDim (Index{static_cast<unsigned>(emulator::block_threads())})
 
 inline void __syncthreads() { emulator::meet(0, emulator::block_threads(), false); }
 inline int __syncthreads_or(int says) { return emulator::meet(0, emulator::block_threads(), says != 0); }

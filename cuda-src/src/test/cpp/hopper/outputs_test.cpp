@@ -39,6 +39,7 @@ constexpr float kOrdinary = 20.0f;  // of others
 constexpr int kWide = sizeof(Element) == 2 ? 272 : 192;  // more boxes than stages
 
 double allowed_error;
+int num_warpgroups;  // of a block
 int failures = 0;
 std::mt19937 engine(7);
 
@@ -135,7 +136,7 @@ void launch(int heads, int value_dim, unsigned seed, Run run) {
   const int tiles = ceil_div(value_dim, Plan::kTileColumns);
   const int size = Plan::kFinishes && tiles == 2 ? 2 : 1;
   for (int block = 0; block < heads * kItems * tiles; block += size) {
-    emulator::run_cluster(static_cast<unsigned>(block), size, Plan::kThreads, seed + static_cast<unsigned>(block), [&] {
+    emulator::run_cluster(static_cast<unsigned>(block), size, num_warpgroups * hopper::kWarpgroup, seed + static_cast<unsigned>(block), [&] {
       run();
       end_copies();
     });
@@ -345,17 +346,19 @@ int main(int count, char** values) {
   for (const auto& [width, out_width] : {std::pair{48, 64}, {144, 208}, {kWide, 80}, {80, 160}}) {
     for (int i = first; i < first + schedules; ++i) {
       const auto seed = static_cast<unsigned>(i);
-      std::printf("%d to %d columns, seed %d:", width, out_width, i);
-      for (const bool divided : {false, true}) {
-        run_forward<Plan>(width, out_width, divided, seed);
-        for (const GradientTask task : {kQueryGradient, kKeyGradient, kValueGradient}) {
-          if (!Plan::kFinishes || (divided && task != kValueGradient)) {
-            run_gradient<Plan>(task, width, out_width, divided, seed);
+      for (num_warpgroups = 1; num_warpgroups <= Plan::kMostWarpgroups; ++num_warpgroups) {
+        std::printf("%d to %d columns, %d warpgroups, seed %d:", width, out_width, num_warpgroups, i);
+        for (const bool divided : {false, true}) {
+          run_forward<Plan>(width, out_width, divided, seed);
+          for (const GradientTask task : {kQueryGradient, kKeyGradient, kValueGradient}) {
+            if (!Plan::kFinishes || (divided && task != kValueGradient)) {
+              run_gradient<Plan>(task, width, out_width, divided, seed);
+            }
           }
         }
+        std::printf("\n");
+        std::fflush(stdout);
       }
-      std::printf("\n");
-      std::fflush(stdout);
     }
   }
   return failures == 0 ? 0 : 1;

@@ -98,9 +98,9 @@ struct RowFactors {
 
 // Writes partial sums number `place`: the terms of the threads of a block, added in their order. `sums_smem` has two
 // elements for each warp and may be in use until the first of the barriers.
-template <int kThreads, typename Meet>
+template <typename Meet>
 __device__ __forceinline__ void store_partials(const GradientArguments& args, int64_t place, double constant_term,
-                                               double slope_term, double* sums_smem, Meet&& meet) {
+                                               double slope_term, double* sums_smem, int num_threads, Meet&& meet) {
   const int thread = static_cast<int>(threadIdx.x);
   const double warp_sums_frag[2] = {sum_lanes(constant_term), sum_lanes(slope_term)};
   meet();
@@ -111,7 +111,7 @@ __device__ __forceinline__ void store_partials(const GradientArguments& args, in
   meet();
   if (thread < 2) {
     double sum = 0.0;
-    for (int warp = 0; warp < kThreads / kWarp; ++warp) {
+    for (int warp = 0; warp < num_threads / kWarp; ++warp) {
       sum += sums_smem[warp * 2 + thread];
     }
     args.partials[2 * place + thread] = sum;

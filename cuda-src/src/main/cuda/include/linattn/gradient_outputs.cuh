@@ -179,8 +179,8 @@ __device__ __forceinline__ void gradient_outputs(const GradientArguments& args) 
     const int first_box = tile.first_column / kValueColumns;
     const int64_t place =
         (tile.block.head * chunked.num_items.value + tile.block.item_idx) * num_boxes + first_box;
-    store_partials<Plan::kThreads>(args, place, tile.block.tile_idx == 0 ? rows.constant_sum : 0.0, rows.slope_sum,
-                                   reinterpret_cast<double*>(chunk_smem), [] { __syncthreads(); });
+    store_partials(args, place, tile.block.tile_idx == 0 ? rows.constant_sum : 0.0, rows.slope_sum,
+                   reinterpret_cast<double*>(chunk_smem), Plan::threads(), [] { __syncthreads(); });
     // A wider tile stands for several of 64 columns: the first has its sums.
     constexpr int kOthers = Plan::kTileColumns / kValueColumns - 1;
     const int other = static_cast<int>(threadIdx.x) / 2 + 1;

@@ -284,8 +284,8 @@ __device__ __forceinline__ void repair_gradient(const GradientArguments& args, i
   const int tiles = ceil_div(args.chunked.value_dim, kValueColumns);
   const int turns = args.chunked.turns;
   const int64_t place = (tile_number / tiles * turns) * tiles + tile.block.tile_idx;
-  store_partials<Plan::kThreads>(args, place, tile.block.tile_idx == 0 ? terms.weights : 0.0, terms.slopes,
-                                 reinterpret_cast<double*>(chunk_smem), [] { __syncthreads(); });
+  store_partials(args, place, tile.block.tile_idx == 0 ? terms.weights : 0.0, terms.slopes,
+                 reinterpret_cast<double*>(chunk_smem), Plan::kThreads, [] { __syncthreads(); });
   for (int turn = 1 + static_cast<int>(threadIdx.x) / 2; turn < turns; turn += Plan::kThreads / 2) {
     args.partials[2 * (place + static_cast<int64_t>(turn) * tiles) + threadIdx.x % 2] = 0.0;
   }

@@ -22,7 +22,7 @@ __device__ __forceinline__ float finite_size(float x) { return fabsf(x) < INFINI
 // A power of two that brings `largest` to what fp16 holds, with room for its neighbours.
 __device__ __forceinline__ float half_scale_for(float largest) { return fminf(scale_for(largest), 0x1p112f) * 0x1p14f; }
 
-// The rows of a tensor that a warp walks: those of the chunks of its warpgroup, box by box. Lanes copy units of 16 bytes,
+// The rows of a tensor that a warp walks, 16 of each chunk of its warpgroup, box by box. Lanes copy units of 16 bytes,
 // neighbours of a row.
 template <class Plan>
 struct RowCursor {
@@ -72,10 +72,9 @@ struct RowCursor {
     if (next_column < past) {
       return false;
     }
-    constexpr int kStep = Plan::kWarpgroups * Plan::kTokens;
     next_column -= past;
-    next_gmem += kStep * token_stride - past;
-    rows_left -= kStep;
+    next_gmem += Plan::tokens_at_once() * token_stride - past;
+    rows_left -= Plan::tokens_at_once();
     return true;
   }
 };

@@ -5,8 +5,9 @@
 // largest element of its S, and scales by it; of fp32, whose digits two fp16 nearly have, a row is scaled box by box. Elements
 // below 2^-17 of the largest that share their scale lose digits.
 //
-// The warpgroups of a block take chunks of 64 rows in turn, of which each warp brings its own 16 and writes what comes of
-// them: once S^T is there no warp waits for another but in products.
+// A launch has one warpgroup in a block or two, which take chunks of 64 rows in turn: of one a multiprocessor has several blocks, some
+// of which multiply while others begin; of two, S is read once for twice the rows. Each warp brings its own 16 rows of a
+// chunk and writes what comes of them: once S^T is there no warp waits for another but in products.
 #pragma once
 
 #include <type_traits>
@@ -19,10 +20,10 @@ namespace linattn {
 
 struct OutputsByWarpgroups;
 
-// kWarpgroups take chunks in turn, with kStages boxes of 64 columns of their rows on the way. Products has the instructions:
+// kStages boxes of 64 columns of a warp's rows are on their way. Products has the instructions:
 // wide(d, a, b, add) of kTileColumns and 8 columns, narrow of 64 and 8. kFinishes: whether outputs are gradients of rows over
 // their length and become those of the rows; then two tiles of a row, if it has two, are a cluster.
-template <typename ElementOf, typename HalfOf, int kPartsOf, int kTileColumnsOf, int kWarpgroupsOf, int kStagesOf,
+template <typename ElementOf, typename HalfOf, int kPartsOf, int kTileColumnsOf, int kStagesOf,
           class ProductsOf, int kRowFloatsOf, bool kFinishesOf>
 struct HopperOutputsPlan {
   using Element = ElementOf;
@@ -37,8 +38,8 @@ struct HopperOutputsPlan {
   static constexpr bool kFormsDots = true;
   static constexpr bool kFinishes = kFinishesOf;
   static constexpr int kTileColumns = kTileColumnsOf;
-  static constexpr int kWarpgroups = kWarpgroupsOf;
-  static constexpr int kThreads = kWarpgroups * hopper::kWarpgroup;
+  static constexpr int kMostWarpgroups = 2;
+  static constexpr int kThreads = kMostWarpgroups * hopper::kWarpgroup;  // at most
   static constexpr int kTokens = 64;  // of a chunk
   static constexpr int kWarpTokens = 16;
   static constexpr int kBoxColumns = 64;  // of x, and of the contraction
@@ -52,13 +53,18 @@ struct HopperOutputsPlan {
   static constexpr int kAlignment = 1024;
   // Of a warp: sums of its rows from the other tile, of two chunks, and a barrier for each of these.
   static constexpr int kRowSumBytes = kWarpTokens / 2 * hopper::kUnitBytes;
-  static constexpr int kExchangeBytes = kFinishes ? kThreads / kWarp * 2 * (kRowSumBytes + 8) : 0;
-  static constexpr int kFixedBytes = kAlignment + kThreads / kWarp * kStages * kStageBytes + kExchangeBytes +
-                                     (kTileColumns + kWarpgroups * kRowFloats * kTokens) * 4;
+  static constexpr int kExchangeBytes = kFinishes ? 2 * (kRowSumBytes + 8) : 0;
+  static constexpr int kWarpgroupBytes =
+      hopper::kWarpgroup / kWarp * (kStages * kStageBytes + kExchangeBytes) + kRowFloats * kTokens * 4;
+  static constexpr int kFixedBytes = kAlignment + kTileColumns * 4;
 
-  __host__ __device__ static constexpr int shared_bytes(int key_dim) {
-    return kFixedBytes + ceil_div(key_dim, kBoxColumns) * kParts * kPartBytes;
+  __host__ __device__ static constexpr int shared_bytes(int key_dim, int warpgroups) {
+    return kFixedBytes + warpgroups * kWarpgroupBytes + ceil_div(key_dim, kBoxColumns) * kParts * kPartBytes;
   }
+
+  __device__ __forceinline__ static int threads() { return static_cast<int>(blockDim.x); }
+  // Of all warpgroups, a chunk of each.
+  __device__ __forceinline__ static int tokens_at_once() { return threads() / (hopper::kWarpgroup / kTokens); }
 };
 
 namespace hopper {
@@ -70,8 +76,9 @@ struct StateOperand {
   using Half = typename Plan::Half;
   static constexpr int kPartBytes = (kColumns + Plan::kExtraRows) * hopper::kRowBytes;
   static constexpr int kBoxBytes = Plan::kParts * kPartBytes;
-  static constexpr int kPairs = Plan::kBoxColumns / 2;
   static constexpr int kSumParts = 3;
+  static constexpr int kMostKeys = 512;  // of any row
+  static constexpr int kSumPairs = kMostKeys / 2 / hopper::kWarpgroup;
 
   uint32_t base;
   float scale = 1.0f;  // of S, a power of two
@@ -84,36 +91,64 @@ struct StateOperand {
     return swizzled(row, position / 8) + position % 8 * 2;
   }
 
-  // visit(column, key, values) for pairs along the key columns. Neighbours among the threads read neighbours in memory, and a
-  // thread eight pairs at once.
+  // Four elements from `element_gmem` on, of which those of states begin at any element.
+  __device__ __forceinline__ static float4 load_four(const float* element_gmem, bool is_aligned) {
+    return is_aligned ? *reinterpret_cast<const float4*>(element_gmem)
+                      : make_float4(element_gmem[0], element_gmem[1], element_gmem[2], element_gmem[3]);
+  }
+
+  // visit(column, key, values) for pairs along the key columns. A thread reads eight elements at once, as they stand in memory:
+  // of two keys and four columns, or of eight keys and one column; neighbours among the threads neighbours of them. Four
+  // times as many are on their way, since a block begins with this and has nothing else to do meanwhile.
   template <typename Visit>
   __device__ __forceinline__ static void visit_pairs(const StateColumns& state, int key_dim, int num_values,
                                                      Visit&& visit) {
-    constexpr int kBatch = 8;
+    constexpr int kBatch = 4;
     const bool along_columns = state.column_stride == 1;
-    const int num_pairs = ceil_div(key_dim, Plan::kBoxColumns) * kPairs * kColumns;
+    const bool is_aligned = reinterpret_cast<uintptr_t>(state.state_gmem) % sizeof(float4) == 0;
+    const int threads = Plan::threads();
+    const int num_eights = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns / 8 * kColumns;
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x); first < num_pairs; first += kBatch * Plan::kThreads) {
+    for (int first = static_cast<int>(threadIdx.x); first < num_eights; first += kBatch * threads) {
       const auto key_of = [&](int i) {
-        const int idx = first + i * Plan::kThreads;
-        return (along_columns ? idx / kColumns : idx / (kPairs * kColumns) * kPairs + idx % kPairs) * 2;
+        const int idx = first + i * threads;
+        return along_columns ? idx / kColumns * 8 + idx / 8 % 4 * 2 : idx / (8 * kColumns) * Plan::kBoxColumns + idx % 8 * 8;
       };
       const auto column_of = [&](int i) {
-        const int idx = first + i * Plan::kThreads;
-        return along_columns ? idx % kColumns : idx / kPairs % kColumns;
+        const int idx = first + i * threads;
+        return along_columns ? idx / 32 % (kColumns / 32) * 32 + idx % 8 * 4 : idx / 8 % kColumns;
       };
-      float2 values[kBatch];
+      float4 values[kBatch][2];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const bool valid = state.state_gmem != nullptr && key_of(i) < key_dim && column_of(i) < num_values;
-        const float* const pair_gmem =
+        const float* const eight_gmem =
             state.state_gmem + key_of(i) * state.key_stride + column_of(i) * state.column_stride;
-        values[i] = valid ? make_float2(pair_gmem[0], pair_gmem[state.key_stride]) : make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          values[i][half] = valid ? load_four(eight_gmem + half * (along_columns ? state.key_stride : 4), is_aligned)
+                                  : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        if (first + i * Plan::kThreads < num_pairs) {
-          visit(column_of(i), key_of(i), values[i]);
+        if (first + i * threads >= num_eights) {
+          continue;
+        }
+        const int key = key_of(i);
+        const int column = column_of(i);
+        const float4 low = values[i][0];
+        const float4 high = values[i][1];
+        if (along_columns) {
+          visit(column, key, make_float2(low.x, high.x));
+          visit(column + 1, key, make_float2(low.y, high.y));
+          visit(column + 2, key, make_float2(low.z, high.z));
+          visit(column + 3, key, make_float2(low.w, high.w));
+        } else {
+          visit(column, key, make_float2(low.x, low.y));
+          visit(column, key + 2, make_float2(low.z, low.w));
+          visit(column, key + 4, make_float2(high.x, high.y));
+          visit(column, key + 6, make_float2(high.z, high.w));
         }
       }
     }
@@ -127,15 +162,22 @@ struct StateOperand {
       scratch_smem[threadIdx.x / kWarp] = largest;
     }
     __syncthreads();
-#pragma unroll
-    for (int warp = 0; warp < Plan::kThreads / kWarp; ++warp) {
+    for (int warp = 0; warp < Plan::threads() / kWarp; ++warp) {
       largest = fmaxf(largest, scratch_smem[warp]);
     }
     return half_scale_for(largest);
   }
 
   __device__ __forceinline__ void fill(const StateColumns& state, int key_dim, int num_values, float* scratch_smem) {
-    const float* const sums_gmem = state.key_sum_gmem;
+    const int first_key = 2 * static_cast<int>(threadIdx.x);
+    const auto key_of_pair = [&](int i) { return first_key + i * 2 * Plan::threads(); };
+    float2 sums[kSumPairs];  // asked for before S
+#pragma unroll
+    for (int i = 0; i < kSumPairs; ++i) {
+      const float* const pair_gmem = state.key_sum_gmem + key_of_pair(i);
+      const bool valid = state.key_sum_gmem != nullptr && key_of_pair(i) < key_dim;
+      sums[i] = valid ? make_float2(pair_gmem[0], pair_gmem[1]) : make_float2(0.0f, 0.0f);
+    }
     if constexpr (Plan::kScaled) {
       float largest = 0.0f;
       visit_pairs(state, key_dim, num_values, [&](int, int, float2 values) {
@@ -143,8 +185,9 @@ struct StateOperand {
       });
       scale = scale_of(largest, scratch_smem);
       largest = 0.0f;
-      for (int key = static_cast<int>(threadIdx.x); sums_gmem != nullptr && key < key_dim; key += Plan::kThreads) {
-        largest = fmaxf(largest, finite_size(sums_gmem[key]));
+#pragma unroll
+      for (int i = 0; i < kSumPairs; ++i) {
+        largest = fmaxf(largest, fmaxf(finite_size(sums[i].x), finite_size(sums[i].y)));
       }
       sum_scale = scale_of(largest, scratch_smem);
     }
@@ -156,16 +199,15 @@ struct StateOperand {
         store_word(word + part * kPartBytes, next_part<Half>(values));
       }
     });
-    const int num_keys = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns;
-    for (int key = 2 * static_cast<int>(threadIdx.x); key < num_keys; key += 2 * Plan::kThreads) {
-      fill_sums(sums_gmem, key_dim, key);
+#pragma unroll
+    for (int i = 0; i < kSumPairs; ++i) {
+      if (key_of_pair(i) < ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns) {
+        fill_sums(key_of_pair(i), make_float2(sums[i].x * sum_scale, sums[i].y * sum_scale));
+      }
     }
   }
 
-  __device__ __forceinline__ void fill_sums(const float* sums_gmem, int key_dim, int key) const {
-    const bool valid = sums_gmem != nullptr && key < key_dim;
-    float2 values = valid ? make_float2(sums_gmem[key] * sum_scale, sums_gmem[key + 1] * sum_scale)
-                          : make_float2(0.0f, 0.0f);
+  __device__ __forceinline__ void fill_sums(int key, float2 values) const {
     const uint32_t box = base + key / Plan::kBoxColumns * kBoxBytes;
 #pragma unroll
     for (int part = 0; part < Plan::kParts; ++part) {
@@ -293,7 +335,7 @@ struct RowExchange {
   // All threads of the cluster take part.
   __device__ __forceinline__ RowExchange(uint32_t place, int rank, bool has_two_tiles)
       : sums(place + warp_of_thread() * 2 * Plan::kRowSumBytes),
-        barriers(place + (Plan::kThreads / kWarp * Plan::kRowSumBytes + warp_of_thread() * 8) * 2),
+        barriers(place + (Plan::threads() / kWarp * Plan::kRowSumBytes + warp_of_thread() * 8) * 2),
         other_rank(1 - rank),
         has_other(has_two_tiles),
         lane(lane_of_thread()) {
@@ -448,15 +490,14 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   const int warp = warp_of_thread();
-  const int warpgroup = warp / 4;
   const int num_boxes = ceil_div(args.key_dim, Plan::kBoxColumns);
-  const int num_chunks = ceil_div(item.tokens, Plan::kTokens);
+  const int warpgroup = warp / 4;
   const int first_row = warp % 4 * Plan::kWarpTokens;  // of the warp
   const uint32_t start = shared_address(chunk_smem);
   StateOperand<Plan, kColumns> operands{(start + Plan::kAlignment - 1) & ~static_cast<uint32_t>(Plan::kAlignment - 1)};
   // Behind the operands of a whole tile, so that what two tiles exchange has one place in both blocks.
   const uint32_t stages = operands.base + num_boxes * Plan::kParts * Plan::kPartBytes;
-  const uint32_t floats = stages + Plan::kThreads / kWarp * Plan::kStages * Plan::kStageBytes;
+  const uint32_t floats = stages + Plan::threads() / kWarp * Plan::kStages * Plan::kStageBytes;
   float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + (floats - start));
   float* const row_smem = value_sum_smem + Plan::kTileColumns + warpgroup * Plan::kRowFloats * Plan::kTokens;
 
@@ -478,21 +519,21 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   for (int i = 0; i < Plan::kStages; ++i) {
     order.start(way);
   }
+  const bool has_value_sum = state.value_sum_gmem != nullptr && thread < num_values;
+  const float value_sum = has_value_sum ? state.value_sum_gmem[thread] : 0.0f;
   operands.fill(state, args.key_dim, num_values, value_sum_smem + Plan::kTileColumns);
   if (thread < kColumns) {
-    const bool valid = state.value_sum_gmem != nullptr && thread < num_values;
-    value_sum_smem[thread] = valid ? state.value_sum_gmem[thread] : 0.0f;
+    value_sum_smem[thread] = value_sum;
   }
   publish_to_async_proxy();
   __syncthreads();
-  RowExchange<Plan> exchange(floats + (Plan::kTileColumns + Plan::kWarpgroups * Plan::kRowFloats * Plan::kTokens) * 4,
+  RowExchange<Plan> exchange(floats + (Plan::kTileColumns + Plan::kRowFloats * Plan::tokens_at_once()) * 4,
                          rows.tile.block.tile_idx, Plan::kFinishes && args.value_dim > Plan::kTileColumns);
   const float inverse_scale = Plan::kSharedScale / operands.scale;
   const float inverse_sum_scale = Plan::kSharedScale / operands.sum_scale;
 
   float sums_frag[kRegisters];
-  for (int chunk = warpgroup; chunk < num_chunks; chunk += Plan::kWarpgroups) {
-    const int token = chunk * Plan::kTokens;
+  for (int token = warpgroup * Plan::kTokens; token < item.tokens; token += Plan::tokens_at_once()) {
     const int lane_row = first_row + lane / 4;  // and eight further
     const int measured_row = lane_row + lane % 2 * 8;
     auto fetched = rows.fetch(token + measured_row, token + measured_row < item.tokens);

@@ -101,8 +101,8 @@ __device__ __forceinline__ void mma_gradient(const GradientArguments& args) {
   }
   wait_for_copies();
   if constexpr (Plan::kIsQuery) {
-    store_partials<Plan::kThreads>(args, blockIdx.x, constant_sum, slope_sum,
-                                   reinterpret_cast<double*>(memory.weights_smem), [&] { roles.meet(); });
+    store_partials(args, blockIdx.x, constant_sum, slope_sum, reinterpret_cast<double*>(memory.weights_smem),
+                   Plan::kThreads, [&] { roles.meet(); });
   }
   if (chunked.marks != nullptr && thread == 0) {
     chunked.marks[blockIdx.x] = 0;

@@ -26,6 +26,7 @@ struct StateOutputsPlan {
   static constexpr bool kAccurate = kAccurateOf;
   static constexpr MmaKind kKind = MmaKindOf<Element, kAccurate>::kKind;
   static constexpr int kThreads = 256;
+  __device__ __forceinline__ static constexpr int threads() { return kThreads; }
   static constexpr int kDepth = 64;  // key columns of a step
   static constexpr int kTokens = sizeof(Element) == 2 ? 64 : 32;
   static constexpr int kStages = kKind == MmaKind::kBf16 ? 4 : 2;

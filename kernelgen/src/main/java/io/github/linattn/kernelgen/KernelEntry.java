@@ -97,6 +97,16 @@ public record KernelEntry(
     return technique == Technique.WGMMA && !OutputsPlan.isOutputs(operation);
   }
 
+  /** Whether a launch may have blocks of one warpgroup or of two. */
+  public boolean hasWarpgroups() {
+    return technique == Technique.WGMMA && OutputsPlan.isOutputs(operation);
+  }
+
+  /** Blocks of one warpgroup for which a multiprocessor has registers, where there may be such. */
+  public int together() {
+    return OutputsPlan.together(operation, elementType);
+  }
+
   /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */
   public boolean formsDelta() {
     return technique == Technique.WGMMA

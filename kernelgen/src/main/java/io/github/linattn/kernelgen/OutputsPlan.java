@@ -1,24 +1,26 @@
 package io.github.linattn.kernelgen;
 
 /**
- * Plan of what is read from a state alone by products of warpgroups: {@link
- * Operation#STATE_OUTPUTS}, {@link Operation#GRADIENT_OUTPUTS} and {@link
+ * Plan of what is read from a state alone by products of warpgroups, of which a launch has one in a
+ * block or two: {@link Operation#STATE_OUTPUTS}, {@link Operation#GRADIENT_OUTPUTS} and {@link
  * Operation#NORMALIZED_GRADIENT_OUTPUTS} on sm_90a, one kernel for every head dimension. The header
  * {@code linattn/hopper_state_outputs.cuh} derives the same numbers.
  *
  * @param parts 16-bit numbers that an element of a row, or of a state, is the sum of
  * @param columns value columns of a block
- * @param warpgroups that take chunks of 64 rows in turn
- * @param stages boxes of 64 columns of their rows that are on their way
+ * @param stages boxes of 64 columns of the rows of a warpgroup that are on their way
+ * @param together blocks of one warpgroup for which a multiprocessor has registers
  * @param shared dynamic shared memory of a block
  * @param per what a block is for: two tiles of rows that are finished are a cluster
  */
 public record OutputsPlan(
-    int parts, int columns, int warpgroups, int stages, SharedRule shared, GridRule.Per per)
+    int parts, int columns, int stages, int together, SharedRule shared, GridRule.Per per)
     implements ResourcePlan {
   private static final int WARPGROUP = 128;
 
-  /** Rows of a warpgroup. */
+  /** Of a block. */
+  private static final int MOST_WARPGROUPS = 2;
+
   private static final int CHUNK = 64;
 
   private static final int ALIGNMENT = 1024;
@@ -52,20 +54,34 @@ public record OutputsPlan(
     boolean wide = spec.elementType() == ElementType.F32;
     int parts = wide ? 2 : 1;
     int columns = 2 * KernelSpec.BOX_COLUMNS;
-    int warpgroups = 2;
     boolean finishes = finishes(spec.operation());
     int stages = wide ? 2 : finishes ? 8 : 4;
-    int stage = warpgroups * CHUNK * KernelSpec.BOX_COLUMNS * spec.elementType().bytes();
-    int rowFloats = warpgroups * rowFloats(spec.operation()) * CHUNK;
-    int exchanged = finishes ? warpgroups * WARPS * EXCHANGED : 0;
-    int fixed = ALIGNMENT + stages * stage + exchanged + (columns + rowFloats) * Float.BYTES;
+    int stage = CHUNK * KernelSpec.BOX_COLUMNS * spec.elementType().bytes();
+    int rows = rowFloats(spec.operation()) * CHUNK * Float.BYTES;
+    int exchanged = finishes ? WARPS * EXCHANGED : 0;
     return new OutputsPlan(
         parts,
         columns,
-        warpgroups,
         stages,
-        new SharedRule.PerKeyBox(fixed, parts * (columns + EXTRA) * ROW_BYTES),
+        together(spec.operation(), spec.elementType()),
+        new SharedRule.PerWarpgroup(
+            ALIGNMENT + columns * Float.BYTES,
+            stages * stage + exchanged + rows,
+            parts * (columns + EXTRA) * ROW_BYTES),
         finishes ? GridRule.Per.CLUSTER : GridRule.Per.VALUE_TILE);
+  }
+
+  /**
+   * Blocks of one warpgroup for which a multiprocessor has registers; its shared memory may hold
+   * fewer.
+   */
+  static int together(Operation operation, ElementType element) {
+    return operation == Operation.STATE_OUTPUTS && element != ElementType.F32 ? 3 : 2;
+  }
+
+  /** Of a multiprocessor, for which its registers are shared out. */
+  int threadsTogether() {
+    return together * WARPGROUP;
   }
 
   /** What a row of a chunk has beside its elements. */
@@ -75,12 +91,12 @@ public record OutputsPlan(
 
   @Override
   public int threads() {
-    return warpgroups * WARPGROUP;
+    return MOST_WARPGROUPS * WARPGROUP;
   }
 
   @Override
   public int sharedBytes() {
-    return shared.bytes(KernelSpec.MAX_CHUNKED_HEAD_DIM, 1);
+    return shared.bytes(KernelSpec.MAX_CHUNKED_HEAD_DIM, MOST_WARPGROUPS);
   }
 
   @Override

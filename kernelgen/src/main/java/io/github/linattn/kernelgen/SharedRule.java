@@ -33,6 +33,22 @@ public sealed interface SharedRule {
     }
   }
 
+  /** The same, and as much for each warpgroup as its rows take. */
+  record PerWarpgroup(int fixedBytes, int warpgroupBytes, int boxBytes) implements SharedRule {
+    @Override
+    public int bytes(int keyDim, int warpgroups) {
+      return fixedBytes
+          + warpgroups * warpgroupBytes
+          + Math.ceilDiv(keyDim, KernelSpec.BOX_COLUMNS) * boxBytes;
+    }
+
+    @Override
+    public String text() {
+      return String.format(
+          Locale.ROOT, "per_warpgroup:%d:%d:%d", fixedBytes, warpgroupBytes, boxBytes);
+    }
+  }
+
   /** k, z, and of each query head of a group q and partial sums. */
   record PerGroup(int partialSums) implements SharedRule {
     @Override
@@ -77,7 +93,8 @@ public sealed interface SharedRule {
    * Dynamic shared memory of a block.
    *
    * @param keyDim Dk
-   * @param group query heads that share a key/value head
+   * @param group query heads that share a key/value head; or warpgroups, where launches differ in
+   *     these
    */
   int bytes(int keyDim, int group);
 
@@ -99,6 +116,7 @@ public sealed interface SharedRule {
     return switch (form) {
       case "fixed:1" -> new Fixed(numbers[0]);
       case "per_key_box:2" -> new PerKeyBox(numbers[0], numbers[1]);
+      case "per_warpgroup:3" -> new PerWarpgroup(numbers[0], numbers[1], numbers[2]);
       case "per_group:1" -> new PerGroup(numbers[0]);
       case "per_state:4" -> new PerState(numbers[0], numbers[1], numbers[2], numbers[3]);
       default ->

@@ -100,7 +100,7 @@ final class CudaQueue implements Stream {
             kernel.kernel(),
             step.blocks(),
             step.cluster(),
-            step.kernel().threads(),
+            step.threads(),
             step.sharedBytes(),
             step.startsEarly() ? LaunchOrder.EARLY : LaunchOrder.IN_TURN,
             stream,

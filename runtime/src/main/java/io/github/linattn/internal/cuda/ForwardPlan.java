@@ -134,11 +134,18 @@ record ForwardPlan(
    *
    * @param blocks of the grid
    * @param cluster blocks that run together
+   * @param threads of a block
    * @param sharedBytes dynamic shared memory of a block
    * @param startsEarly whether it takes its places while earlier kernels run, and waits for them
    *     itself
    */
-  record Step(KernelEntry kernel, int blocks, int cluster, int sharedBytes, boolean startsEarly) {
+  record Step(
+      KernelEntry kernel,
+      int blocks,
+      int cluster,
+      int threads,
+      int sharedBytes,
+      boolean startsEarly) {
     /**
      * The same launch where it takes so long. Blocks that start early take places as these become
      * free, so that blocks which read the same rows seldom are neighbours on the device; of those
@@ -147,7 +154,7 @@ record ForwardPlan(
      */
     Step lasting(double micros) {
       boolean inTurn = kernel.technique() == Technique.WGMMA && micros >= Rates.IN_TURN_MICROS;
-      return new Step(kernel, blocks, cluster, sharedBytes, startsEarly && !inTurn);
+      return new Step(kernel, blocks, cluster, threads, sharedBytes, startsEarly && !inTurn);
     }
 
     /** Whether it forms the states before items, and those of whole sequences, from sums. */

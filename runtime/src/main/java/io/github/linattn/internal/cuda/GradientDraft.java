@@ -397,6 +397,7 @@ final class GradientDraft {
                     key.kernel(),
                     key.blocks() * GradientStructs.HOPPER_TASKS,
                     clusterOfBoth(key),
+                    key.threads(),
                     key.sharedBytes(),
                     key.startsEarly()));
   }

@@ -31,6 +31,9 @@ record LaunchModel(GpuTraits gpu, Built built) {
   /** The same of rows that mma computes against sums over all tokens. */
   private static final int LEAST_OUTPUT_SEGMENT = 256;
 
+  /** Shared memory of a multiprocessor that each block costs beside its own. */
+  private static final int SYSTEM_BYTES = 1024;
+
   /** Every block reads all of k and v. */
   private static final int MOST_TURNS = 8;
 
@@ -59,6 +62,9 @@ record LaunchModel(GpuTraits gpu, Built built) {
   Optional<Step> step(KernelEntry kernel, long count, int keyDim, int valueDim, int group) {
     GridRule grid = kernel.gridRule();
     long blocks = grid.blocks(count, keyDim, valueDim);
+    if (kernel.hasWarpgroups()) {
+      return outputs(kernel, blocks, keyDim, valueDim);
+    }
     int shared = kernel.shared().bytes(keyDim, group);
     if (blocks > Integer.MAX_VALUE || shared > gpu.sharedBytes()) {
       return Optional.empty();
@@ -67,7 +73,41 @@ record LaunchModel(GpuTraits gpu, Built built) {
       blocks = Math.min(blocks, (long) WALKERS * multiprocessors());
     }
     boolean sm90 = kernel.hasSm90Features(gpu.capability());
-    return Optional.of(new Step(kernel, (int) blocks, grid.cluster(valueDim), shared, sm90));
+    return Optional.of(
+        new Step(kernel, (int) blocks, grid.cluster(valueDim), kernel.threads(), shared, sm90));
+  }
+
+  /**
+   * A launch of what is read from a state: one warpgroup in a block where there are as many blocks
+   * as the GPU has places for such, so that some multiply while others begin, or where shared
+   * memory holds no more; else two, which read the state once for twice the rows.
+   */
+  private Optional<Step> outputs(KernelEntry kernel, long blocks, int keyDim, int valueDim) {
+    int one = kernel.shared().bytes(keyDim, 1);
+    int two = kernel.shared().bytes(keyDim, 2);
+    if (blocks > Integer.MAX_VALUE || one > gpu.sharedBytes()) {
+      return Optional.empty();
+    }
+    int together = together(kernel, one);
+    boolean fills = together > 1 && blocks > (together - 1L) * multiprocessors();
+    boolean hasOne = fills || two > gpu.sharedBytes();
+    int threads = hasOne ? kernel.threads() / 2 : kernel.threads();
+    int shared = hasOne ? one : two;
+    boolean sm90 = kernel.hasSm90Features(gpu.capability());
+    int cluster = kernel.gridRule().cluster(valueDim);
+    return Optional.of(new Step(kernel, (int) blocks, cluster, threads, shared, sm90));
+  }
+
+  /** Such blocks that a multiprocessor has at once. */
+  private int together(KernelEntry kernel, int sharedBytes) {
+    int ofShared = (gpu.sharedBytes() + SYSTEM_BYTES) / (sharedBytes + SYSTEM_BYTES);
+    return Math.min(kernel.together(), ofShared);
+  }
+
+  /** Blocks of a launch that a multiprocessor has at once, for all that the model knows. */
+  private int together(Step step) {
+    boolean hasOne = step.threads() < step.kernel().threads();
+    return hasOne ? together(step.kernel(), step.sharedBytes()) : 1;
   }
 
   /** A launch whose blocks are for heads of the question. */
@@ -285,8 +325,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * Items of rows that are computed against sums over all tokens: by wgmma, where a block begins
-   * with a copy of the sums and a multiprocessor has one at a time, those with which the launch
-   * takes least; by mma two for every multiprocessor.
+   * with a copy of the sums, those with which the launch takes least; by mma two for every
+   * multiprocessor.
    *
    * @param heads whose rows these are
    * @param keyDim columns of a row
@@ -329,31 +369,36 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * Micros of a launch. Blocks come in rounds, one for each multiprocessor; a round takes as long
-   * as a block works, or as its bytes are on their way, the longer the more multiprocessors are
-   * idle where there is but one. Blocks of packed sequences take as long as the longest works, or
-   * else as all work, shared evenly, and half of the longest, for which some are idle at the end.
+   * Micros of a launch. Blocks come in rounds, one for each multiprocessor, or as many as it has
+   * {@linkplain #together(Step) at once}; a round takes as long as a block works, or as its bytes
+   * are on their way, the longer the more multiprocessors are idle where there is but one. Blocks
+   * of packed sequences take as long as the longest works, or else as all work, shared evenly, and
+   * half of the longest, for which some are idle at the end.
    *
    * @param shares items, times the blocks that take turns with the chunks of one
    * @param start micros of a block beside its chunks
-   * @param chunk micros of each chunk of a block
+   * @param share of a multiprocessor: micros of each chunk of a block that has it to itself
    * @param bytes that all blocks read and write
    */
-  double micros(Step step, Cut cut, long shares, double start, double chunk, double bytes) {
+  double micros(Step step, Cut cut, long shares, double start, double share, double bytes) {
     long longest = Math.ceilDiv(cut.longest(), Planner.CHUNK);
+    int together = together(step);
+    int places = multiprocessors() * together;
+    double begin = start * (together > 1 ? Rates.BEGIN_TOGETHER : 1);
+    double chunk = share * together;
     double perBlock = bytes / gpu.bytesPerMicro() / step.blocks();
-    double block = start + chunk * longest;
+    double block = begin + chunk * longest;
     if (!cut.isRegular()) {
       double blocksPerItem = (double) step.blocks() / Math.max(1, shares);
-      double work = start * step.blocks() + chunk * cut.chunks() * blocksPerItem;
-      double atTheEnd = step.blocks() > multiprocessors() ? block / 2 : 0;
-      double busy = Math.max(block, work / multiprocessors() + atTheEnd);
+      double work = begin * step.blocks() + chunk * cut.chunks() * blocksPerItem;
+      double atTheEnd = step.blocks() > places ? block / 2 : 0;
+      double busy = Math.max(block, work / places + atTheEnd);
       return Math.max(busy, perBlock * step.blocks());
     }
-    int rounds = step.blocks() / multiprocessors();
-    int rest = step.blocks() % multiprocessors();
-    double idle = rounds == 0 ? 1 - (double) rest / multiprocessors() : 0;
+    int rounds = step.blocks() / places;
+    int rest = step.blocks() % places;
+    double idle = rounds == 0 ? 1 - (double) rest / places : 0;
     double last = rest == 0 ? 0 : Math.max(block, rest * perBlock * (1 + Rates.IDLE_SHARE * idle));
-    return rounds * Math.max(block, multiprocessors() * perBlock) + last;
+    return rounds * Math.max(block, places * perBlock) + last;
   }
 }

@@ -87,7 +87,10 @@ final class Rates {
 
   private static final double[] OUTPUTS_OF_THREE = {0.85, 1.27, 1.99, 2.46, 2.77, 3.2};
 
-  /** One chunk of rows against sums over all tokens; TF32 is computed as DEFAULT. */
+  /**
+   * One chunk of rows against sums over all tokens, by two warpgroups; where a multiprocessor has
+   * several blocks of one, each takes as many times as long. TF32 is computed as DEFAULT.
+   */
   private static final ByPrecision OUTPUTS =
       new ByPrecision(
           new double[] {0.53, 0.63, 1, 1.33, 1.33, 1.4}, OUTPUTS_OF_THREE, OUTPUTS_OF_THREE);
@@ -279,6 +282,9 @@ final class Rates {
   static double segmentMicros(int keyDim) {
     return of(ONE_SWEEP_SEGMENT, keyDim);
   }
+
+  /** What several such blocks of a multiprocessor take to begin, to one that has it to itself. */
+  static final double BEGIN_TOGETHER = 2;
 
   /** What a block takes longer that reads a state or writes one. */
   static double stateMicros(int keyDim) {

@@ -421,7 +421,7 @@ class PlannerTest {
           AttentionShape shape = AttentionShape.of(1, 2, 300, dim);
           Question question = Question.of(shape, dtype, mode, false, true);
           String technique = plan(question).steps().getLast().kernel().technique().id();
-          boolean hasRoom = dtype != DType.F32 || dim <= 256;
+          boolean hasRoom = dtype != DType.F32 || dim <= 320;
           assertThat(technique)
               .as("%s %s, D = %d", dtype, mode, dim)
               .isEqualTo(hasRoom ? "wgmma" : "mma");
@@ -466,6 +466,7 @@ class PlannerTest {
     ForwardPlan.Step hopper = planner(true).plan(question).orElseThrow().steps().getLast();
     assertThat(hopper.kernel().symbol()).isEqualTo("la_chunked_state_outputs_wgmma_bf16");
     assertThat(hopper.blocks()).isEqualTo(64 * 2);
+    assertThat(hopper.threads()).as("two warpgroups").isEqualTo(256);
     ForwardPlan.Step other = planner(false).plan(question).orElseThrow().steps().getLast();
     assertThat(other.kernel().symbol()).isEqualTo("la_chunked_state_outputs_mma_bf16");
     PlanChoice wgmma = PlanChoice.parse("wgmma");
@@ -477,6 +478,25 @@ class PlannerTest {
     Question tf32 = Question.of(shape, DType.F32, Mode.TF32, false, false);
     assertThat(planner(true).plan(tf32).orElseThrow().steps().getLast().kernel().symbol())
         .isEqualTo("la_chunked_state_outputs_wgmma_f32_default");
+  }
+
+  @Test
+  void outputsOfManySequencesAreOfBlocksOfOneWarpgroup() {
+    for (int heads : new int[] {263, 264, 265, 768}) {
+      AttentionShape shape = AttentionShape.of(1, heads, 197, KEY_DIM);
+      Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
+      ForwardPlan.Step outputs = plan(question).steps().getLast();
+      int warpgroups = heads > 2 * 132 ? 1 : 2;
+      assertThat(outputs.blocks()).isEqualTo(heads);
+      assertThat(outputs.threads()).as("%d heads", heads).isEqualTo(warpgroups * 128);
+      assertThat(outputs.sharedBytes())
+          .isEqualTo(outputs.kernel().shared().bytes(KEY_DIM, warpgroups));
+    }
+    Question wide =
+        Question.of(AttentionShape.of(1, 768, 197, 256), DType.F32, Mode.DEFAULT, false, false);
+    assertThat(plan(wide).steps().getLast().threads())
+        .as("a multiprocessor has shared memory for one block")
+        .isEqualTo(256);
   }
 
   @Test
