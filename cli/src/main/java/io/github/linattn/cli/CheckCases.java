@@ -15,6 +15,9 @@ final class CheckCases {
   private static final int SIX_CHUNKS = 330;
   private static final int FOUR_CHUNKS = 202;
 
+  /** So many that a multiprocessor of an H200 has several blocks of what is read from a state. */
+  private static final int FILLING_HEADS = 268;
+
   /** More than an H200 has multiprocessors, so that a block has all chunks of its head. */
   private static final int MANY_HEADS = 140;
 
@@ -38,6 +41,8 @@ final class CheckCases {
     cases.add(plain(1, 1, FOUR_CHUNKS, 256));
     cases.add(named("non-causal", AttentionShape.of(1, 1, NINE_CHUNKS, 128)).nonCausal());
     cases.add(named("non-causal", AttentionShape.of(1, MANY_HEADS, NINE_CHUNKS, 32)).nonCausal());
+    AttentionShape filling = AttentionShape.of(1, FILLING_HEADS, 130, 144).withValueDim(16);
+    cases.add(named("non-causal normalised", filling).nonCausal().normalized());
     cases.add(flat(NINE_CHUNKS));
     cases.addAll(features(64, 70));
     cases.add(named("grouped heads", AttentionShape.of(1, 4, 70, 192).withKeyValueHeads(2)));

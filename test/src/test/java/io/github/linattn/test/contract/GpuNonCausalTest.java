@@ -27,6 +27,9 @@ import org.junit.jupiter.params.provider.MethodSource;
  */
 @GpuTest
 final class GpuNonCausalTest {
+  /** Heads of which a GPU has one-warpgroup blocks on all of its multiprocessors. */
+  private static final int FILLING = 280;
+
   private static final List<String> PROPERTIES = List.of("linattn.plan", "linattn.gradient.plan");
 
   static List<Arguments> techniquesAndCases() {
@@ -68,6 +71,8 @@ final class GpuNonCausalTest {
         SweepContract.of(name, 1, 2, 271, 32).packed(70, 0, 1, 200),
         SweepContract.of(name, 1, 6, 2, 131, 80, 144).layout(Layout.TOKEN_MAJOR),
         SweepContract.of(name, 1, 70, 7, 130, 16, 240),
+        SweepContract.of(name, 1, FILLING, 20, 130, 64, 32),
+        SweepContract.of(name, 5, FILLING / 5, FILLING / 5, 130, 144, 16).normalized(),
         SweepContract.of(name, 1, 1, 9000, 128).keepingState(),
         SweepContract.of(name, 1, 2, 5500, 64).packed(2500, 0, 3000).afterTokens(9),
         SweepContract.of(name, 1, 2, 131, 64).afterTokens(20).keepingState(),
