@@ -18,7 +18,7 @@ final class PaperPlans {
   Plan.Pass forward(Operator operator, AttentionShape shape, long resultBytes) {
     List<String> steps = new ArrayList<>(normalizationSteps(operator, shape));
     steps.add(symbol(Operation.FORWARD, shape));
-    return new Plan.Pass(steps, resultBytes, sharedWorkspace(operator, shape));
+    return new Plan.Pass(steps, resultBytes, unitRowBytes(operator, shape));
   }
 
   Plan.Pass backward(Operator operator, AttentionShape shape, long resultBytes) {
@@ -36,7 +36,7 @@ final class PaperPlans {
     long centers = PaperPass.centerBytes(shape.coefficients().elements(), shape.valueDim());
     long deltas = shape.normalizer().elements() * Float.BYTES;
     long partials = PaperPass.partialBytes(shape.coefficients().elements(), tiles);
-    long workspace = sharedWorkspace(operator, shape) + centers + deltas + partials;
+    long workspace = unitRowBytes(operator, shape) + centers + deltas + partials;
     return new Plan.Pass(steps, resultBytes, workspace);
   }
 
@@ -50,10 +50,9 @@ final class PaperPlans {
     return kernels.entry(operation, shape.keyDim()).symbol();
   }
 
-  /** Unit rows of q and k, and coefficients per head. */
-  private static long sharedWorkspace(Operator operator, AttentionShape shape) {
+  /** Of q and k. */
+  private static long unitRowBytes(Operator operator, AttentionShape shape) {
     long units = operator.normalize() ? shape.q().elements() + shape.k().elements() : 0;
-    long coefficients = operator.isUniform() ? 0 : 2L * shape.heads();
-    return (units + coefficients) * Float.BYTES;
+    return units * Float.BYTES;
   }
 }
