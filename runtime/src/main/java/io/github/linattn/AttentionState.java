@@ -27,6 +27,7 @@ public final class AttentionState implements AutoCloseable {
   private final long[] counts;
   private final boolean owner;
   private long writes;
+  private boolean torn;
 
   private AttentionState(Tensor s, Tensor z, Tensor u, long[] counts, boolean owner) {
     this.s = s;
@@ -106,6 +107,15 @@ public final class AttentionState implements AutoCloseable {
 
   void setCount(int i, long count) {
     counts[i] = count;
+  }
+
+  /** Whether a call that was to write it failed, and none has written it since. */
+  boolean isTorn() {
+    return torn;
+  }
+
+  void setTorn(boolean torn) {
+    this.torn = torn;
   }
 
   /** How often a call has set out to write it. */

@@ -86,7 +86,16 @@ final class Checks {
     readable("q", input.q(), backend);
     readable("k", input.k(), backend);
     readable("v", input.v(), backend);
-    input.initialState().ifPresent(state -> state("initial", state, input, backend));
+    input.initialState().ifPresent(state -> initialState(state, input, backend));
+  }
+
+  private static void initialState(AttentionState state, AttentionInput input, Backend backend) {
+    state("initial", state, input, backend);
+    if (state.isTorn()) {
+      throw new IllegalArgumentException(
+          "the call that was to write the initial state failed: let another fill it, or fill its"
+              + " tensors and take a new state over them");
+    }
   }
 
   static void mode(Operator operator, DType dtype) {

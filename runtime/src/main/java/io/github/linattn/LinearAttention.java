@@ -1,5 +1,6 @@
 package io.github.linattn;
 
+import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
 import io.github.linattn.internal.ForwardCall;
@@ -126,11 +127,15 @@ public final class LinearAttention {
    *     AttentionInput} says
    * @param g [batch, heads, tokens], fp32; contiguous along tokens, heads and batch rows apart at
    *     will
+   *     <p>A call that fails after it has begun leaves in them what it had written by then. A state
+   *     is refused as an initial one after that, until a call has filled it: to go on, keep a copy
+   *     of what is replaced in place.
    * @param finalState takes the state after the last token if not null; may be the initial state
    *     itself, which is then replaced, so that a backward of this input is wrong from then on, and
    *     nothing tells
    * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws OutOfMemoryError on the CPU, with the bytes wanted
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void forwardInto(
@@ -172,7 +177,12 @@ public final class LinearAttention {
                 && backend.engine().checkpoints(call).filter(checkpoints.form()::equals).isPresent()
             ? checkpoints
             : null;
-    backend.engine().forward(call.keeping(kept));
+    try {
+      backend.engine().forward(call.keeping(kept));
+    } catch (RuntimeException | Error e) {
+      tearUnlessRefused(finalState, e);
+      throw e;
+    }
     if (finalState != null) {
       advanceCounts(shape.tokens(), input.packing(), input.initial(), finalState);
     }
@@ -196,15 +206,37 @@ public final class LinearAttention {
     if (finalState != null) {
       finalState.countWrite(); // before the first launch: a call may end halfway
     }
-    if (!backend
-        .engine()
-        .repeat(operator, q, k, v, packing, initial, o, g, finalState, checkpoints, stream)) {
+    if (initial != null && initial.isTorn()) {
       return false;
+    }
+    try {
+      if (!backend
+          .engine()
+          .repeat(operator, q, k, v, packing, initial, o, g, finalState, checkpoints, stream)) {
+        return false;
+      }
+    } catch (RuntimeException | Error e) {
+      tearUnlessRefused(finalState, e);
+      throw e;
     }
     if (finalState != null) {
       advanceCounts((int) q.shape().extent(2), packing, initial, finalState);
     }
     return true;
+  }
+
+  /**
+   * What refuses a call writes nothing, and a GPU gives memory before anything is launched; after
+   * any other failure nobody knows what was written.
+   */
+  private static void tearUnlessRefused(@Nullable AttentionState state, Throwable failure) {
+    boolean refused =
+        failure instanceof IllegalArgumentException
+            || failure instanceof UnsupportedOperationException
+            || failure instanceof CudaOutOfMemoryException;
+    if (state != null && !refused) {
+      state.setTorn(true);
+    }
   }
 
   private static void advanceCounts(
@@ -216,6 +248,7 @@ public final class LinearAttention {
       long before = initial == null ? 0 : initial.count(i);
       finalState.setCount(i, before + (packing == null ? tokens : packing.length(i)));
     }
+    finalState.setTorn(false);
   }
 
   /**
@@ -237,6 +270,8 @@ public final class LinearAttention {
    * @throws IllegalArgumentException if an argument does not fit, or there is more than one token;
    *     nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws OutOfMemoryError on the CPU; the state is then refused, as by {@link
+   *     #forwardInto(AttentionInput, Tensor, Tensor, AttentionState)}
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void decodeInto(Tensor q, Tensor k, Tensor v, AttentionState state, Tensor o, Tensor g) {
@@ -315,6 +350,7 @@ public final class LinearAttention {
    *     null for zeros
    * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws OutOfMemoryError on the CPU, with the bytes wanted
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void backwardInto(
@@ -351,6 +387,7 @@ public final class LinearAttention {
    *     null for zeros
    * @throws IllegalArgumentException if an argument does not fit; nothing is written
    * @throws UnsupportedOperationException if the backend can't do it; says what it can
+   * @throws OutOfMemoryError on the CPU, with the bytes wanted
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
   public void backwardInto(

@@ -430,7 +430,11 @@ final class CudaQueue implements Stream {
 
     @Override
     public double millisSince(Event earlier) {
-      return device.enter().elapsedMillis(mark("earlier", earlier).event, event);
+      Mark start = mark("earlier", earlier);
+      if (start.device != device) { // which is of one backend
+        throw new IllegalArgumentException("the earlier event is of another backend");
+      }
+      return device.enter().elapsedMillis(start.event, event);
     }
 
     @Override

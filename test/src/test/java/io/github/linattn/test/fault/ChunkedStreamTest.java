@@ -3,8 +3,10 @@ package io.github.linattn.test.fault;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
+import io.github.linattn.Backend;
 import io.github.linattn.DType;
 import io.github.linattn.Event;
 import io.github.linattn.Graph;
@@ -164,6 +166,20 @@ final class ChunkedStreamTest extends OnFakeKernels {
   }
 
   @Test
+  void timeIsTakenBetweenEventsOfOneBackend() {
+    try (Backend one = Backend.cuda(0);
+        Backend other = Backend.cuda(0);
+        Stream stream = one.newStream();
+        Stream theirs = other.newStream();
+        Event event = stream.record();
+        Event earlier = theirs.record()) {
+      assertThatThrownBy(() -> event.millisSince(earlier))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessage("the earlier event is of another backend");
+    }
+  }
+
+  @Test
   void aStreamTakesWorkWhileAnotherThreadWaitsForIt() throws Exception {
     try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
         Stream stream = f.gpu.newStream()) {
@@ -282,10 +298,13 @@ final class ChunkedStreamTest extends OnFakeKernels {
   @Test
   void ticketsThatCannotBeClearedAreFreed() {
     try (BackwardFixture f = new BackwardFixture(TOKEN, DType.BF16)) {
-      AttentionState state = f.state(1);
+      AttentionState of = f.state(1);
       LinearAttention attention = LinearAttention.builder().on(f.gpu);
       Runnable step =
-          () -> attention.decodeInto(f.input.q(), f.input.k(), f.input.v(), state, f.o, f.g);
+          () -> {
+            AttentionState state = AttentionState.over(of.s(), of.z(), of.u(), 0);
+            attention.decodeInto(f.input.q(), f.input.k(), f.input.v(), state, f.o, f.g);
+          };
       long left = leftByFailures(step, "cudaMemsetAsync");
       step.run();
       assertThat(cudart.live()).as("they, and the kernel").isEqualTo(left + 2);
@@ -302,6 +321,30 @@ final class ChunkedStreamTest extends OnFakeKernels {
         forward(f, stream).run();
       }
       assertThat(cudart.live()).isZero();
+    }
+  }
+
+  @Test
+  void aStateWhoseCallFailedIsNoInitialOneUntilAnotherHasFilledIt() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+      LinearAttention attention = LinearAttention.builder().on(f.gpu);
+      AttentionState state = f.state(1);
+      AttentionInput continued = f.input.from(state);
+      Runnable call = () -> attention.forwardInto(continued, f.o, f.g, state);
+      for (String when : List.of("anew", "repeated")) {
+        cudart.failAt("cudaLaunchKernelExC", 1, ILLEGAL_ADDRESS);
+        assertThatThrownBy(call::run).as(when).isInstanceOf(CudaException.class);
+        assertThatThrownBy(call::run)
+            .as(when)
+            .isInstanceOf(IllegalArgumentException.class)
+            .hasMessageStartingWith("the call that was to write the initial state failed");
+        attention.forwardInto(f.input, f.o, f.g, state);
+        assertThatThrownBy(() -> attention.forwardInto(continued, f.g, f.g, state))
+            .as("refused, so that nothing is written")
+            .isInstanceOf(IllegalArgumentException.class);
+        call.run();
+      }
+      assertThat(state.count(0)).isEqualTo(2 * SHORT.tokens());
     }
   }
 
