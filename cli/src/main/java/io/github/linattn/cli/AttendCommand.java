@@ -13,6 +13,7 @@ import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import io.github.linattn.files.FileReason;
 import java.io.IOException;
+import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
@@ -265,7 +266,8 @@ final class AttendCommand implements Callable<Integer> {
     try {
       result.write(out);
     } catch (IOException e) {
-      throw CommandFailure.failed("can't write " + out + ": " + FileReason.of(e), e);
+      Object file = e instanceof FileSystemException named ? named.getFile() : out;
+      throw CommandFailure.failed("can't write " + file + ": " + FileReason.of(e), e);
     }
     console.result(
         "B=%d H=%d K=%d N=%d D=%d Dv=%d, %s %s on %s: %s",

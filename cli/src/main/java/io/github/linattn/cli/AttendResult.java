@@ -141,12 +141,15 @@ final class AttendResult implements AutoCloseable {
     return found;
   }
 
-  /** Writes all to a safetensors file; to an {@code .npy} o, and the others beside it. */
+  /**
+   * Writes all to a safetensors file; to an {@code .npy} o, and the others beside it. If a file
+   * can't be written, all are as they were before.
+   */
   void write(Path out) throws IOException {
     if (isArray(out)) {
-      for (StoredTensor tensor : tensors) {
-        Npy.write(arrayFile(out, tensor.name()), tensor.dtype(), tensor.shape(), tensor.data());
-      }
+      Map<Path, StoredTensor> arrays = new LinkedHashMap<>();
+      tensors.forEach(tensor -> arrays.put(arrayFile(out, tensor.name()), tensor));
+      Npy.writeAll(arrays);
     } else {
       var writer = new SafeTensorsWriter();
       metadata.forEach(writer::metadata);

@@ -15,11 +15,14 @@ import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFileAttributeView;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** A file that is written completely or not at all. For any thread. */
+/** Files that are written completely or not at all. For any thread. */
 public final class WholeFile {
   private static final long PIECE = 1 << 30;
 
@@ -41,30 +44,78 @@ public final class WholeFile {
    * Writes a temporary file beside the target and moves it into place, so that the target is either
    * complete or as it was before, for whoever reads meanwhile, too. Of a symbolic link it is the
    * file that it leads to.
+   *
+   * @throws FileSystemException if it can't be written; it names the target
    */
   public static void write(Path name, Content content) throws IOException {
-    if (Files.exists(name) && !Files.isRegularFile(name)) {
-      throw new FileSystemException(name.toString(), null, "not a regular file");
-    }
-    Path target = named(name);
-    Path temporary = target.resolveSibling("." + UUID.randomUUID() + ".part");
-    UNFINISHED.add(temporary);
+    writeAll(Map.of(name, content));
+  }
+
+  /**
+   * Writes several files as {@link #write(Path, Content)} does one. None is moved into place before
+   * all are written: if one can't be, all targets are as they were before.
+   *
+   * @param files in the order in which they are written
+   * @throws FileSystemException if one can't be written; it names the target
+   */
+  public static void writeAll(Map<Path, Content> files) throws IOException {
+    List<Part> parts = new ArrayList<>();
     try {
+      for (Map.Entry<Path, Content> file : files.entrySet()) {
+        Part part = Part.beside(file.getKey());
+        parts.add(part);
+        part.change(() -> part.write(file.getValue()));
+      }
+      for (Part part : parts) {
+        part.change(() -> Files.move(part.temporary, part.target, ATOMIC_MOVE));
+      }
+    } finally {
+      for (Part part : parts) {
+        Files.deleteIfExists(part.temporary);
+        UNFINISHED.remove(part.temporary);
+      }
+    }
+  }
+
+  /** A temporary file and the target that it becomes, which has the name that the caller gave. */
+  private record Part(Path name, Path target, Path temporary) {
+    static Part beside(Path name) throws IOException {
+      if (Files.exists(name) && !Files.isRegularFile(name)) {
+        throw new FileSystemException(name.toString(), null, "not a regular file");
+      }
+      Path target = named(name);
+      Path temporary = target.resolveSibling("." + UUID.randomUUID() + ".part");
+      UNFINISHED.add(temporary);
+      return new Part(name, target, temporary);
+    }
+
+    void write(Content content) throws IOException {
       try (FileChannel channel = FileChannel.open(temporary, CREATE_NEW, WRITE)) {
         copyPermissions(target, temporary);
         content.write(channel);
       }
-      Files.move(temporary, target, ATOMIC_MOVE);
-    } catch (NoSuchFileException gone) {
-      throw new NoSuchFileException(
-          name.toString(), null, "there is no folder for it, or not any more");
-    } catch (ClosedByInterruptException interrupted) {
-      throw new IOException(
-          name + " is not written, because the thread is interrupted", interrupted);
-    } finally {
-      Files.deleteIfExists(temporary);
-      UNFINISHED.remove(temporary);
     }
+
+    /** Lets a failure tell of the name, not of the temporary file. */
+    void change(Change change) throws IOException {
+      try {
+        change.run();
+      } catch (NoSuchFileException gone) {
+        throw new NoSuchFileException(
+            name.toString(), null, "there is no folder for it, or not any more");
+      } catch (ClosedByInterruptException interrupted) {
+        throw new IOException(
+            name + " is not written, because the thread is interrupted", interrupted);
+      } catch (IOException failure) {
+        var told = new FileSystemException(name.toString(), null, FileReason.of(failure));
+        told.initCause(failure);
+        throw told;
+      }
+    }
+  }
+
+  private interface Change {
+    void run() throws IOException;
   }
 
   /** Gives it the permission bits of the file that it will replace, where there is one. */

@@ -9,8 +9,10 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Objects;
 
 /**
@@ -127,28 +129,48 @@ public final class Npy implements AutoCloseable {
   public static void write(Path target, String dtype, List<Long> shape, MemorySegment data)
       throws IOException {
     Objects.requireNonNull(target, "target is null");
-    var checked = new StoredTensor(String.valueOf(target.getFileName()), dtype, shape, data);
-    String dictionary = new NpyHeader(dtype, shape).dictionary();
+    writeAll(
+        Map.of(target, new StoredTensor(String.valueOf(target.getFileName()), dtype, shape, data)));
+  }
+
+  /**
+   * Writes several arrays as version 1.0. Either all targets are complete afterwards, or none was
+   * touched: each is written beside its target, and they are moved into place when all are there.
+   *
+   * @param arrays by target, of types F32, F16 or I64
+   * @throws IllegalArgumentException if numpy has no such type
+   * @throws IOException if a file can't be written; a {@link java.nio.file.FileSystemException}
+   *     names it
+   */
+  public static void writeAll(Map<Path, StoredTensor> arrays) throws IOException {
+    Map<Path, WholeFile.Content> files = new LinkedHashMap<>();
+    for (Map.Entry<Path, StoredTensor> array : arrays.entrySet()) {
+      ByteBuffer start = start(array.getValue());
+      files.put(
+          array.getKey(),
+          channel -> {
+            WholeFile.append(channel, start);
+            WholeFile.append(channel, array.getValue().data());
+          });
+    }
+    WholeFile.writeAll(files);
+  }
+
+  private static ByteBuffer start(StoredTensor array) {
+    String dictionary = new NpyHeader(array.dtype(), array.shape()).dictionary();
     int unpadded = PREAMBLE_BYTES + dictionary.length() + 1;
     String header = dictionary + " ".repeat(Math.floorMod(-unpadded, ALIGNMENT)) + "\n";
     if (header.length() > 0xffff) {
-      throw broken("an array of %d axes has no header of version 1.0", shape.size());
+      throw broken("an array of %d axes has no header of version 1.0", array.shape().size());
     }
-    ByteBuffer start =
-        ByteBuffer.allocate(PREAMBLE_BYTES + header.length())
-            .order(ByteOrder.LITTLE_ENDIAN)
-            .put(MAGIC)
-            .put((byte) 1)
-            .put((byte) 0)
-            .putShort((short) header.length())
-            .put(header.getBytes(StandardCharsets.ISO_8859_1))
-            .flip();
-    WholeFile.write(
-        target,
-        channel -> {
-          WholeFile.append(channel, start);
-          WholeFile.append(channel, checked.data());
-        });
+    return ByteBuffer.allocate(PREAMBLE_BYTES + header.length())
+        .order(ByteOrder.LITTLE_ENDIAN)
+        .put(MAGIC)
+        .put((byte) 1)
+        .put((byte) 0)
+        .putShort((short) header.length())
+        .put(header.getBytes(StandardCharsets.ISO_8859_1))
+        .flip();
   }
 
   /**

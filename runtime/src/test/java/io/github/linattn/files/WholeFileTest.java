@@ -4,11 +4,15 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermission;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -52,6 +56,24 @@ final class WholeFileTest {
     assertThatThrownBy(() -> WholeFile.write(file, "new"))
         .isInstanceOf(NoSuchFileException.class)
         .hasMessageStartingWith(file + ": there is no folder");
+  }
+
+  @Test
+  void ofSeveralFilesNoneIsMovedBeforeAllAreWritten() throws IOException {
+    Path first = Files.writeString(folder.resolve("first"), "old");
+    Path second = folder.resolve("second");
+    Map<Path, WholeFile.Content> files = new LinkedHashMap<>();
+    files.put(first, channel -> WholeFile.append(channel, ByteBuffer.wrap(new byte[] {'n'})));
+    files.put(
+        second,
+        channel -> {
+          throw new IOException("No space left on device");
+        });
+    assertThatThrownBy(() -> WholeFile.writeAll(files))
+        .isInstanceOf(FileSystemException.class)
+        .hasMessage(second + ": No space left on device");
+    assertThat(first).hasContent("old");
+    assertThat(folder.toFile().list()).containsExactly("first");
   }
 
   @Test
