@@ -137,6 +137,18 @@ class BenchFiguresCommandTest {
   }
 
   @Test
+  void aTypeThatNothingHasIsDamageAndNothingIsWritten() throws IOException {
+    String text = Files.readString(folder.resolve("points.json"));
+    Path damaged =
+        Files.writeString(
+            empty.resolve("points.json"), text.replace("\"dtype\":\"f16\"", "\"dtype\":\"x\""));
+    Cli cli = Cli.run("bench", "figures", empty);
+    assertThat(cli.exitCode()).isEqualTo(2);
+    assertThat(cli.err()).contains(damaged + " holds no points: dtype is 'x'; it is one of ");
+    assertThat(empty.toFile().list()).containsExactly("points.json");
+  }
+
+  @Test
   void speedUpsCompareTypesOfAsManyBytes() {
     List<String> lines = SpeedUpTable.lines(points.stream().map(Measured::point).toList());
     assertThat(lines)

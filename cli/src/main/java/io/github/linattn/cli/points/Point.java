@@ -54,12 +54,16 @@ public record Point(
     }
   }
 
-  /** Refuses what a file left out, and times that are not there. */
+  /** Refuses what a file left out, times that are not there, and sizes below 0. */
   public Point {
     Objects.requireNonNull(problem, "problem");
     Objects.requireNonNull(status, "status");
     Objects.requireNonNull(why, "why");
     errors = new TreeMap<>(Objects.requireNonNull(errors, "errors"));
+    long least = memoryBytes == null ? bytes : Math.min(bytes, memoryBytes);
+    if (least < 0) {
+      throw new IllegalArgumentException(problem.title() + ": it has a size of " + least);
+    }
     if (status == Status.OK && samples == null) {
       throw new IllegalArgumentException(problem.title() + ": ok, but without samples");
     }

@@ -51,9 +51,18 @@ public record Samples(
       throw new IllegalArgumentException(
           "%s is no median of times from %s to %s ms".formatted(median, least, most));
     }
+    if (isNegative(firstMillis) || isNegative(heapBytes)) {
+      throw new IllegalArgumentException(
+          "samples of %s ms for the first call, %s bytes of the heap"
+              .formatted(firstMillis, heapBytes));
+    }
     if (calls < 1 || sets < 1) {
       throw new IllegalArgumentException("samples of %d calls, %d sets".formatted(calls, sets));
     }
+  }
+
+  private static boolean isNegative(@Nullable Double value) {
+    return value != null && value < 0;
   }
 
   /** With median and spread of the samples. */

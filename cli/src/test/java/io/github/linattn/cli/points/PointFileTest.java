@@ -229,6 +229,12 @@ class PointFileTest {
       })
   void whatIsNoNumberIsNotReadAsOne(String field, String right, String wrong, String why)
       throws IOException {
+    requireDamage(field, right, wrong, why);
+  }
+
+  /** Writes another value into a file, which is then refused. */
+  private void requireDamage(String field, String right, String wrong, String why)
+      throws IOException {
     Path path = folder.resolve("points.json");
     PointFile.open(path).put(RUN, full());
     String text = Files.readString(path);
@@ -236,6 +242,25 @@ class PointFileTest {
     assertThat(text).contains(name + right);
     Files.writeString(path, text.replace(name + right, name + wrong));
     assertThatThrownBy(() -> PointFile.open(path)).hasMessage(path + " holds no points: " + why);
+  }
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      quoteCharacter = '`',
+      value = {
+        "dtype | \"f32\" | \"x\" | dtype is 'x'; it is one of bf16, f16, f32",
+        "mode | \"tf32\" | \"x\" | mode is 'x'; it is one of default, tf32, accurate",
+        "pass | \"forward\" | \"x\" | pass is 'x'; it is one of forward, backward, both",
+        "data | \"normal\" | \"x\" | data is 'x'; it is one of normal, positive",
+        "bytes | 1099511627776 | -1 | linattn f32 tf32 forward N=1000 D=128: it has a size of -1",
+        "memoryBytes | 77 | -7 | linattn f32 tf32 forward N=1000 D=128: it has a size of -7",
+        "firstMillis | 12.5 | -1.0 | samples of -1.0 ms for the first call, null bytes of the heap",
+        "heapBytes | null | -2.0 | samples of 12.5 ms for the first call, -2.0 bytes of the heap",
+      })
+  void whatNothingHasIsRefused(String field, String right, String wrong, String why)
+      throws IOException {
+    requireDamage(field, right, wrong, why);
   }
 
   @Test
