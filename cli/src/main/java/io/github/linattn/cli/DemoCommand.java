@@ -7,6 +7,7 @@ import io.github.linattn.LinearAttention;
 import io.github.linattn.cli.points.Slope;
 import io.github.linattn.files.FileReason;
 import java.io.IOException;
+import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -93,13 +94,14 @@ final class DemoCommand implements Callable<Integer> {
     return readme;
   }
 
+  /** As many bytes of it as rows are made of at most. */
   private static byte[] read(Path source) {
     if (Files.isDirectory(source)) {
       throw CommandFailure.misuse("%s is a folder; name a text file", source);
     }
     byte[] bytes;
-    try {
-      bytes = Files.readAllBytes(source);
+    try (InputStream start = Files.newInputStream(source)) {
+      bytes = start.readNBytes(ScalingRun.MOST_TOKENS);
     } catch (IOException e) {
       throw CommandFailure.misuse("can't read %s: %s", source, FileReason.of(e));
     }

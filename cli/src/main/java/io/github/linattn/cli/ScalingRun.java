@@ -22,6 +22,9 @@ final class ScalingRun {
   private static final int MOST_TOKENS_ON_HOST = 1 << 16;
   private static final int MOST_TOKENS_ON_DEVICE = 1 << 18;
 
+  /** On whatever backend. */
+  static final int MOST_TOKENS = MOST_TOKENS_ON_DEVICE;
+
   private final Backend backend;
   private final LinearAttention attention;
   private final TextRows text;

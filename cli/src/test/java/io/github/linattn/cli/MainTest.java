@@ -12,6 +12,7 @@ import io.github.linattn.io.Tuning;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.io.RandomAccessFile;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -181,6 +182,17 @@ class MainTest {
         .returns(2, Cli::exitCode)
         .satisfies(cli -> assertThat(cli.err()).contains("letter is one letter over and over"));
     assertThat(Cli.run("demo", folder.resolve("none")).err()).contains("no such file");
+  }
+
+  @Test
+  void demoReadsTheStartOfALargeFile() throws IOException {
+    Path large = folder.resolve("large");
+    try (var file = new RandomAccessFile(large.toFile(), "rw")) {
+      file.setLength(3L << 30); // of zeros, with no blocks on the disk
+    }
+    assertThat(Cli.run("demo", large))
+        .returns(2, Cli::exitCode)
+        .satisfies(cli -> assertThat(cli.err()).contains("large is one letter over and over"));
   }
 
   @Test
