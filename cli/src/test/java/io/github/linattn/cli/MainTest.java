@@ -142,6 +142,29 @@ class MainTest {
   }
 
   @Test
+  void aFolderOfTextIsRefused() {
+    Path out = folder.resolve("text");
+    String kernels = System.getProperty("linattn.kernels");
+    String nvcc = System.getProperty("linattn.nvcc");
+    System.setProperty("linattn.nvcc", folder.resolve("no-nvcc").toString());
+    System.setProperty("linattn.kernels", out.toString());
+    try {
+      assertThat(Cli.run("generate", "--head-dim", 80, "--arch", "sm_90", "--out", out))
+          .returns(0, Cli::exitCode);
+      assertThat(Cli.run("kernels"))
+          .returns(2, Cli::exitCode)
+          .satisfies(
+              cli ->
+                  assertThat(cli.err())
+                      .contains(out + ", which holds no kernels that 'linattn generate' wrote")
+                      .contains("text only; compile them with 'linattn generate' where nvcc is"));
+    } finally {
+      restore("linattn.kernels", kernels);
+      restore("linattn.nvcc", nvcc);
+    }
+  }
+
+  @Test
   void cudaNeverFallsBack() {
     assumeTrue(Diagnostics.cuda().isEmpty(), "there is a GPU here");
     Cli cli = Cli.run("verify", "--quick", "--backend", "cuda");

@@ -197,7 +197,12 @@ public final class CudaEngine implements Engine {
 
   private static BuiltKernels kernelsOf(String folder) {
     try {
-      return BuiltKernels.load(Path.of(folder));
+      BuiltKernels kernels = BuiltKernels.load(Path.of(folder));
+      if (kernels.manifest().entries().isEmpty()) {
+        throw new IllegalArgumentException(
+            "they are text only; compile them with 'linattn generate' where nvcc is");
+      }
+      return kernels;
     } catch (IOException | IllegalArgumentException e) {
       Object why =
           switch (e) {
