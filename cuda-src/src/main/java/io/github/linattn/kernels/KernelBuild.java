@@ -178,9 +178,7 @@ public final class KernelBuild {
     if (nvcc.isEmpty()) {
       return "kernels: none built for CUDA, because there is no nvcc ("
           + search.reason()
-          + "); install the CUDA toolkit or set -D"
-          + Nvcc.PROPERTY
-          + "=<path of nvcc>";
+          + "); install the CUDA toolkit or set CUDA_HOME";
     }
     String architectures =
         specs.stream()
