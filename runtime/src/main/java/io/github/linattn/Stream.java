@@ -22,10 +22,11 @@ public interface Stream extends AutoCloseable {
 
   /**
    * Queues a copy of all elements. Between host and device the host side is {@link
-   * MemoryKind#PINNED}; both tensors have no gaps, the same shape and the same type, and stay open
-   * until the copy is done.
+   * MemoryKind#PINNED}; both tensors lie row-major without gaps, have the same shape and the same
+   * type, and stay open until the copy is done.
    *
-   * @throws IllegalArgumentException if they differ, have gaps, overlap or are out of reach
+   * @throws IllegalArgumentException if they differ, do not lie row-major without gaps, overlap or
+   *     are out of reach
    * @throws IllegalStateException if one is closed
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */

@@ -248,7 +248,8 @@ public final class Tensor implements AutoCloseable {
   /**
    * A view of the same elements under another shape.
    *
-   * @throws IllegalArgumentException if this tensor has gaps or another number of elements
+   * @throws IllegalArgumentException if this tensor does not lie row-major without gaps, or has
+   *     another number of elements
    */
   public Tensor reshaped(TensorShape other) {
     Checks.present("other", other);
@@ -264,8 +265,8 @@ public final class Tensor implements AutoCloseable {
    * Copies elements of this {@link #dtype}, row-major, out of {@code source}, which may be on the
    * heap. Waits for what the device does and returns when the copy is done.
    *
-   * @throws IllegalArgumentException if this tensor has gaps, the sizes differ, or the segment is
-   *     of an arena that is closed
+   * @throws IllegalArgumentException if this tensor does not lie row-major without gaps, the sizes
+   *     differ, or the segment is of an arena that is closed
    * @throws IllegalStateException if this tensor is closed
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
@@ -314,7 +315,8 @@ public final class Tensor implements AutoCloseable {
   /**
    * The elements as floats, row-major. Waits for what the device does.
    *
-   * @throws IllegalArgumentException if this tensor has gaps, or more than 2^31-1 elements
+   * @throws IllegalArgumentException if this tensor does not lie row-major without gaps, or has
+   *     more than 2^31-1 elements
    * @throws IllegalStateException if this tensor is closed
    * @throws io.github.linattn.cuda.CudaException if the GPU refuses
    */
@@ -344,7 +346,10 @@ public final class Tensor implements AutoCloseable {
     storage.requireOpen();
     if (!isContiguous()) {
       throw new IllegalArgumentException(
-          method + " needs a tensor without gaps; this view of " + this + " has some");
+          method
+              + " needs a tensor that lies row-major without gaps; this view of "
+              + this
+              + " does not: take the tensor that it is a view of");
     }
   }
 

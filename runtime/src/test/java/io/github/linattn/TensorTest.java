@@ -54,6 +54,11 @@ final class TensorTest {
       Tensor permuted = tensor.permuted(2, 0, 1);
       assertThat(permuted.shape()).isEqualTo(TensorShape.of(4, 2, 3));
       assertThat(permuted.isContiguous()).isFalse();
+      assertThatThrownBy(permuted::toFloats)
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessage(
+              "toFloats needs a tensor that lies row-major without gaps; this view of F32[4, 2, 3]"
+                  + " does not: take the tensor that it is a view of");
       assertThat(at(permuted, 3, 1, 2)).isEqualTo(at(tensor, 1, 2, 3)).isEqualTo(23);
 
       Tensor sliced = tensor.sliced(1, 1, 2);

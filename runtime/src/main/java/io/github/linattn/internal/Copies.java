@@ -21,7 +21,8 @@ public final class Copies {
         || !source.isContiguous()
         || !target.isContiguous()) {
       throw new IllegalArgumentException(
-          "a copy needs two tensors of one shape and type without gaps, got %s and %s"
+          ("a copy needs two tensors of one shape and type that lie row-major without gaps, got"
+                  + " %s and %s")
               .formatted(source, target));
     }
     requireAlive("source", source);

@@ -1055,9 +1055,9 @@ final class BadInputTest {
         f -> f.q.reshaped(TensorShape.of(383)));
     add(
         list,
-        "a new shape for a view with gaps",
+        "a new shape for a view with axes in another order",
         ARGUMENT,
-        "reshaped needs a tensor without gaps",
+        "reshaped needs a tensor that lies row-major without gaps; this view of",
         f -> f.q.permuted(0, 2, 1, 3).reshaped(TensorShape.of(384)));
     add(
         list,
@@ -1075,7 +1075,7 @@ final class BadInputTest {
         list,
         "a copy into a view with gaps",
         ARGUMENT,
-        "copyFrom needs a tensor without gaps",
+        "copyFrom needs a tensor that lies row-major without gaps; this view of",
         f -> f.q.sliced(2, 0, 3).copyFrom(MemorySegment.ofArray(new float[192])));
     add(
         list,
@@ -1227,7 +1227,7 @@ final class BadInputTest {
         list,
         "a stream's copy between other shapes",
         ARGUMENT,
-        "a copy needs two tensors of one shape and type without gaps",
+        "a copy needs two tensors of one shape and type that lie row-major without gaps",
         f -> {
           try (Stream stream = f.cpu.newStream()) {
             stream.copy(f.tensor(2, 3).permuted(1, 0), f.tensor(3, 2));
