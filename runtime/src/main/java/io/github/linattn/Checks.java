@@ -352,15 +352,17 @@ final class Checks {
     long start = segment(name, written).address();
     long otherStart = segment(otherName, other).address();
     if (overlap(written, start, other, otherStart)) {
+      boolean certain = start == otherStart || written.isContiguous() && other.isContiguous();
       throw new IllegalArgumentException(
-          "%s is written and overlaps %s; give it memory of its own".formatted(name, otherName));
+          "%s is written and %s %s; give it memory of its own"
+              .formatted(name, certain ? "overlaps" : "may overlap", otherName));
     }
   }
 
   /**
-   * Whether two tensors can share an element. Ranges that cross are still disjoint where both step
-   * by multiples of one period and their runs fill different parts of it, as q, k and v do in one
-   * [tokens, 3, heads, dim] buffer.
+   * Whether two tensors can share an element; true also of some views that interleave and share
+   * none. Ranges that cross are still disjoint where both step by multiples of one period and their
+   * runs fill different parts of it, as q, k and v do in one [tokens, 3, heads, dim] buffer.
    */
   private static boolean overlap(Tensor x, long xStart, Tensor y, long yStart) {
     if (x.device() != y.device()

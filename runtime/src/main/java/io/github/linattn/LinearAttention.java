@@ -121,7 +121,8 @@ public final class LinearAttention {
   }
 
   /**
-   * Computes o and g into the caller's tensors, which overlap nothing that is read.
+   * Computes o and g into the caller's tensors, which overlap nothing that is read. Views of one
+   * buffer that interleave may be refused even where they share no element.
    *
    * @param o [batch, heads, tokens, valueDim] of the input's type, laid out as {@link
    *     AttentionInput} says
@@ -254,6 +255,9 @@ public final class LinearAttention {
   /**
    * Decode step: attends one new token per batch row and takes it into {@code state}.
    *
+   * <p>What is written overlaps nothing else; views of one buffer that interleave may be refused
+   * even where they share no element.
+   *
    * <p>How many tokens came before is part of the call, so that a graph of a step is right for one
    * launch: {@link Stream#capture}.
    *
@@ -378,7 +382,8 @@ public final class LinearAttention {
 
   /**
    * Computes all gradients into the caller's tensors, which overlap nothing that is read and not
-   * one another; that of the initial state only where {@code gradients} has tensors for it.
+   * one another; that of the initial state only where {@code gradients} has tensors for it. Views
+   * of one buffer that interleave may be refused even where they share no element.
    *
    * @param o output of the forward, [batch, heads, tokens, valueDim] of the input's type
    * @param g normalizer of the forward, [batch, heads, tokens], fp32

@@ -527,6 +527,18 @@ final class BadInputTest {
   private static void addOverlaps(List<Mistake> list) {
     add(
         list,
+        "o between the last rows of v",
+        ARGUMENT,
+        "o is written and may overlap v; give it memory of its own",
+        f -> {
+          Tensor flat = f.tensor(2528);
+          Tensor v = flat.sliced(0, 0, 1152).reshaped(TensorShape.of(1, 2, 6, 96)).sliced(3, 0, 32);
+          Tensor o =
+              flat.sliced(0, 992, 1536).reshaped(TensorShape.of(1, 2, 6, 128)).sliced(3, 0, 32);
+          f.forward(f.tensor(1, 2, 6, 16), f.k, v, o, f.tensor(1, 2, 6));
+        });
+    add(
+        list,
         "o over q",
         ARGUMENT,
         "o is written and overlaps q; give it memory of its own",
