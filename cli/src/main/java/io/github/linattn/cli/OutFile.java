@@ -21,6 +21,9 @@ final class OutFile {
     if (file.toString().isEmpty()) {
       throw CommandFailure.misuse("--out is empty; name a file");
     }
+    if (Files.exists(file) && !Files.isRegularFile(file) && !Files.isDirectory(file)) {
+      throw CommandFailure.misuse("--out %s is not a regular file; name another", file);
+    }
     Path folder = target(file).toAbsolutePath().getParent();
     if (folder == null || Files.isDirectory(file)) {
       throw CommandFailure.misuse("--out %s is a folder; name a file", file);
@@ -30,9 +33,6 @@ final class OutFile {
     }
     if (!Files.isWritable(folder)) {
       throw CommandFailure.misuse("--out %s: the folder %s is not writable", file, folder);
-    }
-    if (Files.exists(file) && !Files.isRegularFile(file)) {
-      throw CommandFailure.misuse("--out %s is not a regular file", file);
     }
     try {
       Files.readAttributes(file, BasicFileAttributes.class);

@@ -8,6 +8,7 @@ import io.github.linattn.io.Npy;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.channels.Pipe;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -214,8 +215,29 @@ class AttendRefusalTest {
     assertRefused(run(in, folder.resolve("no/where"), ""), "there is no folder");
     Path link = Files.createSymbolicLink(folder.resolve("link"), folder.resolve("no/where"));
     assertRefused(run(in, link, ""), "there is no folder");
+    Pipe one = Pipe.open();
+    try (var sink = one.sink();
+        var source = one.source()) {
+      assertThat(sink.isOpen() && source.isOpen()).isTrue();
+      assertRefused(run(in, pipe(), ""), " is not a regular file; name another");
+    }
     assertRefused(Cli.run("attend", in), "Missing required option: '--out=OUT'");
     assertThat(in).hasBinaryContent(before);
+  }
+
+  /** What /dev/stdout leads to in a pipe: a link whose target is no path. */
+  private static Path pipe() throws IOException {
+    try (Stream<Path> open = Files.list(Path.of("/proc/self/fd"))) {
+      return open.filter(AttendRefusalTest::isPipe).findFirst().orElseThrow();
+    }
+  }
+
+  private static boolean isPipe(Path descriptor) {
+    try {
+      return Files.readSymbolicLink(descriptor).toString().startsWith("pipe:");
+    } catch (IOException closed) {
+      return false;
+    }
   }
 
   @ParameterizedTest
