@@ -16,14 +16,14 @@ final class CommandFailure extends RuntimeException {
     this.exitCode = exitCode;
   }
 
-  /** The input or the options are wrong. */
+  /** The input or the options are wrong. The sentence is one line, whatever the values are. */
   static CommandFailure misuse(String sentence, Object... values) {
-    return new CommandFailure(ExitCode.MISUSED, Text.format(sentence, values));
+    return new CommandFailure(ExitCode.MISUSED, Text.oneLine(Text.format(sentence, values)));
   }
 
   /** The input or the options are wrong, and {@code cause} says how. */
   static CommandFailure misuse(Exception cause) {
-    return new CommandFailure(ExitCode.MISUSED, Text.message(cause), cause);
+    return new CommandFailure(ExitCode.MISUSED, Text.oneLine(Text.message(cause)), cause);
   }
 
   /** The work itself failed. */

@@ -21,6 +21,11 @@ final class Text {
     return message == null ? failure.getClass().getSimpleName() : message;
   }
 
+  /** With newlines escaped as {@link Console} does what moves the cursor: names hold anything. */
+  static String oneLine(String text) {
+    return text.replace("\n", "\\u000a");
+  }
+
   /** What is refused, without the list of what is not. */
   static String firstClause(Throwable failure) {
     return message(failure).split("[;.] ", 2)[0];

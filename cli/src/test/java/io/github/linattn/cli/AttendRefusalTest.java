@@ -206,6 +206,19 @@ class AttendRefusalTest {
   }
 
   @Test
+  void aNameWithANewlineStaysInTheLine() throws IOException {
+    try (var file = new InputFile()) {
+      Path in =
+          file.zeros("q", "F32", 4, 1, 5, 16)
+              .zeros("x\ny", "F32", 4, 1)
+              .write(folder.resolve("in"));
+      Cli cli = run(in, folder.resolve("out"), "");
+      assertRefused(cli, "has no tensor k; it has q, x\\u000ay");
+      assertThat(cli.err().lines()).hasSize(1);
+    }
+  }
+
+  @Test
   void anOutputThatCantBeIsRefused() throws IOException {
     CheckData data = CheckData.random(CheckCase.of("", SHAPE), 1);
     Path in = InputFile.write(folder.resolve("in"), SHAPE, data, DType.F32);
