@@ -48,8 +48,9 @@ final class KernelsCommand implements Callable<Integer> {
     return before + "build again: mvn -B -DskipTests package";
   }
 
-  private static List<String> lines(List<Diagnostics.Kernel> kernels) {
-    String row = "%-54s %4s %3s %-5s %-7s %9s %13s";
+  static List<String> lines(List<Diagnostics.Kernel> kernels) {
+    int longest = kernels.stream().mapToInt(kernel -> kernel.symbol().length()).max().orElse(0);
+    String row = "%-" + Math.max(longest, "symbol".length()) + "s %4s %3s %-5s %-7s %9s %13s";
     List<String> lines = new ArrayList<>();
     for (Diagnostics.Kernel kernel : kernels) {
       lines.add(
