@@ -221,6 +221,7 @@ final class ChunkedForwardTest extends OnFakeKernels {
 
   @Test
   void blocksTakeTurnsAndSumsHaveItemsOfTheirOwn() {
+    CudartDouble.assumeBuiltKernels();
     try (Fixture f = new Fixture(AttentionShape.of(1, 32, 1000, 64), DType.BF16)) {
       System.setProperty("linattn.plan", "wgmma*2");
       LinearAttention.builder().on(f.gpu).forwardInto(f.q, f.k, f.v, f.o, f.g);
@@ -396,6 +397,7 @@ final class ChunkedForwardTest extends OnFakeKernels {
   /** A copy from memory of the call would be read at each launch of the graph. */
   @Test
   void coefficientsPerHeadOfTheFamilyPaperCanBeCaptured() {
+    CudartDouble.assumeBuiltKernels();
     System.setProperty("linattn.family", "paper");
     try (Fixture f = new Fixture(AttentionShape.of(1, 2, 100, D), DType.F32);
         Stream stream = f.gpu.newStream()) {

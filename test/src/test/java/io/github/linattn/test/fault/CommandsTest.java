@@ -60,6 +60,7 @@ final class CommandsTest {
 
   @Test
   void outputsThatNoKernelWroteAreWrong() throws IOException {
+    CudartDouble.assumeBuiltKernels();
     Path json = folder.resolve("bench.json");
     String table =
         benchFailed("--batch=1", "--heads=2", "--tokens=1100", "--all-plans", "--json=" + json);
@@ -75,6 +76,7 @@ final class CommandsTest {
 
   @Test
   void thePapersEvaluationTellsWhatIsWrongAndWhatIsMissing() {
+    CudartDouble.assumeBuiltKernels();
     Path out = folder.resolve("paper");
     failed(
         "bench",
@@ -92,6 +94,7 @@ final class CommandsTest {
 
   @Test
   void aFailureOfCudaIsAPointAndEndsTheRunsOnTheGpu() throws IOException {
+    CudartDouble.assumeBuiltKernels();
     CudartDouble cudart = CudartDouble.load();
     String[] command = {
       "bench", "paper", "--quick", "--sweep=decode", "--no-peers", "--backend=cuda"
@@ -118,6 +121,7 @@ final class CommandsTest {
 
   @Test
   void movementIsWhatNcuPrintsOrNothing() throws IOException {
+    CudartDouble.assumeBuiltKernels();
     Path home = Files.createDirectories(folder.resolve("home"));
     Files.writeString(home.resolve("linattn"), "");
     Path out = folder.resolve("movement");
@@ -222,6 +226,7 @@ final class CommandsTest {
 
   @Test
   void aBackwardThatIsNotBuiltIsLeftOut() {
+    CudartDouble.assumeBuiltKernels();
     String missing =
         " +bf16 +default +left out: no CUDA kernel for a backward of BF16 with head dimension 80";
     String headDim = "--head-dim=" + FakeKernels.FORWARD_HEAD_DIM;
@@ -285,6 +290,7 @@ final class CommandsTest {
 
   @Test
   void verifyTellsOnceWhatIsNotBuilt() {
+    CudartDouble.assumeBuiltKernels();
     assertThat(failed("verify", "--backend=cuda"))
         .contains("FAILED", " not done by the backend")
         .contains("5 rows not on cuda:0: no CUDA kernel for a forward with head dimension 16;")
