@@ -13,8 +13,9 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What this process finds to compute with, for a person to read. Asking changes nothing, except
- * that the first question looks for the CUDA Runtime and loads it. Any thread.
+ * What this process finds to compute with, for a person to read. The first question looks for the
+ * CUDA Runtime and loads it; a GPU that is asked gets a context of this process, in some of its
+ * memory. Any thread.
  */
 public final class Diagnostics {
   private Diagnostics() {}
@@ -107,7 +108,10 @@ public final class Diagnostics {
       int headDim,
       String kernels) {}
 
-  /** The CUDA Runtime, or empty; then {@link #cudaProblem} says why. */
+  /**
+   * The CUDA Runtime, or empty; then {@link #cudaProblem} says why. Asks each GPU, which makes a
+   * context on all of them; {@link #gpu} asks one alone.
+   */
   public static Optional<CudaRuntime> cuda() {
     if (!(CudaLibrary.load() instanceof CudaLibrary.Found found)) {
       return Optional.empty();
@@ -119,6 +123,19 @@ public final class Diagnostics {
     return Optional.of(
         new CudaRuntime(
             found.path().toString(), found.runtime().toString(), found.driver().toString(), gpus));
+  }
+
+  /**
+   * One GPU, which alone is asked: it gets a context of this process, the others don't.
+   *
+   * @return empty if there is no CUDA Runtime, or no GPU of this ordinal
+   */
+  public static Optional<Gpu> gpu(int ordinal) {
+    return CudaLibrary.load() instanceof CudaLibrary.Found found
+            && ordinal >= 0
+            && ordinal < found.deviceCount()
+        ? Optional.of(gpu(new Device(found.cuda(), ordinal)))
+        : Optional.empty();
   }
 
   private static Gpu gpu(Device device) {

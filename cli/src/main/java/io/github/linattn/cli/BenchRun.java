@@ -71,10 +71,7 @@ final class BenchRun {
    */
   static BenchRun onGpu(Backend gpu, boolean allPlans, double sustainedSeconds) {
     return new BenchRun(
-        gpu,
-        () -> Diagnostics.cuda().orElseThrow().gpus().getFirst().freeBytes(),
-        allPlans,
-        sustainedSeconds);
+        gpu, () -> Diagnostics.gpu(0).orElseThrow().freeBytes(), allPlans, sustainedSeconds);
   }
 
   /** Whether this backend has kernels for a case. */

@@ -109,7 +109,7 @@ record Footprint(long device, long host, long heap) {
   }
 
   private static long deviceBytes() {
-    Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
+    Diagnostics.Gpu gpu = Diagnostics.gpu(0).orElseThrow();
     return gpu.totalBytes() - gpu.freeBytes();
   }
 

@@ -110,7 +110,7 @@ final class TuneCommand implements Callable<Integer> {
     check();
     System.setProperty(Tuning.PROPERTY, ""); // nor is the file that the environment names asked
     BackendChoice.CUDA.open(console).close(); // refuses where there is no GPU to tune for
-    Diagnostics.Gpu gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst();
+    Diagnostics.Gpu gpu = Diagnostics.gpu(0).orElseThrow();
     compileMissing(gpu.architecture());
     try (Backend backend = BackendChoice.CUDA.open(console)) {
       tune(gpu.name(), onDevice(BenchRun.onGpu(backend)));

@@ -61,6 +61,6 @@ final class GpuMemoryTest {
   }
 
   private static long freeBytes() {
-    return Diagnostics.cuda().orElseThrow().gpus().getFirst().freeBytes();
+    return Diagnostics.gpu(0).orElseThrow().freeBytes();
   }
 }

@@ -271,7 +271,7 @@ final class CommandsTest {
   @Test
   void aTuningFileIsAsked() throws IOException {
     Path file = folder.resolve("tuning.json");
-    String gpu = Diagnostics.cuda().orElseThrow().gpus().getFirst().name();
+    String gpu = Diagnostics.gpu(0).orElseThrow().name();
     var problem =
         new Tuning.Problem(gpu, Tuning.Pass.FORWARD, 128, DType.BF16, Mode.DEFAULT, false);
     var entry =

@@ -29,7 +29,13 @@ final class CudartDouble {
     Path library = Path.of(System.getProperty("linattn.cudart")).toAbsolutePath();
     Native.compile(
         "gcc",
-        List.of("-O1", "-shared", "-fPIC", "-Wl,-soname,libcudart.so.13", SOURCE.toString()),
+        List.of(
+            "-O1",
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libcudart.so.13",
+            "-DDOUBLE_DEVICES=2",
+            SOURCE.toString()),
         library);
     return new CudartDouble(library);
   }
