@@ -6,9 +6,9 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * What one call reads. Tensors stay the caller's and are not changed, but for an initial state that
- * a call is given as its final one, too; the last axis is contiguous, the others have any
- * non-negative stride. A GPU asks for more: rows of q, k and v begin at multiples of 16 bytes, as
- * do the tensors of a state, which have no gaps. The same holds for o and for gradients.
+ * a call is given as its final one, too; the last axis is contiguous, the others have any stride. A
+ * GPU asks for more: rows of q, k and v begin at multiples of 16 bytes, as do the tensors of a
+ * state, which have no gaps. The same holds for o and for gradients.
  *
  * <p>Immutable; any thread.
  */

@@ -241,7 +241,6 @@ final class Checks {
 
   private static void written(String name, Tensor tensor, AttentionInput input) {
     requireWritable(name, tensor);
-    requireDistinctElements(name, tensor);
     requireDisjoint(name, tensor, "q", input.q());
     requireDisjoint(name, tensor, "k", input.k());
     requireDisjoint(name, tensor, "v", input.v());
@@ -287,12 +286,6 @@ final class Checks {
 
   private static Named readable(String name, Tensor tensor, Backend backend) {
     int last = tensor.shape().rank() - 1;
-    for (int axis = 0; axis < last; axis++) {
-      if (tensor.stride(axis) < 0) {
-        throw new IllegalArgumentException(
-            "%s has a negative stride along axis %d".formatted(name, axis));
-      }
-    }
     if (tensor.shape().extent(last) > 1 && tensor.stride(last) != 1) {
       throw new IllegalArgumentException(
           "%s must be contiguous along its last axis, its stride there is %d"
@@ -320,22 +313,6 @@ final class Checks {
     } catch (IllegalStateException closed) {
       throw new IllegalArgumentException(
           "%s (%s) is closed; see the cause for where".formatted(name, tensor), closed.getCause());
-    }
-  }
-
-  private static void requireDistinctElements(String name, Tensor tensor) {
-    if (tensor.isContiguous()) {
-      return;
-    }
-    long[][] axes = axesByStride(tensor);
-    long reach = 0; // offset of the last element over the axes seen so far
-    for (long[] axis : axes) {
-      if (axis[0] <= reach) {
-        throw new IllegalArgumentException(
-            "%s is written, but its strides let two of its elements share one address"
-                .formatted(name));
-      }
-      reach += axis[0] * (axis[1] - 1);
     }
   }
 

@@ -121,7 +121,7 @@ final class ChunkedSupport {
   private static boolean suitsTensorMaps(Tensor tensor) {
     for (int axis = 0; axis < tensor.shape().rank() - 1; axis++) {
       long bytes = tensor.stride(axis) * tensor.dtype().bytes();
-      if (tensor.shape().extent(axis) > 1 && (bytes == 0 || bytes >= 1L << 40)) {
+      if (tensor.shape().extent(axis) > 1 && bytes >= 1L << 40) {
         return false;
       }
     }
