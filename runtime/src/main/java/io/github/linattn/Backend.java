@@ -70,18 +70,13 @@ public final class Backend implements AutoCloseable {
    *     name for it is wrong, as for {@link #cuda}: a mistake, for which the CPU is no answer
    */
   public static Backend auto() {
-    String reason;
     try {
-      Optional<String> unusable = CudaEngine.unusableReason();
-      if (unusable.isEmpty()) {
-        return cuda(0);
-      }
-      reason = unusable.get();
+      return cuda(0);
     } catch (NoGpuException | CudaException e) {
-      reason = String.valueOf(e.getMessage());
+      String reason = String.valueOf(e.getMessage()).split("\n", 2)[0];
+      LOG.log(System.Logger.Level.INFO, "using the CPU: {0}", reason);
+      return new Backend(new CpuEngine(Runtime.getRuntime().availableProcessors()), reason);
     }
-    LOG.log(System.Logger.Level.INFO, "using the CPU: {0}", reason);
-    return new Backend(new CpuEngine(Runtime.getRuntime().availableProcessors()), reason);
   }
 
   /** Why {@link #auto} chose the CPU, or empty. */

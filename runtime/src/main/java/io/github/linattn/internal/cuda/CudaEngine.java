@@ -109,21 +109,25 @@ public final class CudaEngine implements Engine {
    *     the tuning file that was named is none
    */
   public static CudaEngine open(int ordinal) {
-    if (CudaLibrary.load() instanceof CudaLibrary.Found found) {
-      List<BuiltKernels> sources = kernelSources();
-      if (isEmpty(sources)) {
-        throw new NoGpuException(NO_KERNELS);
-      }
-      if (ordinal < 0 || ordinal >= found.deviceCount()) {
-        throw new IllegalArgumentException(
-            "there is no GPU %d: this process sees %d, numbered from 0"
-                .formatted(ordinal, found.deviceCount()));
-      }
-      Device device = new Device(found.cuda(), ordinal);
-      requireCapability(device);
-      return new CudaEngine(device, sources, Tuning.ofProcess());
+    return switch (CudaLibrary.load()) {
+      case CudaLibrary.Found found -> open(found, ordinal);
+      case CudaLibrary.Missing missing -> throw new NoGpuException(missing.message());
+    };
+  }
+
+  private static CudaEngine open(CudaLibrary.Found found, int ordinal) {
+    List<BuiltKernels> sources = kernelSources();
+    if (sources.stream().allMatch(source -> source.manifest().entries().isEmpty())) {
+      throw new NoGpuException(NO_KERNELS);
     }
-    throw new NoGpuException(((CudaLibrary.Missing) CudaLibrary.load()).message());
+    if (ordinal < 0 || ordinal >= found.deviceCount()) {
+      throw new IllegalArgumentException(
+          "there is no GPU %d: this process sees %d, numbered from 0"
+              .formatted(ordinal, found.deviceCount()));
+    }
+    Device device = new Device(found.cuda(), ordinal);
+    requireCapability(device);
+    return new CudaEngine(device, sources, Tuning.ofProcess());
   }
 
   private static void requireCapability(Device device) {
@@ -133,18 +137,6 @@ public final class CudaEngine implements Engine {
               .formatted(
                   device.ordinal(), device.name(), device.architecture(), OLDEST_CAPABILITY));
     }
-  }
-
-  /** Why {@link #open} would find no usable GPU, in one sentence, or empty. */
-  public static Optional<String> unusableReason() {
-    if (CudaLibrary.load() instanceof CudaLibrary.Missing missing) {
-      return Optional.of(missing.reason());
-    }
-    return isEmpty(kernelSources()) ? Optional.of(NO_KERNELS) : Optional.empty();
-  }
-
-  private static boolean isEmpty(List<BuiltKernels> sources) {
-    return sources.stream().allMatch(source -> source.manifest().entries().isEmpty());
   }
 
   /**

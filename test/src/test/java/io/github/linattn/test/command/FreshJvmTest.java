@@ -28,11 +28,10 @@ final class FreshJvmTest {
   @Test
   void whereNativeAccessIsDeniedTheCpuComputes() throws Exception {
     Launcher.Ended ended = run(OpensAuto.class, "--illegal-native-access=deny");
+    String problem =
+        "this JVM denies native access; start java with --enable-native-access=ALL-UNNAMED";
     assertThat(ended.out().lines())
-        .containsExactly(
-            "cpu",
-            "cpu",
-            "this JVM denies native access; start java with --enable-native-access=ALL-UNNAMED");
+        .containsExactly("cpu: " + problem, "cpu: " + problem, problem);
   }
 
   /** Asks twice, since a class that fails at first is gone afterwards. */
@@ -42,7 +41,7 @@ final class FreshJvmTest {
     public static void main(String[] args) {
       for (int i = 0; i < 2; i++) {
         try (Backend backend = Backend.auto()) {
-          System.out.println(backend.name());
+          System.out.println(backend.name() + ": " + backend.fallbackReason().orElse(""));
         }
       }
       System.out.println(Diagnostics.cudaProblem().orElse(""));
