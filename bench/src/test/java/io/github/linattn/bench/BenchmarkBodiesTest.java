@@ -9,6 +9,7 @@ import static org.assertj.core.api.Assumptions.assumeThat;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.DType;
+import io.github.linattn.Diagnostics;
 import io.github.linattn.Mode;
 import io.github.linattn.NoGpuException;
 import io.github.linattn.Sequences;
@@ -119,13 +120,11 @@ class BenchmarkBodiesTest {
 
   @Test
   void withoutAGpuItsSourcesAreRefusedWithTheReason() {
-    try {
-      InputBenchmark benchmark = benchmark(Source.GPU_PINNED_IN_PLACE);
-      benchmark.setUp();
-      benchmark.tearDown();
-    } catch (Exception refused) {
-      assertThat(refused).isInstanceOf(NoGpuException.class).message().isNotBlank();
-    }
+    assumeThat(Diagnostics.cuda()).as("the CUDA Runtime").isEmpty();
+    assertThatThrownBy(benchmark(Source.GPU_PINNED_IN_PLACE)::setUp)
+        .isInstanceOf(NoGpuException.class)
+        .message()
+        .isNotBlank();
   }
 
   private static InputBenchmark benchmark(Source source) {
