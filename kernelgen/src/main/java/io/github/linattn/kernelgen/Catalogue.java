@@ -87,7 +87,7 @@ public final class Catalogue {
       return List.of();
     }
     return Arrays.stream(Operation.values())
-        .filter(operation -> operation.compareTo(Operation.COEFFICIENT_GRADIENT) <= 0)
+        .filter(Operation::isOfPaper)
         .map(operation -> KernelSpec.paper(operation, headDim, chosen, portable))
         .sorted()
         .toList();

@@ -65,7 +65,7 @@ public record KernelSpec(
       case PAPER -> {
         requireHeadDim(headDim);
         requireSlices(headDim, slices);
-        require(operation.ordinal() <= Operation.COEFFICIENT_GRADIENT.ordinal(), operation, family);
+        require(operation.isOfPaper(), operation, family);
         require(technique == Technique.SIMT && precision == Precision.ACCURATE, technique, family);
         require(elementType == ElementType.F32, elementType, family);
         if (operation.isScan()) {

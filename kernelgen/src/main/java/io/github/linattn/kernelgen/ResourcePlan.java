@@ -40,32 +40,12 @@ public sealed interface ResourcePlan
   }
 
   private static ResourcePlan paper(KernelSpec spec) {
-    return switch (spec.operation()) {
-      case FORWARD, QUERY_GRADIENT, KEY_GRADIENT, VALUE_GRADIENT ->
-          ScanPlan.of(spec.headDim(), spec.slices());
-      case VALUE_CENTER -> ColumnPlan.of(spec.headDim());
-      case ROW_DOT, NORMALIZE, NORMALIZE_GRADIENT, COEFFICIENT_GRADIENT ->
-          RowPlan.of(spec.operation(), spec.headDim(), spec.slices());
-      case NORMALIZED_FORWARD,
-          STATE_SUMS,
-          NORMALIZED_STATE_SUMS,
-          STATE_SCAN,
-          STATE_OUTPUTS,
-          DECODE,
-          RECURRENCE,
-          GRADIENT_ROWS,
-          KEY_VALUE_GRADIENT,
-          GRADIENT_SUMS,
-          NORMALIZED_QUERY_GRADIENT,
-          NORMALIZED_KEY_VALUE_GRADIENT,
-          NORMALIZED_GRADIENT_SUMS,
-          ONE_SWEEP,
-          GRADIENT_OUTPUTS,
-          NORMALIZED_GRADIENT_OUTPUTS,
-          GRADIENT_RECURRENCE,
-          NORMALIZE_ROWS_GRADIENT ->
-          throw new IllegalArgumentException("the family paper has no " + spec.operation());
-    };
+    if (spec.operation().isScan()) {
+      return ScanPlan.of(spec.headDim(), spec.slices());
+    }
+    return spec.operation() == Operation.VALUE_CENTER
+        ? ColumnPlan.of(spec.headDim())
+        : RowPlan.of(spec.operation(), spec.headDim(), spec.slices());
   }
 
   private static ResourcePlan chunked(KernelSpec spec) {
