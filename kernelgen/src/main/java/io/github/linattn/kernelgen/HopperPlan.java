@@ -3,6 +3,7 @@ package io.github.linattn.kernelgen;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.OptionalInt;
 
 /**
  * Plan of the forward, of sums and of the gradients of two sweeps on sm_90a: a block owns 64 or 128
@@ -50,9 +51,8 @@ public record HopperPlan(
     implements ResourcePlan {
 
   /** Most shared memory a block of sm_90 may ask for. */
-  private static final int MOST_SHARED_BYTES = 227 * 1024;
-
   private static final int CHUNK = 64;
+
   private static final int WARPGROUP = 128;
   private static final int ROW_BYTES = 128;
   private static final int BOX_BYTES = CHUNK * ROW_BYTES;
@@ -211,8 +211,8 @@ public record HopperPlan(
     }
     for (Buffers choice : choices) {
       List<SharedRegion> map = map(operation, headDim, element, precision, choice, beside);
-      int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
-      if (bytes <= MOST_SHARED_BYTES) {
+      OptionalInt bytes = sharedBytes(map);
+      if (bytes.isPresent()) {
         return new HopperPlan(
             boxes(headDim),
             products,
@@ -227,7 +227,7 @@ public record HopperPlan(
             roles,
             headDim / 2,
             map,
-            bytes,
+            bytes.getAsInt(),
             new GridRule(
                 takesTurns(headDim, rows || sums || reverse)
                     ? GridRule.Per.CLUSTER_IN_TURNS
@@ -235,11 +235,23 @@ public record HopperPlan(
                 beside * KernelSpec.BOX_COLUMNS));
       }
     }
-    throw new IllegalArgumentException(
+    throw tooLarge(headDim, element, precision);
+  }
+
+  /**
+   * The end of a map, and what aligning its start may take; empty where a block of sm_90a has less.
+   */
+  static OptionalInt sharedBytes(List<SharedRegion> map) {
+    int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
+    return bytes <= Architecture.SM_90A.sharedBytes() ? OptionalInt.of(bytes) : OptionalInt.empty();
+  }
+
+  static IllegalArgumentException tooLarge(int headDim, ElementType element, Precision precision) {
+    return new IllegalArgumentException(
         String.format(
             Locale.ROOT,
             "a block of sm_90a has %d bytes of shared memory: head dimension %d, %s %s needs more",
-            MOST_SHARED_BYTES,
+            Architecture.SM_90A.sharedBytes(),
             headDim,
             element.id(),
             precision.id()));

@@ -35,7 +35,6 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
   private static final int EXTENT_BYTES = 4 * 8;
   private static final int PARTIAL_BYTES = 16 * 2 * Double.BYTES;
   private static final int ITEM_BYTES = 48; // and the number of the block
-  private static final int ALIGNMENT = 1024;
 
   public OneSweepPlan {
     shared = List.copyOf(shared);
@@ -80,8 +79,10 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
     HopperPlan.add(map, "marks of threads", threads(headDim) * Integer.BYTES);
     int barriers = 3 * stages(headDim) + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
     HopperPlan.add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
-    return new OneSweepPlan(
-        headDim, map, map.getLast().offset() + map.getLast().bytes() + ALIGNMENT);
+    int bytes =
+        HopperPlan.sharedBytes(map)
+            .orElseThrow(() -> HopperPlan.tooLarge(headDim, element, Precision.NATIVE));
+    return new OneSweepPlan(headDim, map, bytes);
   }
 
   /** Whether there are registers and shared memory for it; fp16 with D = 64 waits to be timed. */
