@@ -16,23 +16,26 @@ final class TensorGroup {
   /**
    * Closes all of them, also when one fails.
    *
-   * @throws RuntimeException the first failure; the others are suppressed in it
+   * @throws RuntimeException or {@link Error}: the first failure; the others are suppressed in it
    */
   static void closeAll(AutoCloseable... members) {
-    @Nullable RuntimeException failure = null;
+    @Nullable Throwable failure = null;
     for (AutoCloseable member : members) {
       try {
         member.close();
-      } catch (Exception e) {
+      } catch (Throwable t) {
         if (failure == null) {
-          failure = e instanceof RuntimeException known ? known : new IllegalStateException(e);
+          failure = t;
         } else {
-          failure.addSuppressed(e);
+          failure.addSuppressed(t);
         }
       }
     }
-    if (failure != null) {
-      throw failure;
+    switch (failure) {
+      case null -> {}
+      case RuntimeException e -> throw e;
+      case Error e -> throw e;
+      default -> throw new IllegalStateException(failure);
     }
   }
 
@@ -41,8 +44,8 @@ final class TensorGroup {
     for (AutoCloseable member : members.reversed()) {
       try {
         member.close();
-      } catch (Exception e) {
-        failure.addSuppressed(e);
+      } catch (Throwable t) {
+        failure.addSuppressed(t);
       }
     }
   }

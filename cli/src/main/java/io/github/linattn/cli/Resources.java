@@ -16,24 +16,27 @@ final class Resources implements AutoCloseable {
   /**
    * Closes all of them, also when one fails.
    *
-   * @throws RuntimeException the first failure; the others are suppressed in it
+   * @throws RuntimeException or {@link Error}: the first failure; the others are suppressed in it
    */
   @Override
   public void close() {
-    @Nullable RuntimeException failure = null;
+    @Nullable Throwable failure = null;
     while (!members.isEmpty()) {
       try {
         members.pop().close();
-      } catch (Exception e) {
+      } catch (Throwable t) {
         if (failure == null) {
-          failure = e instanceof RuntimeException known ? known : new IllegalStateException(e);
+          failure = t;
         } else {
-          failure.addSuppressed(e);
+          failure.addSuppressed(t);
         }
       }
     }
-    if (failure != null) {
-      throw failure;
+    switch (failure) {
+      case null -> {}
+      case RuntimeException e -> throw e;
+      case Error e -> throw e;
+      default -> throw new IllegalStateException(failure);
     }
   }
 }

@@ -34,4 +34,17 @@ final class ResourcesTest {
     resources.close();
     assertThat(closed).as("once").hasSize(3);
   }
+
+  @Test
+  void anErrorKeepsNothingOpenAndIsThrownAsItIs() {
+    Error error = new AssertionError("last");
+    add("first", true);
+    resources.add(
+        () -> {
+          throw error;
+        });
+    assertThat(catchThrowable(resources::close)).isSameAs(error);
+    assertThat(closed).containsExactly("first");
+    assertThat(error.getSuppressed()).extracting(Throwable::getMessage).containsExactly("first");
+  }
 }
