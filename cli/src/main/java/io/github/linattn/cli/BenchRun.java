@@ -14,7 +14,7 @@ import java.util.function.LongSupplier;
 
 /** Times passes on one backend, each beside a copy of as many bytes. */
 final class BenchRun {
-  /** Three times the largest L2 cache there is. */
+  /** More than any L2 cache, and three times that of an H100 or H200. */
   private static final long BEYOND_CACHE = 3 * 60_000_000L;
 
   private static final int MOST_SETS = 64;
@@ -36,22 +36,23 @@ final class BenchRun {
     }
   }
 
-  private final Backend gpu;
+  private final Backend backend;
   private final LongSupplier freeBytes;
   private final boolean allPlans;
   private final double sustainedSeconds;
 
   /**
-   * On a GPU.
+   * On a GPU or on the CPU.
    *
    * @param freeBytes tells how much of its memory is free
    */
-  BenchRun(Backend gpu, LongSupplier freeBytes) {
-    this(gpu, freeBytes, false, 0);
+  BenchRun(Backend backend, LongSupplier freeBytes) {
+    this(backend, freeBytes, false, 0);
   }
 
-  private BenchRun(Backend gpu, LongSupplier freeBytes, boolean allPlans, double sustainedSeconds) {
-    this.gpu = gpu;
+  private BenchRun(
+      Backend backend, LongSupplier freeBytes, boolean allPlans, double sustainedSeconds) {
+    this.backend = backend;
     this.freeBytes = freeBytes;
     this.allPlans = allPlans;
     this.sustainedSeconds = sustainedSeconds;
@@ -97,7 +98,7 @@ final class BenchRun {
    * Times one case.
    *
    * @param others names of plans to time, too
-   * @throws UnsupportedOperationException if this GPU can't do it
+   * @throws UnsupportedOperationException if this backend can't do it
    * @throws NoRoomException if it has too little memory
    */
   BenchResult run(BenchCase problem, List<String> others) {
@@ -110,10 +111,10 @@ final class BenchRun {
       workspace = Math.max(workspace, forward.workspaceBytes());
     }
     List<BenchTensors> sets = new ArrayList<>();
-    try (Stream stream = gpu.newStream()) {
+    try (Stream stream = backend.newStream()) {
       int count = sets(problem, workspace);
       for (int i = 0; i < count; i++) {
-        sets.add(new BenchTensors(gpu, problem));
+        sets.add(new BenchTensors(backend, problem));
       }
       DeviceTimes floor = timer(stream, count, 0).fastest(set -> sets.get(set).copy(stream));
       var data = new BenchData(problem, SEED);
@@ -144,7 +145,7 @@ final class BenchRun {
   }
 
   private Plan.Pass plan(BenchCase problem) {
-    Plan both = operator(problem).on(gpu).plan(problem.shape(), problem.precision().dtype());
+    Plan both = operator(problem).on(backend).plan(problem.shape(), problem.precision().dtype());
     Plan.Pass pass = problem.pass().hasBackward() ? both.backward() : both.forward();
     if (pass.steps().isEmpty()) {
       throw new UnsupportedOperationException(pass.reason());
@@ -204,7 +205,7 @@ final class BenchRun {
   }
 
   private double warmUpSeconds() {
-    return gpu.memoryKind() == MemoryKind.HOST ? CPU_WARM_UP_SECONDS : 0;
+    return backend.memoryKind() == MemoryKind.HOST ? CPU_WARM_UP_SECONDS : 0;
   }
 
   private List<BenchResult.Other> others(Timed timed, List<String> names) {
@@ -246,8 +247,8 @@ final class BenchRun {
 
     /** Poisons the outputs, then times. */
     DeviceTimes time() {
-      try (Stream stream = gpu.newStream()) {
-        LinearAttention attention = operator(problem).on(gpu, stream);
+      try (Stream stream = backend.newStream()) {
+        LinearAttention attention = operator(problem).on(backend, stream);
         sets.forEach(set -> set.prepare(attention));
         sets.forEach(set -> set.poison(stream));
         stream.synchronize();
@@ -263,12 +264,12 @@ final class BenchRun {
     /** Steps have moved the state on; one more, from a state that is known. */
     private Errors errorsOfStep() {
       BenchTensors set = sets.getLast();
-      try (Stream stream = gpu.newStream()) {
+      try (Stream stream = backend.newStream()) {
         set.fillState(stream, data);
         set.poison(stream);
         stream.synchronize();
         long count = set.stateCount();
-        set.run(operator(problem).on(gpu, stream));
+        set.run(operator(problem).on(backend, stream));
         stream.synchronize();
         return check.errorsOfStep(set, count);
       }

@@ -22,7 +22,7 @@ final class BenchTensors implements AutoCloseable {
   private static final int ALIGNMENT = 256;
 
   private final BenchCase problem;
-  private final Backend gpu;
+  private final Backend backend;
   private final Resources owned = new Resources();
   private final Tensor memory;
   private long used;
@@ -35,12 +35,13 @@ final class BenchTensors implements AutoCloseable {
   /** Null until {@link #prepare}, where it keeps its state. */
   private @Nullable Forward y;
 
-  BenchTensors(Backend gpu, BenchCase problem) {
+  BenchTensors(Backend backend, BenchCase problem) {
     this.problem = problem;
-    this.gpu = gpu;
+    this.backend = backend;
     this.memory =
         owned.add(
-            gpu.allocate(DType.BF16, TensorShape.of(sharedBytes(problem) / DType.BF16.bytes())));
+            backend.allocate(
+                DType.BF16, TensorShape.of(sharedBytes(problem) / DType.BF16.bytes())));
     try {
       AttentionShape shape = problem.shape();
       DType dtype = problem.precision().dtype();
@@ -117,8 +118,8 @@ final class BenchTensors implements AutoCloseable {
 
   private Tensor next(DType dtype, TensorShape shape) {
     Tensor tensor =
-        gpu.memoryKind() == MemoryKind.DEVICE
-            ? gpu.wrapDeviceMemory(memory.segment().address() + used, dtype, shape)
+        backend.memoryKind() == MemoryKind.DEVICE
+            ? backend.wrapDeviceMemory(memory.segment().address() + used, dtype, shape)
             : Tensor.wrap(memory.segment().asSlice(used), dtype, shape);
     used += aligned(shape.elements() * dtype.bytes());
     return owned.add(tensor);

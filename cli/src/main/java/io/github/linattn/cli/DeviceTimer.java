@@ -9,9 +9,9 @@ import java.util.List;
 import java.util.function.IntConsumer;
 
 /**
- * Times an operation on a GPU by its own clock. The samples are queued without waiting between
- * them, and all but long operations are repeated in a graph, so that the device never waits for the
- * host. What takes over a second is sampled once.
+ * Times an operation on a GPU by its own clock, or on the CPU. The samples are queued without
+ * waiting between them, and all but long operations are repeated in a graph, so that a GPU never
+ * waits for the host. What takes over a second is sampled once.
  */
 final class DeviceTimer {
   private static final int WARM_UP = 3;
