@@ -21,6 +21,8 @@ import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.Comparator;
+import java.util.List;
 import java.util.Locale;
 import java.util.OptionalInt;
 import java.util.Random;
@@ -60,18 +62,37 @@ public final class PaperFamily {
         SAMPLES);
     for (int slices : SLICES) {
       Path folder = Files.createTempDirectory("linattn-paper");
-      Set<Architecture> hopper = Set.of(Architecture.SM_90);
-      KernelBuild.generate(
-          Catalogue.paper(SHAPE.keyDim(), OptionalInt.of(slices), hopper), folder, System.err);
-      System.setProperty("linattn.kernels", folder.toString());
-      System.setProperty("linattn.family", "paper");
-      try (Backend gpu = Backend.cuda(0);
-          Stream stream = gpu.newStream();
-          Tensors tensors = new Tensors(gpu)) {
-        right &= time(slices, gpu, stream, tensors);
+      try {
+        right &= run(slices, folder);
+      } finally {
+        delete(folder);
       }
     }
     return right;
+  }
+
+  /** With kernels that are built in this folder. */
+  private boolean run(int slices, Path folder) throws IOException {
+    Set<Architecture> hopper = Set.of(Architecture.SM_90);
+    KernelBuild.generate(
+        Catalogue.paper(SHAPE.keyDim(), OptionalInt.of(slices), hopper), folder, System.err);
+    System.setProperty("linattn.kernels", folder.toString());
+    System.setProperty("linattn.family", "paper");
+    try (Backend gpu = Backend.cuda(0);
+        Stream stream = gpu.newStream();
+        Tensors tensors = new Tensors(gpu)) {
+      return time(slices, gpu, stream, tensors);
+    }
+  }
+
+  private static void delete(Path folder) throws IOException {
+    List<Path> deepestFirst;
+    try (var files = Files.walk(folder)) {
+      deepestFirst = files.sorted(Comparator.reverseOrder()).toList();
+    }
+    for (Path file : deepestFirst) {
+      Files.delete(file);
+    }
   }
 
   private boolean time(int slices, Backend gpu, Stream stream, Tensors tensors) {
@@ -81,8 +102,8 @@ public final class PaperFamily {
         Times.of(
             stream,
             () -> {
-              stream.copy(tensors.q, tensors.o);
-              stream.copy(tensors.k, tensors.gradients.dq());
+              stream.copy(tensors.q, tensors.copyOfQ);
+              stream.copy(tensors.k, tensors.copyOfK);
             });
     Times forward =
         Times.of(stream, () -> attention.forwardInto(input, tensors.o, tensors.g, null));
@@ -140,6 +161,8 @@ public final class PaperFamily {
     private final float[][] firstHead = new float[4][];
     private final Tensor q;
     private final Tensor k;
+    private final Tensor copyOfQ;
+    private final Tensor copyOfK;
     private final Tensor v;
     private final Tensor dO;
     private final Tensor o;
@@ -150,6 +173,8 @@ public final class PaperFamily {
       this.gpu = gpu;
       this.q = operand(0, 0.09f);
       this.k = operand(1, 0.09f);
+      this.copyOfQ = gpu.allocate(DType.F32, SHAPE.q());
+      this.copyOfK = gpu.allocate(DType.F32, SHAPE.k());
       this.v = operand(2, 1);
       this.dO = operand(3, 1);
       this.o = poisoned(SHAPE.output());
@@ -215,6 +240,8 @@ public final class PaperFamily {
     public void close() {
       q.close();
       k.close();
+      copyOfQ.close();
+      copyOfK.close();
       v.close();
       dO.close();
       o.close();
