@@ -25,13 +25,15 @@ final class BenchReport {
             family,
             run.started()),
         Text.format(
-            "Device time of a %s%s, median of 11 samples (least to most); floor: a copy within the"
-                + " GPU that moves as many bytes, from a graph or queued plainly, whichever is"
-                + " faster; %s: relative errors against the double reference%s.",
+            "Device time of a %s%s, median of %d samples (least to most), or 1 of what takes over a"
+                + " second; floor: a copy within the GPU that moves as many bytes, from a graph or"
+                + " queued plainly, whichever is faster; %s: relative errors against the double"
+                + " reference%s.",
             Text.id(pass),
             sustainedSeconds > 0
                 ? Text.format(" that has gone on for %.1f s", sustainedSeconds)
                 : "",
+            DeviceTimer.SAMPLES,
             pass.quantities().stream().map(Quantity::title).collect(Collectors.joining(", ")),
             pass.hasBackward()
                 ? "; da and db may have 50 times the bound, and are measured by their terms where these"

@@ -15,7 +15,7 @@ import java.util.function.IntConsumer;
  */
 final class DeviceTimer {
   private static final int WARM_UP = 3;
-  private static final int SAMPLES = 11;
+  static final int SAMPLES = 11;
 
   /** A round of calls that takes less than this of the round before may still be compiled. */
   private static final double FASTER = 0.9;

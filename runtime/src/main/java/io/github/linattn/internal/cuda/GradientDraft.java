@@ -22,6 +22,7 @@ import java.util.function.ToDoubleFunction;
  */
 final class GradientDraft {
   private static final int GRADIENTS_OF_A_PAIR = 3;
+  private static final int LEAST_COEFFICIENT_TOKENS = 512;
 
   private final LaunchModel model;
   private final Question question;
@@ -110,9 +111,9 @@ final class GradientDraft {
         marks);
   }
 
-  /** A block for each multiprocessor at most, and for 512 tokens or more. */
+  /** Blocks of da and db: at most one for each multiprocessor, and for so many tokens. */
   private int coefficientParts() {
-    int most = Math.ceilDiv(shape.tokens(), LaunchModel.LEAST_SEGMENT);
+    int most = Math.ceilDiv(shape.tokens(), LEAST_COEFFICIENT_TOKENS);
     return question.sumsSlope()
         ? 1
         : Math.clamp(model.multiprocessors() / question.heads(), 1, most);
