@@ -35,6 +35,7 @@ final class ChunkedCall {
   private @Nullable ForwardCall call;
   private @Nullable Sequences packing;
   private @Nullable AttentionState initial;
+  private List<Tensor> tensors = List.of();
   private boolean listed;
   private long[] counts = {};
 
@@ -48,6 +49,7 @@ final class ChunkedCall {
     call = null;
     packing = null;
     initial = null;
+    tensors = List.of();
     starts = new long[0];
   }
 
@@ -78,19 +80,18 @@ final class ChunkedCall {
         && this.initial == initial
         && filled.finalState() == finalState
         && filled.checkpoints() == checkpoints
-        && q.isOpen()
-        && k.isOpen()
-        && v.isOpen()
-        && o.isOpen()
-        && g.isOpen()
-        && isOpen(initial)
-        && isOpen(finalState)
-        && (checkpoints == null || checkpoints.memory().isOpen())
+        && areOpen(tensors)
         && (!listed || hasCounts(initial));
   }
 
-  private static boolean isOpen(@Nullable AttentionState state) {
-    return state == null || (state.s().isOpen() && state.z().isOpen() && state.u().isOpen());
+  /** By index, since an iterator would be memory of each call. */
+  static boolean areOpen(List<Tensor> tensors) {
+    for (int i = 0; i < tensors.size(); i++) {
+      if (!tensors.get(i).isOpen()) {
+        return false;
+      }
+    }
+    return true;
   }
 
   private boolean hasCounts(@Nullable AttentionState state) {
@@ -148,6 +149,7 @@ final class ChunkedCall {
     }
     listed =
         plan.handsOn() || plan.kind() == ForwardPlan.Kind.NON_CAUSAL || !plan.cut().isRegular();
+    tensors = forward.tensors();
     call = forward;
   }
 

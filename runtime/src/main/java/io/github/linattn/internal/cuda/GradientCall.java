@@ -37,7 +37,6 @@ final class GradientCall {
   private @Nullable AttentionState initial;
   private List<Tensor> tensors = List.of();
   private long[] counts = {};
-  private long tickets;
 
   /** The memory of the launches of a plan, or of a part of a chain. */
   private static final class Part {
@@ -89,17 +88,8 @@ final class GradientCall {
         && filled.finalStateGradient() == finalStateGradient
         && filled.gradients() == gradients
         && filled.input().equals(input)
-        && areOpen()
+        && ChunkedCall.areOpen(tensors)
         && (!listed || hasCounts());
-  }
-
-  private boolean areOpen() {
-    for (int i = 0; i < tensors.size(); i++) {
-      if (!tensors.get(i).isOpen()) {
-        return false;
-      }
-    }
-    return true;
   }
 
   private boolean hasCounts() {
@@ -124,15 +114,14 @@ final class GradientCall {
    */
   void fill(BackwardCall backward, GradientPlan by, Kernels kernels, long workspace, long tickets) {
     clear();
-    this.tickets = tickets;
     initial = backward.input().initialState().orElse(null);
     counts = new long[backward.input().sequences().count()];
     Arrays.setAll(counts, this::count);
     GradientFill.Ends ends = GradientFill.Ends.of(backward);
     if (by.kind() == GradientPlan.Kind.CHAIN) {
-      fillChain(backward, by, ends, kernels, workspace);
+      fillChain(backward, by, ends, kernels, workspace, tickets);
     } else {
-      add(0, 0, backward, by, ends, kernels, workspace);
+      add(0, 0, backward, by, ends, kernels, workspace, tickets);
     }
     boolean nonCausal = by.kind() == GradientPlan.Kind.NON_CAUSAL;
     listed = nonCausal || backward.input().isPacked() || by.handsOn();
@@ -149,7 +138,8 @@ final class GradientCall {
       GradientPlan by,
       GradientFill.Ends ends,
       Kernels kernels,
-      long workspace) {
+      long workspace,
+      long tickets) {
     AttentionShape shape = backward.input().shape();
     Checkpoints kept = Objects.requireNonNull(backward.checkpoints(), "what a chain starts from");
     long bytes = StateArrays.bytes(shape, 1);
@@ -167,7 +157,15 @@ final class GradientCall {
               i == last);
       int start = i * segment;
       BackwardCall window = backward.window(start, Math.min(segment, shape.tokens() - start));
-      add(i, start, window, by.parts().get(i), states, kernels, workspace + by.memory().totalsAt());
+      add(
+          i,
+          start,
+          window,
+          by.parts().get(i),
+          states,
+          kernels,
+          workspace + by.memory().totalsAt(),
+          tickets);
     }
   }
 
@@ -178,7 +176,8 @@ final class GradientCall {
       GradientPlan by,
       GradientFill.Ends ends,
       Kernels kernels,
-      long workspace) {
+      long workspace,
+      long tickets) {
     while (index >= parts.size()) {
       parts.add(new Part(owner));
     }
