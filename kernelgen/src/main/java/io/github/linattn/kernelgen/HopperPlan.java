@@ -50,9 +50,7 @@ public record HopperPlan(
     GridRule gridRule)
     implements ResourcePlan {
 
-  /** Most shared memory a block of sm_90 may ask for. */
   private static final int CHUNK = 64;
-
   private static final int WARPGROUP = 128;
   private static final int ROW_BYTES = 128;
   private static final int BOX_BYTES = CHUNK * ROW_BYTES;

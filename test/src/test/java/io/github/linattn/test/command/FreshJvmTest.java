@@ -30,8 +30,7 @@ final class FreshJvmTest {
     Launcher.Ended ended = run(OpensAuto.class, "--illegal-native-access=deny");
     String problem =
         "this JVM denies native access; start java with --enable-native-access=ALL-UNNAMED";
-    assertThat(ended.out().lines())
-        .containsExactly("cpu: " + problem, "cpu: " + problem, problem);
+    assertThat(ended.out().lines()).containsExactly("cpu: " + problem, "cpu: " + problem, problem);
   }
 
   /** Asks twice, since a class that fails at first is gone afterwards. */
