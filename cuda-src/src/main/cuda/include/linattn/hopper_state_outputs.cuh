@@ -5,9 +5,9 @@
 // largest element of its S, and scales by it; of fp32, whose digits two fp16 nearly have, a row is scaled box by box. Elements
 // below 2^-17 of the largest that share their scale lose digits.
 //
-// A launch has one warpgroup in a block or two, which take chunks of 64 rows in turn: of one a multiprocessor has several blocks, some
-// of which multiply while others begin; of two, S is read once for twice the rows. Each warp brings its own 16 rows of a
-// chunk and writes what comes of them: once S^T is there no warp waits for another but in products.
+// A launch has one warpgroup in a block or two, which take chunks of 64 rows in turn: of one a multiprocessor has several
+// blocks, some of which multiply while others begin; of two, S is read once for twice the rows. Each warp brings its own 16
+// rows of a chunk and writes what comes of them: once S^T is there no warp waits for another but in products.
 #pragma once
 
 #include <type_traits>
@@ -23,8 +23,8 @@ struct OutputsByWarpgroups;
 // kStages boxes of 64 columns of a warp's rows are on their way. Products has the instructions:
 // wide(d, a, b, add) of kTileColumns and 8 columns, narrow of 64 and 8. kFinishes: whether outputs are gradients of rows over
 // their length and become those of the rows; then two tiles of a row, if it has two, are a cluster.
-template <typename ElementOf, typename HalfOf, int kPartsOf, int kTileColumnsOf, int kStagesOf,
-          class ProductsOf, int kRowFloatsOf, bool kFinishesOf>
+template <typename ElementOf, typename HalfOf, int kPartsOf, int kTileColumnsOf, int kStagesOf, class ProductsOf,
+          int kRowFloatsOf, bool kFinishesOf>
 struct HopperOutputsPlan {
   using Element = ElementOf;
   using Half = HalfOf;  // of the operands
@@ -112,7 +112,8 @@ struct StateOperand {
     for (int first = static_cast<int>(threadIdx.x); first < num_eights; first += kBatch * threads) {
       const auto key_of = [&](int i) {
         const int idx = first + i * threads;
-        return along_columns ? idx / kColumns * 8 + idx / 8 % 4 * 2 : idx / (8 * kColumns) * Plan::kBoxColumns + idx % 8 * 8;
+        return along_columns ? idx / kColumns * 8 + idx / 8 % 4 * 2
+                             : idx / (8 * kColumns) * Plan::kBoxColumns + idx % 8 * 8;
       };
       const auto column_of = [&](int i) {
         const int idx = first + i * threads;

@@ -142,8 +142,8 @@ final class AttendResult implements AutoCloseable {
   }
 
   /**
-   * Writes all to a safetensors file; to an {@code .npy} o, and the others beside it. If a file
-   * can't be written, all are as they were before.
+   * Writes all to a safetensors file; to an {@code .npy} o, and the others beside it, moved into
+   * place when all are written.
    */
   void write(Path out) throws IOException {
     if (isArray(out)) {

@@ -30,7 +30,7 @@ public record Manifest(List<KernelEntry> entries) {
    * family {@code chunked} wait for the kernels ahead of them, since 6 what repairs gradients takes
    * no rows that were divided.
    */
-  public static final String VERSION = "linattn-kernels 6";
+  public static final String VERSION = "linattn-kernels 7";
 
   private static final List<String> COLUMNS =
       List.of(

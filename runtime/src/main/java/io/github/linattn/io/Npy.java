@@ -134,8 +134,8 @@ public final class Npy implements AutoCloseable {
   }
 
   /**
-   * Writes several arrays as version 1.0. Either all targets are complete afterwards, or none was
-   * touched: each is written beside its target, and they are moved into place when all are there.
+   * Writes several arrays as version 1.0, each beside its target, and moves them into place when
+   * all are there: if one can't be written, no target is touched.
    *
    * @param arrays by target, of types F32, F16 or I64
    * @throws IllegalArgumentException if numpy has no such type

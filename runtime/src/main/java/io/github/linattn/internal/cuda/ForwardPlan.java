@@ -164,9 +164,12 @@ record ForwardPlan(
 
     @Override
     public String toString() {
-      return "%s: %d blocks%s"
+      return "%s: %d blocks%s%s"
           .formatted(
-              kernel.symbol(), blocks, cluster == 1 ? "" : " in clusters of %d".formatted(cluster));
+              kernel.symbol(),
+              blocks,
+              threads == kernel.threads() ? "" : " of %d threads".formatted(threads),
+              cluster == 1 ? "" : " in clusters of %d".formatted(cluster));
     }
   }
 

@@ -95,6 +95,9 @@ final class Rates {
       new ByPrecision(
           new double[] {0.53, 0.63, 1, 1.33, 1.33, 1.4}, OUTPUTS_OF_THREE, OUTPUTS_OF_THREE);
 
+  /** What several such blocks of a multiprocessor take to begin, to one that has it to itself. */
+  static final double BEGIN_TOGETHER = 2;
+
   /**
    * One chunk of dq; above D = 128 blocks of 16 bits have 128 columns. Those, and all of fp32, as 8
    * heads take on an H100.
@@ -282,9 +285,6 @@ final class Rates {
   static double segmentMicros(int keyDim) {
     return of(ONE_SWEEP_SEGMENT, keyDim);
   }
-
-  /** What several such blocks of a multiprocessor take to begin, to one that has it to itself. */
-  static final double BEGIN_TOGETHER = 2;
 
   /** What a block takes longer that reads a state or writes one. */
   static double stateMicros(int keyDim) {
