@@ -124,13 +124,14 @@ public final class LinearAttention {
    * Computes o and g into the caller's tensors, which overlap nothing that is read. Views of one
    * buffer that interleave may be refused even where they share no element.
    *
+   * <p>A call that fails after it has begun leaves in them what it had written by then. A state is
+   * refused as an initial one after that, until a call has filled it: to go on, keep a copy of what
+   * is replaced in place.
+   *
    * @param o [batch, heads, tokens, valueDim] of the input's type, laid out as {@link
    *     AttentionInput} says
    * @param g [batch, heads, tokens], fp32; contiguous along tokens, heads and batch rows apart at
    *     will
-   *     <p>A call that fails after it has begun leaves in them what it had written by then. A state
-   *     is refused as an initial one after that, until a call has filled it: to go on, keep a copy
-   *     of what is replaced in place.
    * @param finalState takes the state after the last token if not null; may be the initial state
    *     itself, which is then replaced, so that a backward of this input is wrong from then on, and
    *     nothing tells
