@@ -29,8 +29,6 @@ record BenchCase(
 
   private static final String SUSTAINED = "sustained";
 
-  private static final String FROM_STATE = " from state";
-
   /** In place of a figure's sweep: points of calls that have gone on for so many seconds. */
   static String sustained(double seconds) {
     return SUSTAINED + Text.format(" %s s", seconds);
@@ -87,7 +85,7 @@ record BenchCase(
         + (causal ? "" : " full")
         + (normalize ? " unit" : "")
         + (data == NORMAL ? "" : " " + Text.id(data))
-        + (keepsState ? FROM_STATE : "")
+        + (keepsState ? Problem.FROM_STATE : "")
         + (pass == BenchPass.BOTH ? " and forward" : "");
   }
 
@@ -98,7 +96,7 @@ record BenchCase(
         sweep,
         method,
         "",
-        Text.id(pass) + (keepsState && ofNoFigure ? FROM_STATE : ""),
+        Text.id(pass) + (keepsState && ofNoFigure ? Problem.FROM_STATE : ""),
         shape.batch(),
         shape.heads(),
         shape.keyValueHeads(),

@@ -101,7 +101,7 @@ final class DemoCommand implements Callable<Integer> {
     }
     byte[] bytes;
     try (InputStream start = Files.newInputStream(source)) {
-      bytes = start.readNBytes(ScalingRun.MOST_TOKENS);
+      bytes = start.readNBytes(ScalingRun.MOST_TOKENS_ON_DEVICE);
     } catch (IOException e) {
       throw CommandFailure.misuse("can't read %s: %s", source, FileReason.of(e));
     }

@@ -20,10 +20,7 @@ final class ScalingRun {
   private static final int RUNS_PER_PASS = 2;
   private static final int WARM_UP_TOKENS = 4096;
   private static final int MOST_TOKENS_ON_HOST = 1 << 16;
-  private static final int MOST_TOKENS_ON_DEVICE = 1 << 18;
-
-  /** On whatever backend. */
-  static final int MOST_TOKENS = MOST_TOKENS_ON_DEVICE;
+  static final int MOST_TOKENS_ON_DEVICE = 1 << 18;
 
   private final Backend backend;
   private final LinearAttention attention;

@@ -94,7 +94,7 @@ public record KernelEntry(
 
   /** Whether the copy engine brings its tensors, which it is told in maps beside its arguments. */
   public boolean takesTensorMaps() {
-    return technique == Technique.WGMMA && !OutputsPlan.isOutputs(operation);
+    return technique == Technique.WGMMA && !hasWarpgroups();
   }
 
   /** Whether a launch may have blocks of one warpgroup or of two. */

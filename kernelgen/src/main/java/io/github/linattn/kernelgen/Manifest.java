@@ -28,7 +28,8 @@ public record Manifest(List<KernelEntry> entries) {
   /**
    * The first line. It also stands for what the runtime expects of kernels: since 4 those of the
    * family {@code chunked} wait for the kernels ahead of them, since 6 what repairs gradients takes
-   * no rows that were divided.
+   * no rows that were divided, since 7 launches of what is read from a state have one warpgroup in
+   * a block or two.
    */
   public static final String VERSION = "linattn-kernels 7";
 

@@ -9,12 +9,10 @@ package io.github.linattn.kernelgen;
  * @param parts 16-bit numbers that an element of a row, or of a state, is the sum of
  * @param columns value columns of a block
  * @param stages boxes of 64 columns of the rows of a warpgroup that are on their way
- * @param together blocks of one warpgroup for which a multiprocessor has registers
  * @param shared dynamic shared memory of a block
  * @param per what a block is for: two tiles of rows that are finished are a cluster
  */
-public record OutputsPlan(
-    int parts, int columns, int stages, int together, SharedRule shared, GridRule.Per per)
+public record OutputsPlan(int parts, int columns, int stages, SharedRule shared, GridRule.Per per)
     implements ResourcePlan {
   private static final int WARPGROUP = 128;
 
@@ -63,7 +61,6 @@ public record OutputsPlan(
         parts,
         columns,
         stages,
-        together(spec.operation(), spec.elementType()),
         new SharedRule.PerWarpgroup(
             ALIGNMENT + columns * Float.BYTES,
             stages * stage + exchanged + rows,
@@ -79,9 +76,9 @@ public record OutputsPlan(
     return operation == Operation.STATE_OUTPUTS && element != ElementType.F32 ? 3 : 2;
   }
 
-  /** Of a multiprocessor, for which its registers are shared out. */
-  int threadsTogether() {
-    return together * WARPGROUP;
+  /** Threads of a multiprocessor among whom its registers are shared out. */
+  static int threadsTogether(KernelSpec spec) {
+    return together(spec.operation(), spec.elementType()) * WARPGROUP;
   }
 
   /** What a row of a chunk has beside its elements. */

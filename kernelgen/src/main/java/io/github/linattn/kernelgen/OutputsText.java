@@ -59,7 +59,7 @@ final class OutputsText {
         spec.operation().id(),
         OutputsPlan.finishes(spec.operation()),
         OutputsPlan.finishes(spec.operation()) ? ", two of an item in a cluster" : "",
-        plan.threadsTogether());
+        OutputsPlan.threadsTogether(spec));
   }
 
   private static ElementType operand(KernelSpec spec) {

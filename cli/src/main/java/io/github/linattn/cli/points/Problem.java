@@ -36,7 +36,9 @@ public record Problem(
     boolean causal,
     boolean normalize,
     String data) {
-  private static final String FROM_STATE = " from state";
+  /** Behind the pass of what begins from the state that a forward kept. */
+  public static final String FROM_STATE = " from state";
+
   private static final List<String> PASSES = List.of("forward", "backward", "both");
   private static final List<String> DTYPES = List.of("bf16", "f16", "f32");
   private static final List<String> MODES = List.of("default", "tf32", "accurate");

@@ -62,10 +62,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
   Optional<Step> step(KernelEntry kernel, long count, int keyDim, int valueDim, int group) {
     GridRule grid = kernel.gridRule();
     long blocks = grid.blocks(count, keyDim, valueDim);
-    if (kernel.hasWarpgroups()) {
-      return outputs(kernel, blocks, keyDim, valueDim);
-    }
-    int shared = kernel.shared().bytes(keyDim, group);
+    boolean hasOne = kernel.hasWarpgroups() && hasOneWarpgroup(kernel, blocks, keyDim);
+    int shared = kernel.shared().bytes(keyDim, kernel.hasWarpgroups() ? (hasOne ? 1 : 2) : group);
     if (blocks > Integer.MAX_VALUE || shared > gpu.sharedBytes()) {
       return Optional.empty();
     }
@@ -73,29 +71,20 @@ record LaunchModel(GpuTraits gpu, Built built) {
       blocks = Math.min(blocks, (long) WALKERS * multiprocessors());
     }
     boolean sm90 = kernel.hasSm90Features(gpu.capability());
+    int threads = hasOne ? kernel.threads() / 2 : kernel.threads();
     return Optional.of(
-        new Step(kernel, (int) blocks, grid.cluster(valueDim), kernel.threads(), shared, sm90));
+        new Step(kernel, (int) blocks, grid.cluster(valueDim), threads, shared, sm90));
   }
 
   /**
-   * A launch of what is read from a state: one warpgroup in a block where there are as many blocks
-   * as the GPU has places for such, so that some multiply while others begin, or where shared
-   * memory holds no more; else two, which read the state once for twice the rows.
+   * Whether a launch of what is read from a state has one warpgroup in a block: where there are as
+   * many blocks as the GPU has places for such, so that some multiply while others begin, or where
+   * shared memory holds no more. Two read the state once for twice the rows.
    */
-  private Optional<Step> outputs(KernelEntry kernel, long blocks, int keyDim, int valueDim) {
-    int one = kernel.shared().bytes(keyDim, 1);
-    int two = kernel.shared().bytes(keyDim, 2);
-    if (blocks > Integer.MAX_VALUE || one > gpu.sharedBytes()) {
-      return Optional.empty();
-    }
-    int together = together(kernel, one);
+  private boolean hasOneWarpgroup(KernelEntry kernel, long blocks, int keyDim) {
+    int together = together(kernel, kernel.shared().bytes(keyDim, 1));
     boolean fills = together > 1 && blocks > (together - 1L) * multiprocessors();
-    boolean hasOne = fills || two > gpu.sharedBytes();
-    int threads = hasOne ? kernel.threads() / 2 : kernel.threads();
-    int shared = hasOne ? one : two;
-    boolean sm90 = kernel.hasSm90Features(gpu.capability());
-    int cluster = kernel.gridRule().cluster(valueDim);
-    return Optional.of(new Step(kernel, (int) blocks, cluster, threads, shared, sm90));
+    return fills || kernel.shared().bytes(keyDim, 2) > gpu.sharedBytes();
   }
 
   /** Such blocks that a multiprocessor has at once. */
