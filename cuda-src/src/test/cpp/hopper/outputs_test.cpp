@@ -144,16 +144,12 @@ void launch(int heads, int value_dim, unsigned seed, Run run) {
   }
 }
 
-// S [Dk, Dv] of each key/value head, and what belongs to its rows and columns. For two warpgroups S does not begin at a multiple
-// of 16 bytes.
+// S [Dk, Dv] of each key/value head, and what belongs to its rows and columns.
 struct States {
-  std::vector<float> memory;
-  const float* s;
-  std::vector<float> of_keys, of_values;
+  std::vector<float> s, of_keys, of_values;
 
   States(int key_dim, int value_dim, float largest)
-      : memory(draw(static_cast<size_t>(kKeyHeads) * key_dim * value_dim + 1, -largest, largest)),
-        s(memory.data() + (num_warpgroups - 1)),
+      : s(draw(static_cast<size_t>(kKeyHeads) * key_dim * value_dim, -largest, largest)),
         of_keys(draw(static_cast<size_t>(kKeyHeads) * key_dim, -largest, largest)),
         of_values(draw(static_cast<size_t>(kKeyHeads) * value_dim, -largest, largest)) {}
 };
@@ -187,7 +183,7 @@ void run_forward(int key_dim, int value_dim, bool normalize, unsigned seed) {
     args.query = q.view();
     args.out = o.view();
     args.normalizer = {g.data(), int64_t{kHeads} * kTokens, kTokens, 1};
-    args.state_in = state.s;
+    args.state_in = state.s.data();
     args.key_sum_in = state.of_keys.data();
     args.value_sum_in = state.of_values.data();
     args.normalize = normalize;
@@ -269,7 +265,7 @@ void run_gradient(GradientTask task, int width, int out_width, bool scaled, unsi
     }
     args.chunked.out = out.view();
     args.chunked.normalizer = {const_cast<float*>(g.data()), int64_t{kHeads} * kTokens, kTokens, 1};
-    args.chunked.state_in = state.s;
+    args.chunked.state_in = state.s.data();
     args.chunked.key_sum_in = state.of_values.data();
     args.chunked.value_sum_in = of_out.data();
     args.delta = delta.data();

@@ -91,21 +91,15 @@ struct StateOperand {
     return swizzled(row, position / 8) + position % 8 * 2;
   }
 
-  // Four elements from `element_gmem` on, of which those of states begin at any element.
-  __device__ __forceinline__ static float4 load_four(const float* element_gmem, bool is_aligned) {
-    return is_aligned ? *reinterpret_cast<const float4*>(element_gmem)
-                      : make_float4(element_gmem[0], element_gmem[1], element_gmem[2], element_gmem[3]);
-  }
-
   // visit(column, key, values) for pairs along the key columns. A thread reads eight elements at once, as they stand in memory:
-  // of two keys and four columns, or of eight keys and one column; neighbours among the threads neighbours of them. Four
-  // times as many are on their way, since a block begins with this and has nothing else to do meanwhile.
+  // of two keys and four columns, or of eight keys and one column, four of which begin at a multiple of 16 bytes as states do;
+  // neighbours among the threads neighbours of them. Four times as many are on their way, since a block begins with this and
+  // has nothing else to do meanwhile.
   template <typename Visit>
   __device__ __forceinline__ static void visit_pairs(const StateColumns& state, int key_dim, int num_values,
                                                      Visit&& visit) {
     constexpr int kBatch = 4;
     const bool along_columns = state.column_stride == 1;
-    const bool is_aligned = reinterpret_cast<uintptr_t>(state.state_gmem) % sizeof(float4) == 0;
     const int threads = Plan::threads();
     const int num_eights = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns / 8 * kColumns;
 #pragma unroll 1
@@ -127,8 +121,8 @@ struct StateOperand {
             state.state_gmem + key_of(i) * state.key_stride + column_of(i) * state.column_stride;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          values[i][half] = valid ? load_four(eight_gmem + half * (along_columns ? state.key_stride : 4), is_aligned)
-                                  : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+          const float* const four_gmem = eight_gmem + half * (along_columns ? state.key_stride : 4);
+          values[i][half] = valid ? *reinterpret_cast<const float4*>(four_gmem) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
       }
 #pragma unroll
