@@ -174,6 +174,7 @@ struct Spec {
   static constexpr bool kFormsDelta = false;
   static constexpr int kBeside = 1;
   static constexpr bool kMerged = false;
+  static constexpr int kTogether = 1;
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;

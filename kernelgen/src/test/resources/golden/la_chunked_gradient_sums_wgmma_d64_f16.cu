@@ -3,7 +3,7 @@
 // operation  gradient_sums, family chunked, wgmma, f16 native
 // state      D = 64 in 1 boxes of 64 columns: 32 registers of each thread of a warpgroup
 // products   1 of f16 for each of the formula
-// block      384 threads: warpgroups 2 of copies and sums (168 registers), state (168)
+// block      384 threads: warpgroups 2 of copies and sums (80 registers), state (80)
 // grid       heads x items x tiles of 64 value columns; two of an item are a cluster
 // tokens     chunks of 64, 6 in shared memory
 // shared     114296 bytes from a multiple of 1024 on, 115320 with what finding it may take:
@@ -49,7 +49,7 @@ struct Products {
   }
 };
 
-// of a thread of each role; 168 at the start
+// of a thread of each role; 80 at the start
 struct Registers {
   static __device__ __forceinline__ void auxiliary() {}
   static __device__ __forceinline__ void state() {}
@@ -71,6 +71,7 @@ struct Spec {
   static constexpr bool kFormsDelta = false;
   static constexpr int kBeside = 1;
   static constexpr bool kMerged = false;
+  static constexpr int kTogether = 2;
   static constexpr int kAuxiliaryGroups = 2;
   static constexpr int kStages = 6;
   static constexpr int kSlots = 0;
@@ -87,7 +88,7 @@ static_assert(Plan::kSharedBytes == 115320, "the header and the resource plan di
 static_assert(Plan::kStateRegisters == 32, "the header and the resource plan disagree on state");
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(384, 2)
     la_chunked_gradient_sums_wgmma_d64_f16(const __grid_constant__ linattn::hopper::HopperGradientArguments arguments) {
   linattn::hopper::gradient<Plan>(arguments);
 }

@@ -97,6 +97,7 @@ struct Spec {
   static constexpr bool kFormsDelta = false;
   static constexpr int kBeside = 1;
   static constexpr bool kMerged = false;
+  static constexpr int kTogether = 1;
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 6;
   static constexpr int kSlots = 0;

@@ -213,6 +213,7 @@ struct Spec {
   static constexpr bool kGradientSums = false;
   static constexpr bool kFormsDelta = false;
   static constexpr bool kMerged = false;
+  static constexpr int kTogether = 1;
   static constexpr int kBeside = 2;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;

@@ -20,8 +20,8 @@ namespace hopper {
 // kGradientSums dS, dz and du), kQueryGradient and kKeyValueGradient (whether it is the gradient of q, or of k or v),
 // kFormsDelta (whether d is formed here), kMerged (whether the warps of the scores do what auxiliary warps do
 // elsewhere), kBeside (warpgroups of the state side by side, each with 64 value columns of the
-// block), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0 where tiles land as they are used), kPairs (of boxes of
-// q and k on their way where these stream, else 0), kWeightBuffers,
+// block), kTogether (blocks that a multiprocessor has at once), kStages, kSlots (fp32 tiles of 64 x 64 on their way; 0
+// where tiles land as they are used), kPairs (of boxes of q and k on their way where these stream, else 0), kWeightBuffers,
 // kOutputBuffers (of each warpgroup of the state; 0 where outputs leave from the place of their queries),
 // kAuxiliaryGroups (warpgroups), the registers of the roles, and Products, the instructions.
 template <class Spec_>
@@ -79,6 +79,7 @@ struct HopperPlan {
   static constexpr bool kDeltaInHalves = kSplitsDelta && kSharesScores;
   static constexpr int kBeside = Spec::kBeside;
   static constexpr bool kMerged = Spec::kMerged;
+  static constexpr int kTogether = Spec::kTogether;
   // Whether the producer is a warp of the scores, which then starts copies between two chunks. The gradients have
   // registers for a warpgroup of its own.
   static constexpr bool kScoresProduce = kMerged && !kGradient;
@@ -106,8 +107,9 @@ struct HopperPlan {
   static constexpr bool kConvertsForSums = kSumsOnTheWay && kSplit;
   // Whether boxes of k are given back one by one, as the products of a part of S have read them.
   static constexpr bool kBoxesApart = kConvertsForSums && kInParts;
-  // Whether the item is read again from shared memory where it is used.
-  static constexpr bool kReadsItemAgain = kBeside > 1 || kInParts;
+  // Whether the item is read again from shared memory where it is used: for want of registers, of which blocks in pairs that
+  // measure rows first begin faster with more.
+  static constexpr bool kReadsItemAgain = kBeside > 1 || kInParts || (kTogether > 1 && kScaled);
   // Whether blocks may take turns, and whether they do.
   static constexpr bool kMayTakeTurns = !kSums && !kReverse && !kConverted && !kNormalize && !kApart;
   static constexpr bool kTurns = false;
@@ -265,9 +267,10 @@ struct HopperPlan {
       (kReverse || (kGradientSums && kConverted && !kBoxesApart) ? 31 : 0);
   // Whether the state waits for the auxiliary warps at every chunk, not at a tail alone.
   static constexpr bool kAlwaysReady = !kSums || kGradientSums;
-  // S^T in accumulators of at most 128 columns: a product of more needs more registers than a thread of
-  // this many threads starts with.
-  static constexpr int kPartColumns = kInParts ? kBoxColumns : kHeadDim < 128 ? kHeadDim : 128;
+  // S^T in accumulators of at most 128 columns, or of 64: a product of more needs more registers than a thread of this many
+  // threads starts with.
+  static constexpr int kMostPartColumns = kInParts || kTogether > 1 ? kBoxColumns : 128;
+  static constexpr int kPartColumns = kHeadDim < kMostPartColumns ? kHeadDim : kMostPartColumns;
   static constexpr int kParts = (kHeadDim + kPartColumns - 1) / kPartColumns;
   static constexpr int kPartRegisters = kPartColumns / 2;
   // Parts that are multiplied as a whole. Sums of boxes have one place, and products of several widths in it make ptxas wait

@@ -26,6 +26,7 @@ import java.util.OptionalInt;
  *     gradient of k and v with fp32 rows for two warpgroups of the state it weighs rows too, and
  *     the others convert them
  * @param threads 4 warps for each warpgroup
+ * @param together blocks for which a multiprocessor has registers and shared memory
  * @param roles what each warpgroup does, and its registers
  * @param stateRegisters D/2, of each thread of the state role
  * @param shared the shared-memory map, in the order of offsets
@@ -43,6 +44,7 @@ public record HopperPlan(
     int beside,
     int auxiliaryGroups,
     int threads,
+    int together,
     Roles roles,
     int stateRegisters,
     List<SharedRegion> shared,
@@ -148,6 +150,10 @@ public record HopperPlan(
   private static final List<Buffers> SUMS_NATIVE =
       List.of(new Buffers(6, 0, 0, 0), new Buffers(4, 0, 0, 0));
 
+  /** The same of blocks of which a multiprocessor has two. */
+  private static final List<Buffers> SUMS_TOGETHER =
+      List.of(new Buffers(6, 0, 0, 0), new Buffers(5, 0, 0, 0), new Buffers(4, 0, 0, 0));
+
   private static final List<Buffers> SUMS_CONVERTED =
       List.of(new Buffers(2, 8, 0, 0), new Buffers(2, 6, 0, 0));
   private static final List<Buffers> SUMS_SPLIT =
@@ -188,13 +194,14 @@ public record HopperPlan(
     int beside =
         compact ? 2 : rows ? 1 : reverse ? besideOfReverse(headDim) : beside(operation, headDim);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
+    int together = together(operation, headDim, element);
     int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
     boolean merged = merges(operation, headDim, beside);
     Roles roles = roles(operation, headDim, element, precision);
     int auxiliaries = roles.auxiliary == 0 ? 0 : auxiliaryGroups;
     int groups = auxiliaries + (sums ? 0 : 1) + beside + (rows && !compact ? 1 : 0);
     int threads = groups * WARPGROUP;
-    if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads)) {
+    if (roles.sum(auxiliaryGroups, beside) > groups * launchRegisters(threads * together)) {
       throw new IllegalArgumentException("the roles need more registers than there are: " + roles);
     }
     List<Buffers> choices;
@@ -205,11 +212,11 @@ public record HopperPlan(
     } else if (merged) {
       choices = isQueryGradient(operation) ? BESIDE_PRODUCER : BESIDE;
     } else {
-      choices = choices(converted, products, sums);
+      choices = together > 1 ? SUMS_TOGETHER : choices(converted, products, sums);
     }
     for (Buffers choice : choices) {
       List<SharedRegion> map = map(operation, headDim, element, precision, choice, beside);
-      OptionalInt bytes = sharedBytes(map);
+      OptionalInt bytes = sharedBytes(map, together);
       if (bytes.isPresent()) {
         return new HopperPlan(
             boxes(headDim),
@@ -222,6 +229,7 @@ public record HopperPlan(
             beside,
             auxiliaryGroups,
             threads,
+            together,
             roles,
             headDim / 2,
             map,
@@ -237,11 +245,13 @@ public record HopperPlan(
   }
 
   /**
-   * The end of a map, and what aligning its start may take; empty where a block of sm_90a has less.
+   * The end of a map, and what aligning its start may take; empty where a block of sm_90a has less,
+   * or so many of a multiprocessor have.
    */
-  static OptionalInt sharedBytes(List<SharedRegion> map) {
+  static OptionalInt sharedBytes(List<SharedRegion> map, int together) {
     int bytes = map.getLast().offset() + map.getLast().bytes() + ALIGNMENT;
-    return bytes <= Architecture.SM_90A.sharedBytes() ? OptionalInt.of(bytes) : OptionalInt.empty();
+    boolean fits = bytes <= SharedRule.share(Architecture.SM_90A.sharedBytes(), together);
+    return fits ? OptionalInt.of(bytes) : OptionalInt.empty();
   }
 
   static IllegalArgumentException tooLarge(int headDim, ElementType element, Precision precision) {
@@ -253,6 +263,17 @@ public record HopperPlan(
             headDim,
             element.id(),
             precision.id()));
+  }
+
+  /**
+   * Blocks for which a multiprocessor has registers and shared memory: two of sums of 16 bits, of
+   * which one begins or ends while the other adds up. Those for gradients want more stages than
+   * there is room for twice above 64 columns.
+   */
+  static int together(Operation operation, int headDim, ElementType element) {
+    boolean rows = element == ElementType.F32 || findsLengths(operation);
+    int most = isGradientSums(operation) ? KernelSpec.BOX_COLUMNS : MAX_SINGLE_SUM;
+    return isSums(operation) && !rows && headDim <= most ? 2 : 1;
   }
 
   /** Whether the warps of the scores do what auxiliary warps do elsewhere. */
@@ -509,7 +530,10 @@ public record HopperPlan(
         }
         return headDim > 224 ? new Roles(96, 0, 160, 0) : new Roles(88, 0, 168, 0);
       }
-      return new Roles(168, 0, 168, 0);
+      if (headDim <= KernelSpec.BOX_COLUMNS) {
+        return new Roles(80, 0, 80, 0);
+      }
+      return isGradientSums(operation) ? new Roles(168, 0, 168, 0) : new Roles(72, 0, 96, 0);
     }
     if (headDim > MAX_SINGLE_SUM) {
       if (products == 3) {
@@ -566,7 +590,7 @@ public record HopperPlan(
 
   /** Registers of every thread before the roles share them out anew. */
   int launchRegisters() {
-    return launchRegisters(threads);
+    return launchRegisters(threads * together);
   }
 
   private static int launchRegisters(int threads) {

@@ -136,7 +136,7 @@ final class HopperText {
         instructions.add(values("value_sums", EXTRA, EXTRA / 2, operand, inRegisters, false));
       }
     }
-    int part = inParts ? CHUNK : Math.min(spec.headDim(), PART);
+    int part = Math.min(spec.headDim(), inParts || plan.together() > 1 ? CHUNK : PART);
     int rest = inParts && spec.headDim() > MOST_IN_WIDTHS ? 0 : spec.headDim() % part;
     instructions.add(values("value_key", part, part / 2, operand, inRegistersForState, true));
     if (streams) {
@@ -221,6 +221,7 @@ final class HopperText {
           static constexpr bool kFormsDelta = %21$b;
           static constexpr int kBeside = %15$d;
           static constexpr bool kMerged = %22$b;
+          static constexpr int kTogether = %28$d;
           static constexpr int kAuxiliaryGroups = %16$d;
           static constexpr int kStages = %6$d;
           static constexpr int kSlots = %7$d;
@@ -237,7 +238,7 @@ final class HopperText {
         static_assert(Plan::kStateRegisters == %12$d, "the header and the resource plan disagree on state");
         }  // namespace
 
-        extern "C" __global__ void __launch_bounds__(%10$d, 1)
+        extern "C" __global__ void __launch_bounds__(%10$d, %28$d)
             %1$s(const __grid_constant__ linattn::hopper::%19$sArguments arguments) {
           linattn::hopper::%20$s<Plan>(arguments);
         }
@@ -268,6 +269,7 @@ final class HopperText {
         HopperPlan.scalesRows(spec.operation()),
         plan.pairs(),
         HopperPlan.addsChunks(spec.operation(), spec.headDim(), spec.precision()),
-        HopperPlan.putByChunks(spec.operation(), spec.headDim(), spec.elementType()));
+        HopperPlan.putByChunks(spec.operation(), spec.headDim(), spec.elementType()),
+        plan.together());
   }
 }

@@ -102,9 +102,17 @@ public record KernelEntry(
     return technique == Technique.WGMMA && OutputsPlan.isOutputs(operation);
   }
 
-  /** Blocks of one warpgroup for which a multiprocessor has registers, where there may be such. */
+  /**
+   * Blocks for which a multiprocessor has registers, of those {@linkplain #hasWarpgroups of one
+   * warpgroup or of two} of the former; 1 of kernels that are not made for more.
+   */
   public int together() {
-    return OutputsPlan.together(operation, elementType);
+    if (technique != Technique.WGMMA) {
+      return 1;
+    }
+    return hasWarpgroups()
+        ? OutputsPlan.together(operation, elementType)
+        : HopperPlan.together(operation, headDim, elementType);
   }
 
   /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */

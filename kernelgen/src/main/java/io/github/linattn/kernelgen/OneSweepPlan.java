@@ -80,7 +80,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
     int barriers = 3 * stages(headDim) + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;
     HopperPlan.add(map, "barriers, the item", barriers * Long.BYTES + ITEM_BYTES);
     int bytes =
-        HopperPlan.sharedBytes(map)
+        HopperPlan.sharedBytes(map, 1)
             .orElseThrow(() -> HopperPlan.tooLarge(headDim, element, Precision.NATIVE));
     return new OneSweepPlan(headDim, map, bytes);
   }

@@ -48,6 +48,7 @@ final class OneSweepText {
           static constexpr bool kGradientSums = false;
           static constexpr bool kFormsDelta = false;
           static constexpr bool kMerged = false;
+          static constexpr int kTogether = 1;
           static constexpr int kBeside = %16$d;
           static constexpr int kStages = %9$d;
           static constexpr int kSlots = 0;

@@ -6,6 +6,17 @@ import java.util.Locale;
  * How much dynamic shared memory a block takes; kernels of any head dimension take more for more.
  */
 public sealed interface SharedRule {
+  /** Of the shared memory of a multiprocessor, what each block costs beside its own. */
+  int SYSTEM_BYTES = 1024;
+
+  /**
+   * The most of each of so many blocks that a multiprocessor has at once.
+   *
+   * @param most of one block that has a multiprocessor to itself
+   */
+  static int share(int most, int blocks) {
+    return (most + SYSTEM_BYTES) / blocks - SYSTEM_BYTES;
+  }
 
   /** The same for every launch. */
   record Fixed(int bytes) implements SharedRule {

@@ -190,7 +190,7 @@ final class Kernels {
     Cuda cuda = device.enter();
     CudaModule image = images.computeIfAbsent(entry, key -> loadImage(cuda, kernelAndSource));
     CudaKernel kernel = cuda.kernel(image, entry.symbol());
-    boolean fixed = entry.shared() instanceof SharedRule.Fixed;
+    boolean fixed = entry.shared() instanceof SharedRule.Fixed && entry.together() == 1;
     int most = fixed ? entry.sharedBytes() : sharedBytes;
     if (most > FREE_SHARED_BYTES) {
       cuda.setMaxDynamicSharedMemory(kernel, most);

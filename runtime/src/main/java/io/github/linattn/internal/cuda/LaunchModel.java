@@ -7,6 +7,7 @@ import io.github.linattn.kernelgen.GridRule;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
+import io.github.linattn.kernelgen.SharedRule;
 import io.github.linattn.kernelgen.Technique;
 import java.util.List;
 import java.util.Optional;
@@ -31,9 +32,6 @@ record LaunchModel(GpuTraits gpu, Built built) {
   /** The same of rows that mma computes against sums over all tokens. */
   private static final int LEAST_OUTPUT_SEGMENT = 256;
 
-  /** Shared memory of a multiprocessor that each block costs beside its own. */
-  private static final int SYSTEM_BYTES = 1024;
-
   /** Every block reads all of k and v. */
   private static final int MOST_TURNS = 8;
 
@@ -52,7 +50,9 @@ record LaunchModel(GpuTraits gpu, Built built) {
   }
 
   /**
-   * A launch; empty where a block or the grid would be larger than the device allows.
+   * A launch; empty where a block or the grid would be larger than the device allows. Sums with a
+   * multiprocessor for each block take so much shared memory that each has one to itself: those of
+   * a cluster would share one while others were idle.
    *
    * @param count what {@link GridRule#blocks} counts
    * @param keyDim columns of what is multiplied
@@ -64,6 +64,9 @@ record LaunchModel(GpuTraits gpu, Built built) {
     long blocks = grid.blocks(count, keyDim, valueDim);
     boolean hasOne = kernel.hasWarpgroups() && hasOneWarpgroup(kernel, blocks, keyDim);
     int shared = kernel.shared().bytes(keyDim, kernel.hasWarpgroups() ? (hasOne ? 1 : 2) : group);
+    if (!kernel.hasWarpgroups() && kernel.together() > 1 && blocks <= multiprocessors()) {
+      shared = Math.max(shared, SharedRule.share(gpu.sharedBytes(), 2) + 1);
+    }
     if (blocks > Integer.MAX_VALUE || shared > gpu.sharedBytes()) {
       return Optional.empty();
     }
@@ -89,7 +92,8 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /** Such blocks that a multiprocessor has at once. */
   private int together(KernelEntry kernel, int sharedBytes) {
-    int ofShared = (gpu.sharedBytes() + SYSTEM_BYTES) / (sharedBytes + SYSTEM_BYTES);
+    int ofShared =
+        (gpu.sharedBytes() + SharedRule.SYSTEM_BYTES) / (sharedBytes + SharedRule.SYSTEM_BYTES);
     return Math.min(kernel.together(), ofShared);
   }
 

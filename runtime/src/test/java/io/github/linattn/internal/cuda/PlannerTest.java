@@ -500,6 +500,22 @@ class PlannerTest {
   }
 
   @Test
+  void blocksOfAClusterHaveAMultiprocessorToThemselvesWhereThereIsOneForEach() {
+    int mostOfTwo =
+        115_712; // each of two blocks of a multiprocessor with 228 KiB, 1 of them the system's
+    for (int heads : new int[] {1, 66, 67, 768}) {
+      AttentionShape shape = AttentionShape.of(1, heads, 60, KEY_DIM);
+      Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
+      ForwardPlan.Step sums = plan(question).steps().getFirst();
+      assertThat(sums.kernel().symbol()).isEqualTo("la_chunked_state_sums_wgmma_d128_bf16");
+      assertThat(sums.cluster()).isEqualTo(2);
+      assertThat(sums.blocks()).isEqualTo(2 * heads);
+      assertThat(sums.sharedBytes() <= mostOfTwo).as("%d heads", heads).isEqualTo(heads > 66);
+      assertThat(sums.kernel().sharedBytes()).isLessThanOrEqualTo(mostOfTwo);
+    }
+  }
+
+  @Test
   void modesChooseTheirKernels() {
     AttentionShape shape = AttentionShape.of(4, 16, 4096, KEY_DIM);
     List<String> symbols = new ArrayList<>();
