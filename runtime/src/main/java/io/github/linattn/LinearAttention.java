@@ -492,7 +492,7 @@ public final class LinearAttention {
     try {
       return backend.engine().planBackward(operator, shape, dtype, packing, keepState);
     } catch (UnsupportedOperationException refused) {
-      return new Plan.Pass(List.of(), 0, 0, 0, String.valueOf(refused.getMessage()));
+      return new Plan.Pass(List.of(), 0, 0, 0, "", String.valueOf(refused.getMessage()));
     }
   }
 

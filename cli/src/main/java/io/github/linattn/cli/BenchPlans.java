@@ -6,8 +6,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 
 /** Plans that the planner has to choose between, by the names under which they can be asked for. */
 final class BenchPlans {
@@ -33,12 +31,6 @@ final class BenchPlans {
 
   /** Of an item of a relay, and of sums over all tokens. */
   private static final int LEAST_TOKENS = 512;
-
-  private static final Pattern SEGMENTS =
-      Pattern.compile(
-          "^(?:(?:swept )?segments:|relay: .*?|one sweep: .*? blocks of) \\d+ items of up to (\\d+) tokens");
-  private static final Pattern TURNS = Pattern.compile("chunks (\\d+) blocks write in turn");
-  private static final Pattern TECHNIQUE = Pattern.compile(", by (\\w+) on ");
 
   private BenchPlans() {}
 
@@ -142,22 +134,11 @@ final class BenchPlans {
     }
   }
 
-  /** A plan in a word. */
+  /** A plan in a few words. */
   static String word(BenchCase problem, Plan.Pass pass) {
     if (problem.decode()) {
       return "decode";
     }
-    if (pass.reason().isEmpty()) {
-      return "paper";
-    }
-    Matcher turns = TURNS.matcher(pass.reason());
-    String inTurn = turns.find() ? "*" + turns.group(1) : "";
-    String kind = pass.reason().split(":", 2)[0];
-    Matcher segments = SEGMENTS.matcher(pass.reason());
-    if (segments.find()) {
-      kind = kind + " " + segments.group(1);
-    }
-    Matcher technique = TECHNIQUE.matcher(pass.reason());
-    return technique.find() ? kind + ", " + technique.group(1) + inTurn : kind;
+    return pass.summary().isEmpty() ? "paper" : pass.summary();
   }
 }

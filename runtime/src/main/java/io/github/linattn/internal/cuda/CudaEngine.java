@@ -516,6 +516,7 @@ public final class CudaEngine implements Engine {
           results + checkpoints,
           chosen.workspaceBytes() + chosen.ticketBytes(),
           chosen.micros(),
+          chosen.summary(),
           chosen.reason());
     }
     requirePaper(
@@ -551,6 +552,7 @@ public final class CudaEngine implements Engine {
           results,
           chosen.workspaceBytes() + chosen.ticketBytes(),
           chosen.micros(),
+          chosen.summary(),
           chosen.reason());
     }
     requirePaper(

@@ -1,6 +1,7 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.Sequences;
+import io.github.linattn.kernelgen.Technique;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -139,6 +140,12 @@ final class Cut {
 
   private static int chunks(int tokens) {
     return Math.ceilDiv(tokens, Planner.CHUNK);
+  }
+
+  /** A way to compute so cut: with the tokens of an item, if a sequence has several. */
+  static String summary(String way, Cut cut, Technique technique) {
+    String segments = cut.mostItems > 1 ? " " + cut.longest() : "";
+    return way + segments + ", " + technique.id();
   }
 
   @Override

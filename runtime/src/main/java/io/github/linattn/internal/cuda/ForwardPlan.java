@@ -111,22 +111,50 @@ record ForwardPlan(
   /** The ways of computing a forward. */
   enum Kind {
     /** Each item from its initial state. */
-    FORWARD,
+    FORWARD("one pass"),
     /**
      * Items of each sequence one after the other, in one launch: their blocks go on where those of
      * the item before have stopped.
      */
-    RELAY,
+    RELAY("relay"),
     /** Sums of segments, the states before them, and a forward of each. */
-    SEGMENTED,
+    SEGMENTED("segments"),
     /** One segment after the other, each from the state that the one before has left. */
-    CHAIN,
+    CHAIN("chain"),
     /** The same, with the states before segments kept as {@link #SEGMENTED} has them. */
-    STAGES,
+    STAGES("stages"),
     /** One token, from and to a state. */
-    DECODE,
+    DECODE("decode"),
     /** Sums of segments, their total, and every query against it. */
-    NON_CAUSAL
+    NON_CAUSAL("not causal");
+
+    private final String text;
+
+    Kind(String text) {
+      this.text = text;
+    }
+
+    /** In the words of plans. */
+    String text() {
+      return text;
+    }
+  }
+
+  /** The kernel of the outputs, of several parts that of the first. */
+  KernelEntry kernel() {
+    int idx =
+        switch (kind) {
+          case SEGMENTED -> steps.size() - 2; // before the repair
+          case NON_CAUSAL -> steps.size() - 1;
+          default -> 0;
+        };
+    return steps.get(idx).kernel();
+  }
+
+  /** As {@link io.github.linattn.Plan.Pass#summary} has it, with the blocks that take turns. */
+  String summary() {
+    Cut items = kind == Kind.NON_CAUSAL ? cut : forwardCut();
+    return Cut.summary(kind.text, items, kernel().technique()) + (turns > 1 ? "*" + turns : "");
   }
 
   /**

@@ -1,7 +1,10 @@
 package io.github.linattn.internal.cuda;
 
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
+import io.github.linattn.kernelgen.Technique;
+import java.util.Comparator;
 import java.util.List;
+import java.util.stream.Stream;
 
 /**
  * Which kernels a backward launches, over which items.
@@ -82,31 +85,42 @@ record GradientPlan(
     /**
      * Each sequence from its initial state for dq, from the gradient of its final one for dk, dv.
      */
-    SWEEPS,
+    SWEEPS("two sweeps"),
     /**
      * The same, but that blocks of dq, or of dk and dv, or of all walk items of each sequence, and
      * go on where those of the item before have stopped.
      */
-    RELAY,
+    RELAY("relay"),
     /**
      * Each sequence from its final state and its gradient, for dq, dk and dv at once; or by blocks
      * that walk items and go on where those of the item after have stopped.
      */
-    ONE_SWEEP,
+    ONE_SWEEP("one sweep"),
     /** One sweep of each segment, from the last one on. */
-    CHAIN,
+    CHAIN("chain"),
     /**
      * One sweep of all segments at once, from the states before them, which are kept or summed, and
      * from sums of the gradients after them.
      */
-    SWEPT_SEGMENTS,
+    SWEPT_SEGMENTS("swept segments"),
     /**
      * Sums of segments and a scan before each of the sweeps, which start from the segments; before
      * the second alone where dq is of whole sequences.
      */
-    SEGMENTED,
+    SEGMENTED("segments"),
     /** Sums over all tokens, and every row against them. */
-    NON_CAUSAL
+    NON_CAUSAL("not causal");
+
+    private final String text;
+
+    Kind(String text) {
+      this.text = text;
+    }
+
+    /** In the words of plans. */
+    String text() {
+      return text;
+    }
   }
 
   /** What a launch is for. */
@@ -291,6 +305,20 @@ record GradientPlan(
 
   boolean has(Role role) {
     return launches.stream().anyMatch(launch -> launch.role() == role);
+  }
+
+  /** Of dq, or of all gradients at once. */
+  Technique technique() {
+    return step(has(Role.ONE_SWEEP) ? Role.ONE_SWEEP : Role.QUERY).kernel().technique();
+  }
+
+  /**
+   * As {@link io.github.linattn.Plan.Pass#summary} has it; of segments of two lengths the shorter.
+   */
+  String summary() {
+    Cut shortest =
+        Stream.of(cut, outputs, keyOutputs).max(Comparator.comparingInt(Cut::items)).orElseThrow();
+    return Cut.summary(kind.text, kind == Kind.NON_CAUSAL ? cut : shortest, technique());
   }
 
   /** The launch of this role, which the plan has. */

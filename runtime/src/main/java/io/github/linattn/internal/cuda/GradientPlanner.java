@@ -231,18 +231,18 @@ final class GradientPlanner {
             .map(
                 plan ->
                     String.format(
-                        Locale.ROOT, "; next best %s, %.1f µs", name(plan.kind()), plan.micros()))
+                        Locale.ROOT, "; next best %s, %.1f µs", plan.kind().text(), plan.micros()))
             .orElse("");
     boolean one = best.has(Role.ONE_SWEEP);
     return best.because(
         String.format(
             Locale.ROOT,
             "%s: %s%s, %s by %s, on %d multiprocessors%s",
-            name(best.kind()),
+            best.kind().text(),
             best.cut(),
             scans(best),
             one ? "dq, dk and dv" : "dq",
-            best.step(one ? Role.ONE_SWEEP : Role.QUERY).kernel().technique().id(),
+            best.technique().id(),
             model.multiprocessors(),
             against));
   }
@@ -277,16 +277,5 @@ final class GradientPlanner {
         ? " with a scan before each sweep"
         : " of dk and dv, %d of dq, with a scan before each sweep"
             .formatted(plan.outputs().items());
-  }
-
-  private static String name(Kind kind) {
-    return switch (kind) {
-      case ONE_SWEEP -> "one sweep";
-      case CHAIN -> "chain";
-      case SEGMENTED -> "segments";
-      case SWEPT_SEGMENTS -> "swept segments";
-      case RELAY -> "relay";
-      default -> "two sweeps";
-    };
   }
 }

@@ -594,7 +594,7 @@ final class Planner {
     if (!best.reason().isEmpty()) {
       return best;
     }
-    KernelEntry forward = forwardOf(best);
+    KernelEntry forward = best.kernel();
     String how =
         switch (best.kind()) {
           case SEGMENTED ->
@@ -611,7 +611,7 @@ final class Planner {
     }
     Optional<ForwardPlan> other =
         candidates.stream()
-            .filter(plan -> plan.kind() != best.kind() || forwardOf(plan) != forward)
+            .filter(plan -> plan.kind() != best.kind() || plan.kernel() != forward)
             .reduce((a, b) -> b.micros() < a.micros() ? b : a);
     String against =
         other
@@ -620,8 +620,8 @@ final class Planner {
                     String.format(
                         Locale.ROOT,
                         "; next best %s by %s, %.1f µs",
-                        name(plan.kind()),
-                        forwardOf(plan).technique().id(),
+                        plan.kind().text(),
+                        plan.kernel().technique().id(),
                         plan.micros()))
             .orElse("");
     String reason =
@@ -633,18 +633,5 @@ final class Planner {
             model.multiprocessors(),
             against);
     return best.because(reason);
-  }
-
-  private static String name(Kind kind) {
-    return switch (kind) {
-      case SEGMENTED -> "segments";
-      case RELAY -> "relay";
-      default -> "one pass";
-    };
-  }
-
-  private static KernelEntry forwardOf(ForwardPlan plan) {
-    List<Step> steps = plan.steps();
-    return steps.get(plan.kind() == Kind.SEGMENTED ? steps.size() - 2 : 0).kernel();
   }
 }

@@ -111,6 +111,7 @@ class GradientPlannerTest {
                 + 3 * aligned(64L * 2 * 4));
     assertThat(plan.coefficientParts()).isEqualTo(2);
     assertThat(plan.reason()).contains("two sweeps", "dq by wgmma", "132 multiprocessors");
+    assertThat(plan.summary()).isEqualTo("two sweeps, wgmma");
   }
 
   @Test
@@ -146,6 +147,7 @@ class GradientPlannerTest {
     assertThat(plan.memory()).as("what two sweeps take").isEqualTo(sweeps.memory());
     assertThat(plan.turns()).isEqualTo(1);
     assertThat(plan.micros()).isBetween(420.0, 460.0).isLessThan(sweeps.micros());
+    assertThat(plan.summary()).isEqualTo("one sweep, wgmma");
     assertThat(plan.reason())
         .startsWith("one sweep: ")
         .contains("dq, dk and dv by wgmma", "next best two sweeps");
@@ -201,6 +203,7 @@ class GradientPlannerTest {
     Question kept = of(shape, DType.BF16).keeping(Checkpoints.Form.ofSegments(16_384));
     GradientPlan plan = onH100.plan(kept).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SWEPT_SEGMENTS);
+    assertThat(plan.summary()).isEqualTo("swept segments 16384, wgmma");
     assertThat(roles(plan))
         .containsExactly(
             Role.ROWS, Role.GRADIENT_SUMS, Role.GRADIENT_SCAN, Role.ONE_SWEEP, Role.COEFFICIENTS);
@@ -408,6 +411,7 @@ class GradientPlannerTest {
     GradientPlan plan = planner(true).plan(question.ofBackward(true, null)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.SEGMENTED);
     assertThat(planner(true).plan(question).orElseThrow().reason()).doesNotContain("one sweep");
+    assertThat(plan.summary()).isEqualTo("segments %d, wgmma".formatted(plan.cut().longest()));
   }
 
   @ParameterizedTest
@@ -690,6 +694,7 @@ class GradientPlannerTest {
     GradientPlan plan =
         planner(true).plan(Question.of(shape, DType.F32, Mode.DEFAULT, false, true)).orElseThrow();
     assertThat(plan.kind()).isEqualTo(Kind.NON_CAUSAL);
+    assertThat(plan.summary()).isEqualTo("not causal %d, wgmma".formatted(plan.cut().longest()));
     assertThat(roles(plan))
         .containsExactly(
             Role.ROWS,
@@ -923,6 +928,8 @@ class GradientPlannerTest {
     int ofKey = plan.outputs(Role.KEY).items();
     assertThat(ofQuery).isEqualTo(4);
     assertThat(ofKey).isGreaterThan(1).isEqualTo(plan.outputs(Role.VALUE).items());
+    int shortest = plan.outputs(ofQuery > ofKey ? Role.QUERY : Role.KEY).longest();
+    assertThat(plan.summary()).isEqualTo("relay %d, wgmma".formatted(shortest));
     assertThat(plan.step(Role.QUERY).blocks()).isEqualTo(80 * ofQuery * 2);
     assertThat(plan.memory().states())
         .isEqualTo(

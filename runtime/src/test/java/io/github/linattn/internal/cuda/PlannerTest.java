@@ -99,6 +99,7 @@ class PlannerTest {
     assertThat(plan.workspaceBytes()).isEqualTo(128 * 4);
     assertThat(plan.micros()).isBetween(160.0, 200.0);
     assertThat(plan.reason()).contains("one pass", "wgmma", "132 multiprocessors");
+    assertThat(plan.summary()).isEqualTo("one pass, wgmma");
   }
 
   @Test
@@ -130,6 +131,7 @@ class PlannerTest {
     ForwardPlan.Step recurrence = plan.steps().getLast();
     assertThat(recurrence.blocks()).isEqualTo(Math.min(16 * plan.cut().items(), 264));
     assertThat(plan.reason()).contains("segments");
+    assertThat(plan.summary()).isEqualTo("segments %d, wgmma".formatted(segment));
   }
 
   @Test
@@ -388,6 +390,7 @@ class PlannerTest {
         .containsExactly(Operation.STATE_SUMS, Operation.STATE_SCAN, Operation.STATE_OUTPUTS);
     assertThat(plan.outputs()).isNotNull();
     assertThat(plan.reason()).contains("not causal");
+    assertThat(plan.summary()).isEqualTo("not causal %d, wgmma".formatted(plan.cut().longest()));
   }
 
   @Test
@@ -581,6 +584,7 @@ class PlannerTest {
     assertThat(two.steps().getFirst().blocks()).isEqualTo(2 * one.steps().getFirst().blocks());
     assertThat(two.markBytes()).isEqualTo(2 * one.markBytes());
     assertThat(two.micros()).isLessThan(one.micros());
+    assertThat(two.summary()).isEqualTo("one pass, wgmma*2");
     assertThat(two.reason())
         .isEqualTo(
             "one pass: 1 items of up to 10000 tokens, whose chunks 2 blocks write in turn, by wgmma"
@@ -629,6 +633,7 @@ class PlannerTest {
     assertThat(plan.stateBytes())
         .isEqualTo(Relay.bytes(shape, plan.forwardCut()))
         .isGreaterThan(80 * 5 * 65_536);
+    assertThat(plan.summary()).isEqualTo("relay 2560, wgmma");
     assertThat(plan.reason())
         .startsWith(
             "relay: one pass, by blocks of 4 items of up to 2560 tokens that hand states on, by"
@@ -697,6 +702,7 @@ class PlannerTest {
     assertThat(plan.workspaceBytes())
         .as("two states, and marks of one part")
         .isEqualTo(2 * 32 * (128 * 128 + 256) * 4L + plan.parts().getFirst().markBytes());
+    assertThat(plan.summary()).isEqualTo("stages 5056, wgmma");
     assertThat(plan.reason())
         .isEqualTo(
             "stages: 2 items of up to 5056 tokens one after the other, whose states are kept");
