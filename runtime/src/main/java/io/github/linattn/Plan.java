@@ -24,9 +24,9 @@ public record Plan(String backend, Pass forward, Pass backward) {
    *     as much, so that it need not grow for each. Kernels of the family {@code paper} give theirs
    *     back
    * @param estimatedMicros what the cost model expects, or 0 where there is none
-   * @param summary the steps in a few words, such as {@code segments 1280, wgmma}: the way, the
-   *     tokens of a segment if a sequence has several, and the technique; empty where there is no
-   *     choice
+   * @param summary the steps in a few words, such as {@code segments 1280, wgmma} or {@code one
+   *     pass, wgmma*2}: the way, the tokens of a segment if a sequence has several, the technique,
+   *     and how many blocks write its chunks in turn; empty where there is no choice
    * @param reason why these steps, or empty where there is no choice
    */
   public record Pass(

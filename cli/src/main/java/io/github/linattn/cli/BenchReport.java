@@ -8,7 +8,7 @@ import java.util.stream.Collectors;
 
 /** The benchmark's results as lines of a table. */
 final class BenchReport {
-  private static final String ROW = "%-34s %-5s %-9s %-22s %10s %23s %10s %6s %s %7s  %s";
+  private static final String ROW = "%-34s %-5s %-9s %-27s %10s %23s %10s %6s %s %7s  %s";
 
   private BenchReport() {}
 

@@ -6,7 +6,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * What was measured of a case.
  *
- * @param plan the plan in a word
+ * @param plan the plan in a few words
  * @param reason why this plan
  * @param estimatedMicros what the planner expected
  * @param sets of tensors that the calls took in turn

@@ -12,7 +12,7 @@ import java.util.TreeMap;
  * @param symbol the entry point in the image, and the base name of its files
  * @param file the image (fatbin) beside the manifest
  * @param threads per block
- * @param shared dynamic shared memory per block; above 48 KiB the launch opts in
+ * @param shared dynamic shared memory per block, at least; above 48 KiB the launch opts in
  * @param headDim D, or 0: any
  * @param gridRule blocks of a launch
  * @param architectures what the image holds
@@ -68,7 +68,7 @@ public record KernelEntry(
         usage);
   }
 
-  /** Dynamic shared memory of a block; of a launch for D = 256 where it depends on D. */
+  /** Dynamic shared memory of a block, at least; of a launch for D = 256 where it depends on D. */
   public int sharedBytes() {
     return shared.bytes(KernelSpec.MAX_CHUNKED_HEAD_DIM, 1);
   }

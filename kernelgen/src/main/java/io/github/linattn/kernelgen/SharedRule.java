@@ -18,7 +18,9 @@ public sealed interface SharedRule {
     return (most + SYSTEM_BYTES) / blocks - SYSTEM_BYTES;
   }
 
-  /** The same for every launch. */
+  /**
+   * The same for every launch, which may ask for more so that no two blocks share a multiprocessor.
+   */
   record Fixed(int bytes) implements SharedRule {
     @Override
     public int bytes(int keyDim, int group) {

@@ -43,7 +43,7 @@ public record Point(
   /**
    * What the planner chose.
    *
-   * @param plan in a word
+   * @param plan in a few words
    * @param estimatedMicros what it expected
    */
   public record Choice(String plan, String reason, double estimatedMicros) {

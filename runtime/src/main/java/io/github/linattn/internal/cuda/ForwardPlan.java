@@ -142,6 +142,9 @@ record ForwardPlan(
 
   /** The kernel of the outputs, of several parts that of the first. */
   KernelEntry kernel() {
+    if (!parts.isEmpty()) {
+      return parts.getFirst().kernel();
+    }
     int idx =
         switch (kind) {
           case SEGMENTED -> steps.size() - 2; // before the repair

@@ -97,7 +97,10 @@ record LaunchModel(GpuTraits gpu, Built built) {
     return Math.min(kernel.together(), ofShared);
   }
 
-  /** Blocks of a launch that a multiprocessor has at once, for all that the model knows. */
+  /**
+   * Blocks of a launch that a multiprocessor has at once, for all that the model knows: sums in
+   * pairs take in it what they take one after the other.
+   */
   private int together(Step step) {
     boolean hasOne = step.threads() < step.kernel().threads();
     return hasOne ? together(step.kernel(), step.sharedBytes()) : 1;

@@ -99,6 +99,7 @@ class PlansTest {
         .as("no more than to start again")
         .isLessThan(1.05 * plans.forward(question, null).orElseThrow().micros());
     assertThat(forward.reason()).startsWith("chain: 7 items of up to 14336 tokens");
+    assertThat(forward.summary()).isEqualTo("chain 14336, wgmma");
     assertThat(plans.checkpoints(question.keeping(false))).as("nobody asks").isEmpty();
     assertThat(plans.checkpoints(question.summingSlope(true)))
         .as("db is summed by two sweeps")
