@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.RandomAccessFile;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -133,6 +134,19 @@ class SafeTensorsTest {
     assertThatThrownBy(() -> SafeTensors.open(folder.resolve("none")))
         .hasMessageContaining("no such file");
     assertThatThrownBy(() -> SafeTensors.open(folder)).hasMessageContaining("not a regular file");
+  }
+
+  @Test
+  void headersAreReadUpToALimit() throws IOException {
+    Path file = folder.resolve("sparse");
+    long announced = SafeTensors.MAX_HEADER_BYTES + 1;
+    try (var sparse = new RandomAccessFile(file.toFile(), "rw")) {
+      sparse.writeLong(Long.reverseBytes(announced));
+      sparse.setLength(Long.BYTES + announced); // takes no room on the disk
+    }
+    assertThatThrownBy(() -> SafeTensors.open(file))
+        .hasMessageContaining(
+            "announces a header of 100000001 bytes, 100000001 follow, and at most 100000000 are");
   }
 
   @Test
