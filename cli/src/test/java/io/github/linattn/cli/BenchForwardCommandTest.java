@@ -216,7 +216,7 @@ class BenchForwardCommandTest {
   void aRowHasTheFigures() {
     assertThat(BenchReport.rows(result(2e-3)))
         .containsExactly(
-            "B=4 H=16 N=10000 D=128             bf16  default   one pass, wgmma            0.1760"
+            "B=4 H=16 N=10000 D=128             bf16  default   one pass, wgmma                 0.1760"
                 + "      (0.1750 to 0.1900)     0.1600   1.10  2.0e-03 1.0e-07 1.2e-02  ok");
     assertThat(BenchReport.rows(result(Double.NaN)).getFirst())
         .endsWith("     NaN 1.0e-07 1.2e-02  FAILED");
