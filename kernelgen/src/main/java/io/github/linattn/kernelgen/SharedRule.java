@@ -18,6 +18,11 @@ public sealed interface SharedRule {
     return (most + SYSTEM_BYTES) / blocks - SYSTEM_BYTES;
   }
 
+  /** So many blocks of so much that a multiprocessor has at once, likewise. */
+  static int blocks(int most, int bytes) {
+    return (most + SYSTEM_BYTES) / (bytes + SYSTEM_BYTES);
+  }
+
   /**
    * The same for every launch, which may ask for more so that no two blocks share a multiprocessor.
    */

@@ -92,9 +92,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /** Such blocks that a multiprocessor has at once. */
   private int together(KernelEntry kernel, int sharedBytes) {
-    int ofShared =
-        (gpu.sharedBytes() + SharedRule.SYSTEM_BYTES) / (sharedBytes + SharedRule.SYSTEM_BYTES);
-    return Math.min(kernel.together(), ofShared);
+    return Math.min(kernel.together(), SharedRule.blocks(gpu.sharedBytes(), sharedBytes));
   }
 
   /**
