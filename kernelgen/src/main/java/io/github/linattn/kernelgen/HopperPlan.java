@@ -156,6 +156,10 @@ public record HopperPlan(
 
   private static final List<Buffers> SUMS_CONVERTED =
       List.of(new Buffers(2, 8, 0, 0), new Buffers(2, 6, 0, 0));
+
+  /** The same of blocks of which a multiprocessor has two. */
+  private static final List<Buffers> SUMS_CONVERTED_TOGETHER = List.of(new Buffers(2, 4, 0, 0));
+
   private static final List<Buffers> SUMS_SPLIT =
       List.of(new Buffers(4, 0, 0, 0), new Buffers(3, 0, 0, 0), new Buffers(2, 0, 0, 0));
 
@@ -194,7 +198,7 @@ public record HopperPlan(
     int beside =
         compact ? 2 : rows ? 1 : reverse ? besideOfReverse(headDim) : beside(operation, headDim);
     boolean apart = !sums && headDim > MAX_WHOLE_HEAD_DIM;
-    int together = together(operation, headDim, element);
+    int together = together(operation, headDim, element, precision);
     int auxiliaryGroups = rows || apart || reverse ? 1 : 2;
     boolean merged = merges(operation, headDim, beside);
     Roles roles = roles(operation, headDim, element, precision);
@@ -212,7 +216,7 @@ public record HopperPlan(
     } else if (merged) {
       choices = isQueryGradient(operation) ? BESIDE_PRODUCER : BESIDE;
     } else {
-      choices = together > 1 ? SUMS_TOGETHER : choices(converted, products, sums);
+      choices = choices(converted, products, sums, together);
     }
     for (Buffers choice : choices) {
       List<SharedRegion> map = map(operation, headDim, element, precision, choice, beside);
@@ -266,14 +270,17 @@ public record HopperPlan(
   }
 
   /**
-   * Blocks for which a multiprocessor has registers and shared memory: two of sums of 16 bits, of
-   * which one begins or ends while the other adds up. Those for gradients want more stages than
-   * there is room for twice above 64 columns.
+   * Blocks for which a multiprocessor has registers and shared memory: two of sums, of which one
+   * begins or ends while the other adds up. Above 64 columns those for gradients, and all of fp32,
+   * want more stages than there is room for twice, and TF32 more boxes on their way; sums for
+   * gradients of ACCURATE want more registers.
    */
-  static int together(Operation operation, int headDim, ElementType element) {
-    boolean rows = element == ElementType.F32 || findsLengths(operation);
-    int most = isGradientSums(operation) ? KernelSpec.BOX_COLUMNS : MAX_SINGLE_SUM;
-    return isSums(operation) && !rows && headDim <= most ? 2 : 1;
+  static int together(Operation operation, int headDim, ElementType element, Precision precision) {
+    boolean gradient = isGradientSums(operation);
+    boolean narrow = gradient || element == ElementType.F32;
+    int most = narrow ? KernelSpec.BOX_COLUMNS : MAX_SINGLE_SUM;
+    boolean alone = precision == (gradient ? Precision.ACCURATE : Precision.TF32);
+    return isSums(operation) && headDim <= most && !alone ? 2 : 1;
   }
 
   /** Whether the warps of the scores do what auxiliary warps do elsewhere. */
@@ -425,14 +432,15 @@ public record HopperPlan(
     return products == 3 ? COMPACT_SPLIT : COMPACT_CONVERTED;
   }
 
-  private static List<Buffers> choices(boolean converted, int products, boolean sums) {
+  private static List<Buffers> choices(
+      boolean converted, int products, boolean sums, int together) {
     if (products == 3) {
       return sums ? SUMS_SPLIT : SPLIT;
     }
     if (converted) {
-      return sums ? SUMS_CONVERTED : CONVERTED;
+      return together > 1 ? SUMS_CONVERTED_TOGETHER : sums ? SUMS_CONVERTED : CONVERTED;
     }
-    return sums ? SUMS_NATIVE : NATIVE;
+    return together > 1 ? SUMS_TOGETHER : sums ? SUMS_NATIVE : NATIVE;
   }
 
   /** Whether S, z and u of the items, or their gradients, are all that is wanted. */
@@ -479,7 +487,9 @@ public record HopperPlan(
     boolean rows = converted || findsLengths(operation);
     boolean reverse = isReverse(operation);
     if (isSums(operation)) {
-      return sumRoles(operation, headDim, rows, precision.products());
+      return together(operation, headDim, element, precision) > 1
+          ? sumRolesTogether(operation, headDim, precision)
+          : sumRoles(operation, headDim, rows, precision.products());
     }
     if (precision.products() == 3 && headDim > MAX_SPLIT_AS_WHOLE) {
       if (findsLengths(operation)) {
@@ -530,10 +540,7 @@ public record HopperPlan(
         }
         return headDim > 224 ? new Roles(96, 0, 160, 0) : new Roles(88, 0, 168, 0);
       }
-      if (headDim <= KernelSpec.BOX_COLUMNS) {
-        return new Roles(80, 0, 80, 0);
-      }
-      return isGradientSums(operation) ? new Roles(168, 0, 168, 0) : new Roles(72, 0, 96, 0);
+      return new Roles(168, 0, 168, 0);
     }
     if (headDim > MAX_SINGLE_SUM) {
       if (products == 3) {
@@ -544,6 +551,24 @@ public record HopperPlan(
           : new Roles(104, 0, 232, 168);
     }
     return new Roles(168, 0, 168, 168);
+  }
+
+  /** The same of blocks of which a multiprocessor has two. */
+  private static Roles sumRolesTogether(Operation operation, int headDim, Precision precision) {
+    boolean normalized = findsLengths(operation);
+    if (precision == Precision.TF32) {
+      return new Roles(56, 0, 80, 104);
+    }
+    if (precision.products() == 3) {
+      return normalized ? new Roles(64, 0, 96, 80) : new Roles(24, 0, 88, 128);
+    }
+    if (headDim <= KernelSpec.BOX_COLUMNS) {
+      return normalized ? new Roles(72, 0, 96, 72) : new Roles(80, 0, 80, 0);
+    }
+    if (!normalized) {
+      return new Roles(72, 0, 96, 0);
+    }
+    return headDim <= 96 ? new Roles(64, 0, 112, 64) : new Roles(56, 0, 128, 56);
   }
 
   /** What each role needs without spilling; the measurements chose among those that suffice. */

@@ -112,7 +112,7 @@ public record KernelEntry(
     }
     return hasWarpgroups()
         ? OutputsPlan.together(operation, elementType)
-        : HopperPlan.together(operation, headDim, elementType);
+        : HopperPlan.together(operation, headDim, elementType, precision);
   }
 
   /** Whether a gradient of q forms o . dO of its rows itself, and leaves it to the other sweep. */
