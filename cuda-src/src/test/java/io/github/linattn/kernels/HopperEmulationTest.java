@@ -144,6 +144,8 @@ class HopperEmulationTest {
         kernel(Operation.STATE_SUMS, 128, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.STATE_SUMS, 144, ElementType.F32, Precision.DEFAULT),
         kernel(Operation.NORMALIZED_STATE_SUMS, 64, ElementType.BF16, Precision.NATIVE),
+        kernel(Operation.NORMALIZED_STATE_SUMS, 64, ElementType.F32, Precision.ACCURATE),
+        kernel(Operation.NORMALIZED_STATE_SUMS, 128, ElementType.F16, Precision.NATIVE),
         kernel(Operation.QUERY_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
         kernel(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.ACCURATE),
         kernel(Operation.QUERY_GRADIENT, 144, ElementType.BF16, Precision.NATIVE),
