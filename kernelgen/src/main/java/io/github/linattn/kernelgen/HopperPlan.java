@@ -271,9 +271,9 @@ public record HopperPlan(
 
   /**
    * Blocks for which a multiprocessor has registers and shared memory: two of sums, of which one
-   * begins or ends while the other adds up. Above 64 columns those for gradients, and all of fp32,
-   * want more stages than there is room for twice, and TF32 more boxes on their way; sums for
-   * gradients of ACCURATE want more registers.
+   * begins or ends while the other adds up. Those for gradients above 64 columns, or in ACCURATE,
+   * and all of fp32 above 64 want more registers than two blocks leave; those of k and v in TF32
+   * more boxes on their way.
    */
   static int together(Operation operation, int headDim, ElementType element, Precision precision) {
     boolean gradient = isGradientSums(operation);
