@@ -155,10 +155,7 @@ public record HopperPlan(
       List.of(new Buffers(6, 0, 0, 0), new Buffers(5, 0, 0, 0), new Buffers(4, 0, 0, 0));
 
   private static final List<Buffers> SUMS_CONVERTED =
-      List.of(new Buffers(2, 8, 0, 0), new Buffers(2, 6, 0, 0));
-
-  /** The same of blocks of which a multiprocessor has two. */
-  private static final List<Buffers> SUMS_CONVERTED_TOGETHER = List.of(new Buffers(2, 4, 0, 0));
+      List.of(new Buffers(2, 8, 0, 0), new Buffers(2, 6, 0, 0), new Buffers(2, 4, 0, 0));
 
   private static final List<Buffers> SUMS_SPLIT =
       List.of(new Buffers(4, 0, 0, 0), new Buffers(3, 0, 0, 0), new Buffers(2, 0, 0, 0));
@@ -271,9 +268,9 @@ public record HopperPlan(
 
   /**
    * Blocks for which a multiprocessor has registers and shared memory: two of sums, of which one
-   * begins or ends while the other adds up. Those for gradients above 64 columns, or in ACCURATE,
-   * and all of fp32 above 64 want more registers than two blocks leave; those of k and v in TF32
-   * more boxes on their way.
+   * begins or ends while the other adds up. Those for gradients in ACCURATE, and all of fp32 above
+   * 64 columns, would spill; those for gradients above 64, and of k and v in TF32, are slower so
+   * where there is a multiprocessor for each block.
    */
   static int together(Operation operation, int headDim, ElementType element, Precision precision) {
     boolean gradient = isGradientSums(operation);
@@ -438,7 +435,7 @@ public record HopperPlan(
       return sums ? SUMS_SPLIT : SPLIT;
     }
     if (converted) {
-      return together > 1 ? SUMS_CONVERTED_TOGETHER : sums ? SUMS_CONVERTED : CONVERTED;
+      return sums ? SUMS_CONVERTED : CONVERTED;
     }
     return together > 1 ? SUMS_TOGETHER : sums ? SUMS_NATIVE : NATIVE;
   }
@@ -530,27 +527,25 @@ public record HopperPlan(
   }
 
   /**
-   * The same of sums, which have no role of scores; all that a thread starts with where it does.
+   * The same of sums, which have no role of scores; all that a thread starts with where that
+   * suffices.
    */
   private static Roles sumRoles(Operation operation, int headDim, boolean rows, int products) {
+    if (headDim <= MAX_SINGLE_SUM) {
+      return new Roles(168, 0, 168, rows ? 168 : 0);
+    }
     if (!rows) {
-      if (headDim > MAX_SINGLE_SUM) {
-        if (!isGradientSums(operation)) {
-          return new Roles(56, 0, 200, 0);
-        }
-        return headDim > 224 ? new Roles(96, 0, 160, 0) : new Roles(88, 0, 168, 0);
+      if (!isGradientSums(operation)) {
+        return new Roles(56, 0, 200, 0);
       }
-      return new Roles(168, 0, 168, 0);
+      return headDim > 224 ? new Roles(96, 0, 160, 0) : new Roles(88, 0, 168, 0);
     }
-    if (headDim > MAX_SINGLE_SUM) {
-      if (products == 3) {
-        return new Roles(64, 0, 248, 192);
-      }
-      return operation == Operation.GRADIENT_SUMS
-          ? new Roles(88, 0, 232, 184)
-          : new Roles(104, 0, 232, 168);
+    if (products == 3) {
+      return new Roles(64, 0, 248, 192);
     }
-    return new Roles(168, 0, 168, 168);
+    return operation == Operation.GRADIENT_SUMS
+        ? new Roles(88, 0, 232, 184)
+        : new Roles(104, 0, 232, 168);
   }
 
   /** The same of blocks of which a multiprocessor has two. */

@@ -39,6 +39,8 @@ class KernelTextTest {
         hopper(Operation.NORMALIZED_QUERY_GRADIENT, 64, ElementType.BF16, Precision.NATIVE),
         hopper(Operation.ONE_SWEEP, 128, ElementType.BF16, Precision.NATIVE),
         hopper(Operation.STATE_SUMS, 96, ElementType.F16, Precision.NATIVE),
+        hopper(Operation.STATE_SUMS, 64, ElementType.F32, Precision.DEFAULT),
+        hopper(Operation.NORMALIZED_STATE_SUMS, 96, ElementType.BF16, Precision.NATIVE),
         hopper(Operation.GRADIENT_SUMS, 64, ElementType.F16, Precision.NATIVE),
         hopper(Operation.QUERY_GRADIENT, 128, ElementType.F32, Precision.DEFAULT),
         hopper(Operation.KEY_VALUE_GRADIENT, 96, ElementType.F32, Precision.ACCURATE),

@@ -97,7 +97,7 @@ record LaunchModel(GpuTraits gpu, Built built) {
 
   /**
    * Blocks of a launch that a multiprocessor has at once, for all that the model knows: sums in
-   * pairs take in it what they take one after the other.
+   * pairs take in it what they take one after the other, though they take less.
    */
   private int together(Step step) {
     boolean hasOne = step.threads() < step.kernel().threads();

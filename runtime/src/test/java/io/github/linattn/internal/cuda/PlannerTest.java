@@ -503,19 +503,33 @@ class PlannerTest {
   }
 
   @Test
-  void blocksOfAClusterHaveAMultiprocessorToThemselvesWhereThereIsOneForEach() {
-    int mostOfTwo =
-        115_712; // each of two blocks of a multiprocessor with 228 KiB, 1 of them the system's
+  void sumsHaveAMultiprocessorForEachBlockWhereThereAreEnough() {
     for (int heads : new int[] {1, 66, 67, 768}) {
-      AttentionShape shape = AttentionShape.of(1, heads, 60, KEY_DIM);
-      Question question = Question.of(shape, DType.BF16, Mode.DEFAULT, false, false);
-      ForwardPlan.Step sums = plan(question).steps().getFirst();
+      ForwardPlan.Step sums = sums(heads, KEY_DIM, DType.BF16);
       assertThat(sums.kernel().symbol()).isEqualTo("la_chunked_state_sums_wgmma_d128_bf16");
       assertThat(sums.cluster()).isEqualTo(2);
       assertThat(sums.blocks()).isEqualTo(2 * heads);
-      assertThat(sums.sharedBytes() <= mostOfTwo).as("%d heads", heads).isEqualTo(heads > 66);
-      assertThat(sums.kernel().sharedBytes()).isLessThanOrEqualTo(mostOfTwo);
+      expectPairs(sums, heads > 66);
     }
+    for (int heads : new int[] {1, 132, 133}) {
+      ForwardPlan.Step sums = sums(heads, 64, DType.F32);
+      assertThat(sums.kernel().symbol()).isEqualTo("la_chunked_state_sums_wgmma_d64_f32_default");
+      assertThat(sums.blocks()).isEqualTo(heads);
+      expectPairs(sums, heads > 132);
+    }
+  }
+
+  private static ForwardPlan.Step sums(int heads, int keyDim, DType type) {
+    AttentionShape shape = AttentionShape.of(1, heads, 60, keyDim);
+    Question question = Question.of(shape, type, Mode.DEFAULT, false, false);
+    return EVERY.plan(question).orElseThrow().steps().getFirst();
+  }
+
+  private static void expectPairs(ForwardPlan.Step sums, boolean inPairs) {
+    // each of two blocks of a multiprocessor with 228 KiB, 1 of them the system's
+    int mostOfTwo = 115_712;
+    assertThat(sums.sharedBytes() <= mostOfTwo).as("%d", sums.blocks()).isEqualTo(inPairs);
+    assertThat(sums.kernel().sharedBytes()).isLessThanOrEqualTo(mostOfTwo);
   }
 
   @Test
