@@ -305,38 +305,48 @@ void compare_lengths(const Problem& p, const std::vector<float>& got) {
 }
 
 template <class Plan>
-void run_forward(Problem& p, unsigned seed, int turns, Handover* relay = nullptr) {
+void run_forward(Problem& p, const ForwardSums& expected, const States<double>& last, unsigned seed, int turns,
+                 Handover* relay) {
+  Tensor out = p.tensor(kHeads, p.value_dim);
+  States<float> states = p.states_of_nothing();
+  std::vector<float> g(p.g.size(), NAN);
+  std::swap(g, p.g);
+  Marks marks = marks_of(p.heads, p, p.value_dim, turns, relay);
+  HopperArguments args = {p.q.map(), p.k.map(), p.v.map(), out.map(), p.chunked(p.q, p.k, p.v, &out)};
+  args.chunked.state_in = p.before.s.data();
+  args.chunked.key_sum_in = p.before.z.data();
+  args.chunked.value_sum_in = p.before.u.data();
+  set_states_out(args.chunked, states);
+  args.chunked.marks = marks.marks.data();
+  args.chunked.turns = turns;
+  if (relay != nullptr) {
+    relay->set_forwards(args.chunked, p.before, false);
+  }
+  std::vector<float> lengths(p.query_scale.size() + p.key_scale.size(), NAN);
+  args.row_scales = Plan::kNormalize ? lengths.data() : nullptr;
+  launch(p.heads * args.chunked.num_items.value * turns, tiles_of(p.value_dim), seed, args,
+         [](const HopperArguments& all) { forward<Plan>(all); });
+  if (relay != nullptr) {
+    relay->get_last(states);
+  }
+  if constexpr (Plan::kNormalize) {
+    compare_lengths(p, lengths);
+  }
+  std::swap(g, p.g);
+  compare_column("g", p, expected.g, g);
+  compare_rows("o", p, {&p.q}, expected.o, out, marks);
+  compare_states("S", "z", "u", p, last, states);
+}
+
+// Blocks in as many turns as there are, or one that goes on where another stopped; what is expected is the same each time.
+template <class Plan>
+void run_forwards(Problem& p, unsigned seed, Handover* relay = nullptr) {
   if constexpr (!Plan::kGradient && !Plan::kSums) {
-    Tensor out = p.tensor(kHeads, p.value_dim);
-    States<float> states = p.states_of_nothing();
-    std::vector<float> g(p.g.size(), NAN);
-    std::swap(g, p.g);
-    Marks marks = marks_of(p.heads, p, p.value_dim, turns, relay);
-    HopperArguments args = {p.q.map(), p.k.map(), p.v.map(), out.map(), p.chunked(p.q, p.k, p.v, &out)};
-    args.chunked.state_in = p.before.s.data();
-    args.chunked.key_sum_in = p.before.z.data();
-    args.chunked.value_sum_in = p.before.u.data();
-    set_states_out(args.chunked, states);
-    args.chunked.marks = marks.marks.data();
-    args.chunked.turns = turns;
-    if (relay != nullptr) {
-      relay->set_forwards(args.chunked, p.before, false);
-    }
-    std::vector<float> lengths(p.query_scale.size() + p.key_scale.size(), NAN);
-    args.row_scales = Plan::kNormalize ? lengths.data() : nullptr;
-    launch(p.heads * args.chunked.num_items.value * turns, tiles_of(p.value_dim), seed, args,
-           [](const HopperArguments& all) { forward<Plan>(all); });
-    if (relay != nullptr) {
-      relay->get_last(states);
-    }
-    if constexpr (Plan::kNormalize) {
-      compare_lengths(p, lengths);
-    }
-    std::swap(g, p.g);
     const ForwardSums expected(p);
-    compare_column("g", p, expected.g, g);
-    compare_rows("o", p, {&p.q}, expected.o, out, marks);
-    compare_states("S", "z", "u", p, states_after(p, &p.before), states);
+    const States<double> last = states_after(p, &p.before);
+    for (int turns = 1; turns <= (relay == nullptr ? kMostTurns : 1); turns *= 2) {
+      run_forward<Plan>(p, expected, last, seed, turns, relay);
+    }
   }
 }
 
@@ -367,38 +377,45 @@ void run_gradient_sums(Problem& p, unsigned seed) {
 }
 
 template <class Plan>
-void run_query_gradient(Problem& p, unsigned seed, int turns, Handover* relay = nullptr) {
+void run_query_gradient(Problem& p, const QueryGradientSums& expected, unsigned seed, int turns, Handover* relay) {
+  Tensor dq = p.tensor(kHeads, p.key_dim);
+  const Rows delta(p.delta.begin(), p.delta.end());
+  if (Plan::kFormsDelta) {
+    std::fill(p.delta.begin(), p.delta.end(), NAN);
+  }
+  Marks marks = marks_of(p.heads, p, p.key_dim, turns, relay);
+  std::vector<double> partials(2 * marks.marks.size(), NAN);
+  HopperGradientArguments args = {};
+  args.tasks[0] = p.gradient(linattn::kQueryGradient, p.dO, p.v, p.k, &dq);
+  GradientArguments& gradient_args = args.tasks[0].gradient;
+  gradient_args.partials = partials.data();
+  if (p.sums_slope) {
+    gradient_args.slope_query = p.q.view();
+  }
+  gradient_args.chunked.state_in = p.before.s.data();
+  gradient_args.chunked.key_sum_in = p.before.u.data();
+  gradient_args.chunked.value_sum_in = p.before.z.data();
+  gradient_args.chunked.marks = marks.marks.data();
+  gradient_args.chunked.turns = turns;
+  if (relay != nullptr) {
+    relay->set_forwards(gradient_args.chunked, p.before, true);
+  }
+  launch(p.heads * gradient_args.chunked.num_items.value * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
+  compare_column("d", p, delta, p.delta);
+  p.delta.assign(delta.begin(), delta.end());
+  const OwnRows own_rows = Plan::kFormsDelta ? OwnRows{&p.dO, &p.o} : OwnRows{&p.dO};
+  compare_rows("dq", p, own_rows, expected.dq, dq, marks, &expected.da_terms);
+  compare_partials("da", p, 0, expected.da, partials);
+  compare_partials("db", p, 1, expected.db, partials);
+}
+
+template <class Plan>
+void run_query_gradients(Problem& p, unsigned seed, Handover* relay = nullptr) {
   if constexpr (Plan::kQueryGradient) {
-    Tensor dq = p.tensor(kHeads, p.key_dim);
-    const Rows delta(p.delta.begin(), p.delta.end());
-    if (Plan::kFormsDelta) {
-      std::fill(p.delta.begin(), p.delta.end(), NAN);
-    }
-    Marks marks = marks_of(p.heads, p, p.key_dim, turns, relay);
-    std::vector<double> partials(2 * marks.marks.size(), NAN);
-    HopperGradientArguments args = {};
-    args.tasks[0] = p.gradient(linattn::kQueryGradient, p.dO, p.v, p.k, &dq);
-    GradientArguments& gradient_args = args.tasks[0].gradient;
-    gradient_args.partials = partials.data();
-    if (p.sums_slope) {
-      gradient_args.slope_query = p.q.view();
-    }
-    gradient_args.chunked.state_in = p.before.s.data();
-    gradient_args.chunked.key_sum_in = p.before.u.data();
-    gradient_args.chunked.value_sum_in = p.before.z.data();
-    gradient_args.chunked.marks = marks.marks.data();
-    gradient_args.chunked.turns = turns;
-    if (relay != nullptr) {
-      relay->set_forwards(gradient_args.chunked, p.before, true);
-    }
-    launch(p.heads * gradient_args.chunked.num_items.value * turns, tiles_of(p.key_dim), seed, args, run_gradient<Plan>);
-    compare_column("d", p, delta, p.delta);
-    p.delta.assign(delta.begin(), delta.end());
     const QueryGradientSums expected(p);
-    const OwnRows own_rows = Plan::kFormsDelta ? OwnRows{&p.dO, &p.o} : OwnRows{&p.dO};
-    compare_rows("dq", p, own_rows, expected.dq, dq, marks, &expected.da_terms);
-    compare_partials("da", p, 0, expected.da, partials);
-    compare_partials("db", p, 1, expected.db, partials);
+    for (int turns = 1; turns <= (relay == nullptr ? kMostTurns : 1); turns *= 2) {
+      run_query_gradient<Plan>(p, expected, seed, turns, relay);
+    }
   }
 }
 
@@ -633,10 +650,8 @@ void run_all(const Shape& shape, int key_dim, int value_dim, int first, int sche
   for (int i = first; i < first + schedules; ++i) {
     const auto seed = static_cast<unsigned>(i);
     std::printf("%s, Dk=%d, Dv=%d, seed %d:", shape.name, key_dim, value_dim, i);
-    for (int turns = 1; turns <= kMostTurns; turns *= 2) {
-      run_forward<Plan>(problem, seed, turns);
-      run_query_gradient<Plan>(problem, seed, turns);
-    }
+    run_forwards<Plan>(problem, seed);
+    run_query_gradients<Plan>(problem, seed);
     run_state_sums<Plan>(problem, seed);
     run_gradient_sums<Plan>(problem, seed);
     run_key_value_gradient<Plan>(problem, seed);
@@ -658,8 +673,8 @@ void run_relay(int key_dim, int value_dim, int first, int schedules) {
     const auto seed = static_cast<unsigned>(i);
     std::printf("%s, Dk=%d, Dv=%d, seed %d:", shape.name, key_dim, value_dim, i);
     Handover forward(problem, false), of_query(problem, false);
-    run_forward<Plan>(problem, seed, 1, &forward);
-    run_query_gradient<Plan>(problem, seed, 1, &of_query);
+    run_forwards<Plan>(problem, seed, &forward);
+    run_query_gradients<Plan>(problem, seed, &of_query);
     run_key_value_gradient<Plan>(problem, seed, true);
     run_one_sweep<Plan>(problem, seed, true);
     std::printf("\n");

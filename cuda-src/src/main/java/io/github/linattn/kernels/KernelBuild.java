@@ -65,20 +65,42 @@ public final class KernelBuild {
 
   /**
    * The build of this module: {@code KernelBuild <folder of the kernels> <folder of the digests>
-   * <default, all or none: the architectures>}.
+   * <default, all or none: the architectures> <default, or head dimensions such as 64,128>}.
    */
   public static void main(String[] args) throws IOException {
+    if (args.length != 4) {
+      throw new IllegalArgumentException(
+          "usage: KernelBuild <kernels folder> <digests folder> default|all|none default|64,128");
+    }
+    List<Integer> headDims = headDims(args[3]);
     List<KernelSpec> specs =
-        switch (args.length == 3 ? args[2] : "") {
-          case "default" -> Catalogue.defaults();
-          case "all" -> Catalogue.defaults(Catalogue.allArchitectures());
+        switch (args[2]) {
+          case "default" -> Catalogue.forHeadDims(headDims, Catalogue.defaultArchitectures());
+          case "all" -> Catalogue.forHeadDims(headDims, Catalogue.allArchitectures());
           case "none" -> List.of();
           default ->
               throw new IllegalArgumentException(
-                  "usage: KernelBuild <kernels folder> <digests folder> default|all|none");
+                  "linattn.architectures is default, all or none, got '%s'".formatted(args[2]));
         };
     new KernelBuild(Headers.shipped(), Nvcc.find(), System.out, true)
         .run(specs, Path.of(args[0]), Path.of(args[1]));
+  }
+
+  /** Of the shipped ones: kernels for others may spill, which ends this build. */
+  private static List<Integer> headDims(String asked) {
+    if (asked.equals("default")) {
+      return Catalogue.HEAD_DIMS;
+    }
+    Set<String> names = new HashSet<>(List.of(asked.split(",")));
+    List<Integer> chosen =
+        Catalogue.HEAD_DIMS.stream().filter(headDim -> names.remove(headDim.toString())).toList();
+    if (!names.isEmpty()) {
+      throw new IllegalArgumentException(
+          "linattn.headDims is default, or some of %s with commas between, got '%s';"
+                  .formatted(Catalogue.HEAD_DIMS, asked)
+              + " 'linattn generate' compiles others");
+    }
+    return chosen;
   }
 
   /**

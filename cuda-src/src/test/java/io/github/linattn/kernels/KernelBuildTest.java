@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.OptionalInt;
 import java.util.SortedMap;
 import java.util.TreeMap;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -61,10 +62,33 @@ class KernelBuildTest {
 
   @Test
   void noKernelsWhereNoneAreAskedFor() throws IOException {
-    KernelBuild.main(new String[] {folder.toString(), folder.resolve("d").toString(), "none"});
+    String digests = folder.resolve("d").toString();
+    KernelBuild.main(new String[] {folder.toString(), digests, "none", "64,128"});
     assertThat(BuiltKernels.load(folder).manifest().entries()).isEmpty();
-    assertThatThrownBy(() -> KernelBuild.main(new String[] {"a", "b", "some"}))
-        .hasMessageContaining("default|all|none");
+  }
+
+  @Test
+  void saysWhatMayBeAskedFor() {
+    assertThatThrownBy(() -> KernelBuild.main(new String[] {"a", "b", "none"}))
+        .hasMessageContaining("default|all|none default|64,128");
+    assertThatThrownBy(() -> KernelBuild.main(new String[] {"a", "b", "some", "default"}))
+        .hasMessage("linattn.architectures is default, all or none, got 'some'");
+    assertThatThrownBy(() -> KernelBuild.main(new String[] {"a", "b", "default", "64,80"}))
+        .hasMessageContaining(
+            "some of [32, 64, 96, 128, 192, 256] with commas between, got '64,80'");
+  }
+
+  @Test
+  void kernelsOfSomeHeadDimensionsAlone() throws IOException {
+    String digests = folder.resolve("d").toString();
+    withoutNvcc(
+        () -> KernelBuild.main(new String[] {folder.toString(), digests, "default", "256,32"}));
+    try (Stream<Path> files = Files.list(folder)) {
+      assertThat(files.map(file -> file.getFileName().toString()))
+          .contains("la_chunked_forward_mma_d32_bf16.cu", "la_chunked_forward_mma_d256_bf16.cu")
+          .contains("la_chunked_state_outputs_wgmma_f16.cu")
+          .noneMatch(name -> name.contains("_d64") || name.contains("_d128"));
+    }
   }
 
   /** The paper's first kernel, and one of each technique with machine code and PTX. */
@@ -154,10 +178,18 @@ class KernelBuildTest {
   }
 
   private void generateWithoutNvcc(List<KernelSpec> specs) throws IOException {
+    withoutNvcc(() -> KernelBuild.generate(specs, folder, log));
+  }
+
+  private interface Build {
+    void run() throws IOException;
+  }
+
+  private void withoutNvcc(Build build) throws IOException {
     String named = System.getProperty(Nvcc.PROPERTY, "");
     System.setProperty(Nvcc.PROPERTY, folder.resolve("none").toString());
     try {
-      KernelBuild.generate(specs, folder, log);
+      build.run();
     } finally {
       System.setProperty(Nvcc.PROPERTY, named);
     }

@@ -2,6 +2,7 @@ package io.github.linattn.kernelgen;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.OptionalInt;
@@ -10,7 +11,8 @@ import java.util.stream.Stream;
 
 /** The kernels that are built, in the order of {@link KernelSpec#compareTo}. */
 public final class Catalogue {
-  private static final List<Integer> HEAD_DIMS = List.of(32, 64, 96, 128, 192, 256);
+  /** The head dimensions that kernels are shipped for; others are generated. */
+  public static final List<Integer> HEAD_DIMS = List.of(32, 64, 96, 128, 192, 256);
 
   /** A type of tensors, and how exactly it is computed. */
   private record Numbers(ElementType element, Precision precision) {}
@@ -53,10 +55,20 @@ public final class Catalogue {
     return defaults(defaultArchitectures());
   }
 
-  /** The shipped kernels: both families for D = 32, 64, 96, 128, 192, 256, and those of any D. */
+  /** The shipped kernels: both families for the {@link #HEAD_DIMS}, and those of any D. */
   public static List<KernelSpec> defaults(Set<Architecture> architectures) {
+    return forHeadDims(HEAD_DIMS, architectures);
+  }
+
+  /**
+   * The kernels of both families for these head dimensions, and those of any D.
+   *
+   * @throws IllegalArgumentException if a rule or a budget of {@link KernelSpec} is broken
+   */
+  public static List<KernelSpec> forHeadDims(
+      Collection<Integer> headDims, Set<Architecture> architectures) {
     List<KernelSpec> specs = new ArrayList<>(anyHeadDim(architectures));
-    for (int headDim : HEAD_DIMS) {
+    for (int headDim : headDims) {
       specs.addAll(forHeadDim(headDim, OptionalInt.empty(), architectures));
     }
     return specs.stream().sorted().toList();
