@@ -156,7 +156,7 @@ int lanes_alive;
 Lane* running;
 Block* in_window;
 
-int drawn(int below) { return static_cast<int>(random_engine() * static_cast<uint64_t>(below) >> 32); }
+int drawn(int below) { return static_cast<int>(random_engine() % below); }
 
 // The scheduler asks whether the wait is over, so that lanes are not woken in vain; of lanes of a warp that wait for the
 // same phase of the same number it asks one.
@@ -276,7 +276,7 @@ void run_errand() {
   if (errands.empty()) {
     return;
   }
-  const int i = drawn(static_cast<int>(errands.size()));
+  const size_t i = random_engine() % errands.size();
   if (--errands[i].delay > 0) {
     return;
   }

@@ -127,13 +127,26 @@ final class ChunkedCalls {
     }
   }
 
-  /** Forgets constants where they have become many and no graph needs them. */
+  /**
+   * Gives up constants where they have become many: no graph needs those brought since one ended.
+   */
   void makeRoomForConstants() {
-    if (queue.constants().isFull() && !queue.hasGraphs()) {
-      clear();
-      queue.device().enter().synchronize(queue.stream());
-      queue.constants().forget();
+    if (!queue.constants().isFull()) {
+      return;
     }
+    if (queue.isCapturing()) {
+      setConstantsApart();
+    } else {
+      clear();
+      queue.synchronize();
+      queue.constants().release().close();
+    }
+  }
+
+  /** Keeps constants for as long as there are graphs, and brings anew what later calls need. */
+  void setConstantsApart() {
+    clear();
+    retire(queue.constants().release());
   }
 
   private long workspace(long bytes) {

@@ -188,6 +188,11 @@ final class CudaQueue implements Stream {
     }
   }
 
+  /** Whether what is launched now becomes part of a graph; the caller holds this queue's lock. */
+  boolean isCapturing() {
+    return capturing;
+  }
+
   /** Whether a graph that is open may hold addresses of this queue's memory. */
   boolean hasGraphs() {
     return graphs > 0;
@@ -216,7 +221,11 @@ final class CudaQueue implements Stream {
         } finally {
           capturing = false;
         }
-        return new Captured(owner, cuda.endCapture(owner, stream));
+        CudaGraph graph = cuda.endCapture(owner, stream);
+        if (constants != null) {
+          calls().setConstantsApart();
+        }
+        return new Captured(owner, graph);
       } catch (Throwable e) {
         graphs--;
         owner.close();

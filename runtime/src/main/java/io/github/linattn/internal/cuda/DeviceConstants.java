@@ -20,7 +20,7 @@ final class DeviceConstants {
   private static final int ALIGNMENT = 16;
   private static final long BLOCK_BYTES = 1 << 16;
 
-  /** A caller that never repeats a packing would fill the memory: then all is forgotten. */
+  /** A caller that never repeats a packing would fill the memory: then all is given up. */
   private static final long MOST_BYTES = 1 << 26;
 
   private final Device device;
@@ -38,18 +38,19 @@ final class DeviceConstants {
     this.uploads = device.enter().createStream(owner);
   }
 
-  /** Whether so much was kept that {@link #forget} is due. */
+  /** Whether so much is kept that it is to be {@linkplain #release given up}. */
   boolean isFull() {
     return total > MOST_BYTES;
   }
 
-  /** Frees everything; nothing on the device may need it any more. */
-  void forget() {
+  /** Gives up all that was brought until now, whose memory is the caller's to free. */
+  Arena release() {
+    Arena released = blocks;
     addresses.clear();
-    blocks.close();
     blocks = Arena.ofShared();
     total = 0;
     block = null;
+    return released;
   }
 
   /** The device address of these bytes. */

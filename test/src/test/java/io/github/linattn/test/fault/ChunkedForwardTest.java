@@ -23,7 +23,9 @@ import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.function.IntConsumer;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
 
@@ -427,6 +429,33 @@ final class ChunkedForwardTest extends OnFakeKernels {
       long withoutGraph = cudart.live();
       growing.run(64);
       assertThat(cudart.live()).as("one for one").isEqualTo(withoutGraph);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  /** A server captures a graph of its decoding, and never sees the same packing twice. */
+  @Test
+  void listsOfPackingsAreLetGoWhileAGraphIsOpen() {
+    int tokens = 1 << 16;
+    try (Fixture f = new Fixture(AttentionShape.of(1, 1, tokens, D), DType.BF16);
+        Stream stream = f.gpu.newStream()) {
+      LinearAttention attention = LinearAttention.builder().on(f.gpu, stream);
+      IntConsumer attend =
+          sequences -> {
+            int[] lengths = new int[sequences];
+            Arrays.fill(lengths, 1);
+            lengths[0] = tokens - sequences + 1;
+            attention.forwardInto(f.input().packed(Sequences.ofLengths(lengths)), f.o, f.g, null);
+          };
+      attend.accept(60_000);
+      long withOne = cudart.deviceBytes();
+      try (Graph graph = stream.capture(() -> attend.accept(60_000))) {
+        for (int i = 1; i <= 60; i++) {
+          attend.accept(60_000 + i);
+        }
+        assertThat(cudart.deviceBytes() - withOne).isBetween(1L << 20, 80L << 20);
+        graph.launch();
+      }
     }
     assertThat(cudart.live()).isZero();
   }
