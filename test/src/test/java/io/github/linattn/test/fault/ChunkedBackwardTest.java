@@ -768,7 +768,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
       assertThatThrownBy(() -> f.backward(linear()))
           .isInstanceOf(UnsupportedOperationException.class)
           .hasMessageContaining("no CUDA kernel for a backward of BF16 with head dimension 48")
-          .hasMessageContaining("built: [32, 64, 96, 128, 192, 256]")
+          .hasMessageMatching(".* built: \\[(\\d+, )*64(, \\d+)*\\]\\..*")
           .hasMessageContaining("linattn generate --head-dim 48");
     }
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 64, 320), DType.BF16)) {
