@@ -21,11 +21,14 @@ public record AttentionShape(
   /** Largest head dimension. */
   public static final int MAX_DIM = 512;
 
+  /** Most heads of all batch rows, or of all packed sequences: each has several blocks of a GPU. */
+  static final int MOST_HEADS = 1 << 26;
+
   /**
    * Checks the extents.
    *
    * @throws IllegalArgumentException if one is out of its range, keyValueHeads does not divide
-   *     heads, or batch times heads is above 2^31-1
+   *     heads, batch times heads is above 2^26, or a tensor would have more than 2^56 elements
    */
   public AttentionShape {
     requirePositive("batch", batch);
@@ -39,9 +42,14 @@ public record AttentionShape(
           "%d query heads can't share %d key/value heads evenly: keyValueHeads must divide heads"
               .formatted(heads, keyValueHeads));
     }
-    if ((long) batch * heads > Integer.MAX_VALUE) {
+    if ((long) batch * heads > MOST_HEADS) {
       throw new IllegalArgumentException(
-          "batch times heads must be at most 2^31-1, got %d times %d".formatted(batch, heads));
+          "batch times heads must be at most 2^26, got %d times %d".formatted(batch, heads));
+    }
+    if ((double) batch * heads * tokens * Math.max(keyDim, valueDim) > 0x1p56) {
+      throw new IllegalArgumentException(
+          "%d batch rows of %d heads and %d tokens would have more than 2^56 elements"
+              .formatted(batch, heads, tokens));
     }
   }
 

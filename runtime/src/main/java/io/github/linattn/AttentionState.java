@@ -1,6 +1,6 @@
 package io.github.linattn;
 
-import java.util.Arrays;
+import io.github.linattn.internal.Copies;
 
 /**
  * What linear attention remembers of the tokens before: S = Σ k⊗v, z = Σ k, u = Σ v and the count
@@ -127,6 +127,41 @@ public final class AttentionState implements AutoCloseable {
     writes++;
   }
 
+  /**
+   * Queues a copy of it all, counts too, into another state: to go on from here twice, or again.
+   *
+   * @param target takes over the sums and counts; of as many sequences and as wide
+   * @param stream of the backend in whose reach both are
+   * @throws IllegalArgumentException if they differ in shape, overlap or are out of reach; nothing
+   *     is copied
+   * @throws IllegalStateException if a tensor is closed, or the call that was to write this state
+   *     failed
+   * @throws io.github.linattn.cuda.CudaException if the GPU refuses
+   */
+  public void copyTo(AttentionState target, Stream stream) {
+    Checks.present("target", target);
+    Checks.present("stream", stream);
+    if (torn) {
+      throw new IllegalStateException("the call that was to write this state failed");
+    }
+    Copies.requireAlike(s, target.s);
+    Copies.requireAlike(z, target.z);
+    Copies.requireAlike(u, target.u);
+    target.countWrite();
+    boolean begun = false;
+    try {
+      stream.copy(s, target.s);
+      begun = true;
+      stream.copy(z, target.z);
+      stream.copy(u, target.u);
+    } catch (RuntimeException | Error e) {
+      target.torn = target.torn || begun;
+      throw e;
+    }
+    System.arraycopy(counts, 0, target.counts, 0, counts.length);
+    target.torn = false;
+  }
+
   boolean isOpen() {
     return s.isOpen() && z.isOpen() && u.isOpen();
   }
@@ -157,6 +192,6 @@ public final class AttentionState implements AutoCloseable {
 
   @Override
   public String toString() {
-    return "state S " + s + ", counts " + Arrays.toString(counts);
+    return "state S " + s + ", counts " + Checks.listed(counts.length, i -> counts[i]);
   }
 }

@@ -1,6 +1,7 @@
 package io.github.linattn;
 
 import io.github.linattn.cuda.CudaException;
+import io.github.linattn.internal.ClosedException;
 import io.github.linattn.internal.Engine;
 import io.github.linattn.internal.Leaks;
 import io.github.linattn.internal.cpu.CpuEngine;
@@ -142,10 +143,12 @@ public final class Backend implements AutoCloseable {
 
   /**
    * A tensor over device memory of somebody else, row-major, at {@code address}; it must outlive
-   * the tensor.
+   * the tensor. Nothing orders the work of the streams here by that of others, the default stream
+   * of CUDA among them: wait for it first, or order it by {@link Stream#nativeHandle}.
    *
    * @throws UnsupportedOperationException if this backend is the CPU
-   * @throws IllegalArgumentException if CUDA knows the address as no memory of this GPU
+   * @throws IllegalArgumentException if CUDA knows the first or the last byte as no memory of this
+   *     GPU
    */
   public Tensor wrapDeviceMemory(long address, DType dtype, TensorShape shape) {
     long bytes = Tensor.bytesOf(dtype, shape);
@@ -153,7 +156,8 @@ public final class Backend implements AutoCloseable {
   }
 
   /**
-   * An empty state (all sums and counts 0) in the memory in which this backend computes.
+   * An empty state (all sums and counts 0) in the memory in which this backend computes; {@link
+   * AttentionState#copyTo} fills it from another.
    *
    * @param sequences for each batch row, 1 unless it holds packed sequences
    * @throws IllegalArgumentException if there is no sequence
@@ -238,7 +242,7 @@ public final class Backend implements AutoCloseable {
   Engine engine() {
     Throwable where = closedAt;
     if (where != null) {
-      throw new IllegalStateException(
+      throw new ClosedException(
           "the backend %s is closed; see the cause for where".formatted(name()), where);
     }
     return engine;

@@ -4,11 +4,15 @@ import io.github.linattn.internal.Operator;
 import java.lang.foreign.MemorySegment;
 import java.util.Comparator;
 import java.util.List;
+import java.util.function.IntToLongFunction;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /** Refuses wrong arguments with a sentence, before anything is allocated or launched. */
 final class Checks {
+  private static final int MOST_LISTED = 8;
+
   private Checks() {}
 
   /** A tensor as messages call it. */
@@ -124,6 +128,21 @@ final class Checks {
           "sequence lengths %s sum to %d, but there are %d tokens"
               .formatted(sequences, sequences.tokens(), shape.tokens()));
     }
+    if ((long) sequences.count() * shape.heads() > AttentionShape.MOST_HEADS) {
+      throw new IllegalArgumentException(
+          "sequences times heads must be at most 2^26, got %d times %d"
+              .formatted(sequences.count(), shape.heads()));
+    }
+  }
+
+  /** A list for a message: of many the first, and how many there are. */
+  static String listed(int count, IntToLongFunction element) {
+    int shown = count > MOST_LISTED + 1 ? MOST_LISTED : count;
+    String first =
+        IntStream.range(0, shown)
+            .mapToObj(i -> Long.toString(element.applyAsLong(i)))
+            .collect(Collectors.joining(", "));
+    return shown == count ? "[" + first + "]" : "[" + first + ", ... " + count + " in all]";
   }
 
   /**

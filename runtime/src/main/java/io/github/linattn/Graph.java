@@ -7,7 +7,11 @@ package io.github.linattn;
  */
 public interface Graph extends AutoCloseable {
 
-  /** Queues the work; returns before it is done. */
+  /**
+   * Queues the work; returns before it is done.
+   *
+   * @throws IllegalStateException if the stream, the backend or a tensor of the work is closed
+   */
   void launch();
 
   /** Waits for the stream, then frees the graph; a second call does nothing. */

@@ -3,6 +3,7 @@ package io.github.linattn;
 import io.github.linattn.cuda.CudaOutOfMemoryException;
 import io.github.linattn.internal.BackwardCall;
 import io.github.linattn.internal.Checkpoints;
+import io.github.linattn.internal.ClosedException;
 import io.github.linattn.internal.ForwardCall;
 import io.github.linattn.internal.Operator;
 import java.util.ArrayList;
@@ -235,6 +236,7 @@ public final class LinearAttention {
     boolean refused =
         failure instanceof IllegalArgumentException
             || failure instanceof UnsupportedOperationException
+            || failure instanceof ClosedException
             || failure instanceof CudaOutOfMemoryException;
     if (state != null && !refused) {
       state.setTorn(true);
@@ -417,10 +419,13 @@ public final class LinearAttention {
       Gradients gradients) {
     Checks.present("input", input);
     Checks.present("gradients", gradients);
-    if (backend
-        .engine()
-        .repeatBackward(
-            operator, input, o, g, dO, lastState, checkpoints, finalState, gradients, stream)) {
+    AttentionState initial = input.initial();
+    boolean torn = initial != null && initial.isTorn();
+    if (!torn
+        && backend
+            .engine()
+            .repeatBackward(
+                operator, input, o, g, dO, lastState, checkpoints, finalState, gradients, stream)) {
       return;
     }
     Checks.input(operator, input, backend);

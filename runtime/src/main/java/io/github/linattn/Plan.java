@@ -19,10 +19,11 @@ public record Plan(String backend, Pass forward, Pass backward) {
    *
    * @param steps kernels or loops, in the order they run; none where the backend can't do it
    * @param resultBytes bytes of the tensors it writes
-   * @param workspaceBytes bytes it takes besides. A stream of a GPU keeps them until it closes,
-   *     with up to 65 KiB for lists and marks; where a later call needs more, it takes up to twice
-   *     as much, so that it need not grow for each. Kernels of the family {@code paper} give theirs
-   *     back
+   * @param workspaceBytes bytes it takes besides. A stream of a GPU keeps them until it closes;
+   *     where a later call needs more, it takes up to twice as much, so that it need not grow for
+   *     each. Kernels of the family {@code paper} give theirs back. Lists of what is packed come
+   *     beside: 64 KiB, or up to 64 MiB where packings differ from call to call, and as much for
+   *     graphs that are open
    * @param estimatedMicros what the cost model expects, or 0 where there is none
    * @param summary the steps in a few words, such as {@code segments 1280, wgmma} or {@code one
    *     pass, wgmma*2}: the way, the tokens of a segment if a sequence has several, the technique,

@@ -1,7 +1,6 @@
 package io.github.linattn;
 
 import java.util.Arrays;
-import java.util.stream.IntStream;
 
 /**
  * Sequences of different lengths packed one after the other along the token axis. Tokens attend
@@ -85,9 +84,9 @@ public final class Sequences {
     return Arrays.hashCode(starts);
   }
 
-  /** The lengths, for example {@code [3, 0, 200]}. */
+  /** The lengths, for example {@code [3, 0, 200]}; of many the first and how many there are. */
   @Override
   public String toString() {
-    return IntStream.range(0, count()).map(this::length).boxed().toList().toString();
+    return Checks.listed(count(), this::length);
   }
 }

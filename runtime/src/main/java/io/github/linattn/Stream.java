@@ -1,10 +1,21 @@
 package io.github.linattn;
 
+import java.util.OptionalLong;
+
 /**
  * An ordered queue of work on a backend. Calls on a GPU return before the work is done; calls on
  * the CPU return when it is. Used by one thread at a time. Closing waits for the work first.
  */
 public interface Stream extends AutoCloseable {
+
+  /**
+   * The {@code cudaStream_t} of a stream of a GPU, by which other libraries of this process order
+   * their work: with {@code cudaStreamWaitEvent} it waits for theirs, and with {@code
+   * cudaEventRecord} theirs for it. Valid until this stream closes; empty on the CPU.
+   *
+   * @throws IllegalStateException if this stream is closed
+   */
+  OptionalLong nativeHandle();
 
   /** Waits until everything queued so far is done. */
   void synchronize();

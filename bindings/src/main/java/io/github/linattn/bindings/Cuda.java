@@ -105,10 +105,11 @@ public final class Cuda {
   }
 
   /**
-   * Lets a device keep what {@link #allocateAsync} took from the driver when it is freed: else each
-   * synchronisation gives it back, and the next call pays for it again.
+   * Whether a device keeps what {@link #allocateAsync} took from the driver when it is freed: else
+   * each synchronisation gives it back, and the next call pays for it again. It is so for the whole
+   * process, and not at first.
    */
-  public void keepFreedMemory(int device) {
+  public void keepFreedMemory(int device, boolean keeps) {
     MemorySegment pool =
         created(
             out ->
@@ -116,7 +117,7 @@ public final class Cuda {
                     "cudaDeviceGetDefaultMemPool",
                     cudart.cudaDeviceGetDefaultMemPool(out, device)));
     try (Arena scratch = Arena.ofConfined()) {
-      MemorySegment threshold = scratch.allocateFrom(JAVA_LONG, -1L); // unsigned: all of it
+      MemorySegment threshold = scratch.allocateFrom(JAVA_LONG, keeps ? -1L : 0L); // unsigned
       CudaStatus.check(
           "cudaMemPoolSetAttribute",
           cudart.cudaMemPoolSetAttribute(
@@ -581,7 +582,8 @@ public final class Cuda {
 
   /**
    * Lets a stream note the work it is given instead of doing it, until {@link #endCapture} or
-   * {@link #abandonCapture}. Other threads may use CUDA as ever meanwhile.
+   * {@link #abandonCapture}. Other threads may use CUDA as ever meanwhile, but may not wait for the
+   * whole device.
    */
   public void beginCapture(CudaStream stream) {
     CudaStatus.check(

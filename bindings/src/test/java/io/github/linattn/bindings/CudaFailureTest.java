@@ -104,7 +104,7 @@ class CudaFailureTest {
     cuda.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT, cuda.device());
     cuda.deviceName(0);
     cuda.memoryInfo();
-    cuda.keepFreedMemory(0);
+    cuda.keepFreedMemory(0, true);
     try (Arena outer = Arena.ofShared()) {
       CudaStream stream = cuda.createStream(outer);
       try (Arena inner = Arena.ofConfined()) {

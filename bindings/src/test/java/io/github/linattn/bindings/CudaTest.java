@@ -225,7 +225,7 @@ class CudaTest {
 
   @Test
   void freedMemoryStaysWithTheDevice() {
-    cuda.keepFreedMemory(0);
+    cuda.keepFreedMemory(0, true);
     assertThat(cudart.poolThreshold()).isEqualTo(-1);
   }
 

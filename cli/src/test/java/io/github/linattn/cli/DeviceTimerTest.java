@@ -9,6 +9,7 @@ import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.OptionalLong;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -78,6 +79,11 @@ class DeviceTimerTest {
 
   /** A device on which a call takes as long as was said, in a graph and out of one. */
   private static final class Clock implements Stream {
+    @Override
+    public OptionalLong nativeHandle() {
+      return OptionalLong.empty();
+    }
+
     private final double plainMillis;
     private final double graphMillis;
     private double now;

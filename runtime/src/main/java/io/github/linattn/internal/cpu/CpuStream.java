@@ -4,7 +4,9 @@ import io.github.linattn.Event;
 import io.github.linattn.Graph;
 import io.github.linattn.Stream;
 import io.github.linattn.Tensor;
+import io.github.linattn.internal.ClosedException;
 import io.github.linattn.internal.Copies;
+import java.util.OptionalLong;
 import org.jspecify.annotations.Nullable;
 
 /** A queue whose work is done when it is queued; closing it ends it, and frees nothing. */
@@ -31,7 +33,7 @@ final class CpuStream implements Stream {
     }
     Throwable where = closedAt;
     if (where != null) {
-      throw new IllegalStateException("the stream is closed; see the cause for where", where);
+      throw new ClosedException("the stream is closed; see the cause for where", where);
     }
   }
 
@@ -50,6 +52,11 @@ final class CpuStream implements Stream {
 
     @Override
     public void close() {}
+  }
+
+  @Override
+  public OptionalLong nativeHandle() {
+    return OptionalLong.empty();
   }
 
   @Override
@@ -72,6 +79,8 @@ final class CpuStream implements Stream {
   public void copy(Tensor source, Tensor target) {
     requireOpen();
     Copies.requireAlike(source, target);
+    owner.requireReachable("source", source);
+    owner.requireReachable("target", target);
     target.copyFrom(source.segment());
   }
 

@@ -53,6 +53,11 @@ final class ChunkedCall {
     starts = new long[0];
   }
 
+  /** What it reads and writes. */
+  List<Tensor> tensors() {
+    return tensors;
+  }
+
   /** Whether it is this very call, with tensors that are still open and a list that still fits. */
   boolean isFor(
       Operator operator,

@@ -23,12 +23,17 @@ import org.jspecify.annotations.Nullable;
  */
 final class ChunkedCalls {
   /** Of each pass: a model of so many layers repeats every one of its calls. */
-  private static final int MOST = 64;
+  private static final int MOST = 512;
 
   private final CudaQueue queue;
   private final Arena owner;
   private final List<ChunkedCall> forwards = new ArrayList<>();
   private final List<GradientCall> backwards = new ArrayList<>();
+
+  /** Where the next call is looked for first: those of a model come in the same order each time. */
+  private int nextForward;
+
+  private int nextBackward;
 
   /** Of memory that has become too small and that open graphs may use. */
   private final List<Arena> retired = new ArrayList<>();
@@ -56,9 +61,12 @@ final class ChunkedCalls {
       @Nullable AttentionState finalState,
       @Nullable Checkpoints checkpoints) {
     for (int i = 0; i < forwards.size(); i++) {
-      ChunkedCall known = forwards.get(i);
+      int index = (nextForward + i) % forwards.size();
+      ChunkedCall known = forwards.get(index);
       if (known.isFor(operator, q, k, v, packing, initial, o, g, finalState, checkpoints)) {
+        nextForward = index + 1;
         known.run();
+        queue.keepForGraph(known.tensors());
         return true;
       }
     }
@@ -72,9 +80,11 @@ final class ChunkedCalls {
     ChunkedCall call =
         forwards.size() < MOST ? new ChunkedCall(queue, owner) : forwards.removeFirst();
     forwards.addLast(call);
+    nextForward = 0; // after the last comes the first
     try {
       call.fill(forward, plan, kernels, address, tickets(plan.ticketBytes()));
       call.run();
+      queue.keepForGraph(call.tensors());
     } catch (RuntimeException | Error e) {
       call.clear();
       throw e;
@@ -93,7 +103,8 @@ final class ChunkedCalls {
       @Nullable StateGradient finalStateGradient,
       Gradients gradients) {
     for (int i = 0; i < backwards.size(); i++) {
-      GradientCall known = backwards.get(i);
+      int index = (nextBackward + i) % backwards.size();
+      GradientCall known = backwards.get(index);
       if (known.isFor(
           operator,
           input,
@@ -104,7 +115,9 @@ final class ChunkedCalls {
           checkpoints,
           finalStateGradient,
           gradients)) {
+        nextBackward = index + 1;
         known.run();
+        queue.keepForGraph(known.tensors());
         return true;
       }
     }
@@ -118,9 +131,11 @@ final class ChunkedCalls {
     GradientCall call =
         backwards.size() < MOST ? new GradientCall(queue, owner) : backwards.removeFirst();
     backwards.addLast(call);
+    nextBackward = 0;
     try {
       call.fill(backward, plan, kernels, address, tickets(plan.ticketBytes()));
       call.run();
+      queue.keepForGraph(call.tensors());
     } catch (RuntimeException | Error e) {
       call.clear();
       throw e;

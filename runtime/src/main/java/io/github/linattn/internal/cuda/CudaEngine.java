@@ -86,8 +86,12 @@ public final class CudaEngine implements Engine {
     this.paperPlans = new PaperPlans(kernels);
     this.paperOnly = isPaperOnly();
     this.leaks = Leaks.of(name());
+    keepFreedMemory(true);
+  }
+
+  private void keepFreedMemory(boolean keeps) {
     if (device.attribute(DeviceAttribute.STREAM_ORDERED_ALLOCATION) == 1) {
-      device.enter().keepFreedMemory(device.ordinal());
+      device.enter().keepFreedMemory(device.ordinal(), keeps);
     }
   }
 
@@ -261,15 +265,24 @@ public final class CudaEngine implements Engine {
 
   @Override
   public Storage wrapDeviceMemory(long address, long bytes) {
-    PointerInfo info = device.enter().pointerInfo(address);
-    boolean onDevice =
-        info.kind() == PointerInfo.Kind.DEVICE || info.kind() == PointerInfo.Kind.MANAGED;
-    if (!onDevice || info.device() != device.ordinal()) {
-      throw new IllegalArgumentException(
-          "0x%x is no memory of %s: CUDA knows it as %s of device %d"
-              .formatted(address, name(), info.kind(), info.device()));
-    }
+    requireDeviceMemory(address, "");
+    requireDeviceMemory(address + bytes - 1, ", the last byte of the tensor,");
     return DeviceStorage.wrap(device, address, bytes);
+  }
+
+  private void requireDeviceMemory(long address, String what) {
+    PointerInfo info = device.enter().pointerInfo(address);
+    String known =
+        switch (info.kind()) {
+          case DEVICE, MANAGED ->
+              info.device() == device.ordinal() ? "" : "CUDA knows it as of GPU " + info.device();
+          case HOST -> "CUDA knows it as page-locked memory of the host";
+          case UNREGISTERED -> "CUDA does not know it";
+        };
+    if (!known.isEmpty()) {
+      throw new IllegalArgumentException(
+          "0x%x%s is no memory of %s: %s".formatted(address, what, name(), known));
+    }
   }
 
   @Override
@@ -416,7 +429,13 @@ public final class CudaEngine implements Engine {
       PaperSupport.requireLayout("final state u", call.finalState().u());
     }
     kernels.entry(Operation.FORWARD, call.input().shape().keyDim());
-    run("forward", call.operator(), call.input(), call.stream(), pass -> pass.forward(call));
+    run(
+        "forward",
+        call.operator(),
+        call.input(),
+        call.tensors(),
+        call.stream(),
+        pass -> pass.forward(call));
   }
 
   @Override
@@ -428,7 +447,13 @@ public final class CudaEngine implements Engine {
       runChunked(call, plan.get());
     } else {
       requirePaper(question, Operation.QUERY_GRADIENT, () -> PaperSupport.require(call));
-      run("backward", call.operator(), call.input(), call.stream(), pass -> pass.backward(call));
+      run(
+          "backward",
+          call.operator(),
+          call.input(),
+          call.tensors(),
+          call.stream(),
+          pass -> pass.backward(call));
     }
   }
 
@@ -483,6 +508,7 @@ public final class CudaEngine implements Engine {
       String what,
       Operator operator,
       AttentionInput input,
+      List<Tensor> tensors,
       Stream stream,
       Consumer<PaperPass> launches) {
     CudaQueue queue = queueOf(stream);
@@ -491,6 +517,7 @@ public final class CudaEngine implements Engine {
       queue.calls().makeRoomForConstants();
       try (PaperPass pass = new PaperPass(kernels, queue, operator, input)) {
         launches.accept(pass);
+        queue.keepForGraph(tensors);
       } catch (CudaException e) {
         throw e.withContext(what + " of " + input.shape());
       }
@@ -571,7 +598,11 @@ public final class CudaEngine implements Engine {
   public synchronized void close() {
     if (arena.scope().isAlive()) {
       leaks.reportOpen();
-      device.endAfterWork(arena);
+      try {
+        keepFreedMemory(false);
+      } finally {
+        device.endAfterWork(arena);
+      }
     }
   }
 }

@@ -16,11 +16,14 @@ import io.github.linattn.bindings.PreparedClear;
 import io.github.linattn.bindings.PreparedCopy;
 import io.github.linattn.bindings.PreparedLaunch;
 import io.github.linattn.bindings.TensorMapWriter;
+import io.github.linattn.internal.ClosedException;
 import io.github.linattn.internal.Copies;
 import io.github.linattn.internal.Leaks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.OptionalLong;
 import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 import org.jspecify.annotations.Nullable;
@@ -50,6 +53,10 @@ final class CudaQueue implements Stream {
   private @Nullable TensorMapWriter tensorMaps;
   private int graphs;
   private boolean capturing;
+
+  /** What the graph that is being captured reads and writes. */
+  private final List<Tensor> captured = new ArrayList<>();
+
   private @Nullable Throwable closedAt;
 
   CudaQueue(Device device, MemorySegment.Scope kernels, Leaks leaks) {
@@ -184,13 +191,20 @@ final class CudaQueue implements Stream {
    */
   void requireOpen() {
     if (closedAt != null) {
-      throw new IllegalStateException("the stream is closed; see the cause for where", closedAt);
+      throw new ClosedException("the stream is closed; see the cause for where", closedAt);
     }
   }
 
   /** Whether what is launched now becomes part of a graph; the caller holds this queue's lock. */
   boolean isCapturing() {
     return capturing;
+  }
+
+  /** Notes what a call has read and written that becomes part of a graph. */
+  void keepForGraph(List<Tensor> tensors) {
+    if (capturing) {
+      captured.addAll(tensors);
+    }
   }
 
   /** Whether a graph that is open may hold addresses of this queue's memory. */
@@ -209,6 +223,7 @@ final class CudaQueue implements Stream {
       Cuda cuda = device.enter();
       cuda.beginCapture(stream);
       capturing = true;
+      captured.clear();
       graphs++;
       Arena owner = Arena.ofShared();
       try {
@@ -225,7 +240,7 @@ final class CudaQueue implements Stream {
         if (constants != null) {
           calls().setConstantsApart();
         }
-        return new Captured(owner, graph);
+        return new Captured(owner, graph, List.copyOf(captured));
       } catch (Throwable e) {
         graphs--;
         owner.close();
@@ -254,11 +269,13 @@ final class CudaQueue implements Stream {
   private final class Captured implements Graph {
     private final Arena owner;
     private final CudaGraph graph;
+    private final List<Tensor> tensors;
     private final Leaks.Claim claim = leaks.claim(this, "a graph");
 
-    Captured(Arena owner, CudaGraph graph) {
+    Captured(Arena owner, CudaGraph graph, List<Tensor> tensors) {
       this.owner = owner;
       this.graph = graph;
+      this.tensors = tensors;
     }
 
     @Override
@@ -267,6 +284,12 @@ final class CudaQueue implements Stream {
         requireOpen();
         if (!kernels.isAlive()) {
           throw new IllegalStateException("the backend is closed, and with it the graph's kernels");
+        }
+        for (Tensor tensor : tensors) {
+          if (!tensor.isOpen()) {
+            throw new IllegalStateException(
+                "%s, which the graph reads or writes, is closed".formatted(tensor));
+          }
         }
         device.enter().launch(graph, stream);
       }
@@ -291,6 +314,12 @@ final class CudaQueue implements Stream {
         freeRetired();
       }
     }
+  }
+
+  @Override
+  public synchronized OptionalLong nativeHandle() {
+    requireOpen();
+    return OptionalLong.of(stream.address());
   }
 
   @Override
@@ -356,6 +385,7 @@ final class CudaQueue implements Stream {
       throw new IllegalArgumentException(
           "a stream copies to, from or within the GPU; both tensors are of the host");
     }
+    keepForGraph(List.of(source, target));
   }
 
   private boolean isOnDevice(String role, Tensor tensor) {

@@ -66,6 +66,11 @@ final class GradientCall {
     partCount = 0;
   }
 
+  /** What it reads and writes. */
+  List<Tensor> tensors() {
+    return tensors;
+  }
+
   /** Whether it is this very call, with tensors that are still open and lists that still fit. */
   boolean isFor(
       Operator operator,

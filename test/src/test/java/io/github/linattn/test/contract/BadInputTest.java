@@ -27,6 +27,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.function.BiConsumer;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -463,8 +464,34 @@ final class BadInputTest {
         list,
         "more rows of heads than an int counts",
         ARGUMENT,
-        "batch times heads must be at most 2^31-1, got 2147483647 times 2",
+        "batch times heads must be at most 2^26, got 2147483647 times 2",
         f -> AttentionShape.of(Integer.MAX_VALUE, 2, 1, 16));
+    add(
+        list,
+        "more elements than bytes can count",
+        ARGUMENT,
+        "1 batch rows of 67108864 heads and 1073741824 tokens would have more than 2^56 elements",
+        f -> AttentionShape.of(1, 1 << 26, 1 << 30, 512));
+    add(
+        list,
+        "more packed sequences of heads than a GPU has blocks",
+        ARGUMENT,
+        "sequences times heads must be at most 2^26, got 70000 times 1000",
+        f ->
+            LinearAttention.builder()
+                .on(f.cpu)
+                .plan(
+                    AttentionShape.of(1, 1000, 70_000, 16),
+                    DType.F32,
+                    Sequences.ofLengths(IntStream.generate(() -> 1).limit(70_000).toArray())));
+    add(
+        list,
+        "many packed sequences of other tokens",
+        ARGUMENT,
+        "sequence lengths [1, 1, 1, 1, 1, 1, 1, 1, ... 100 in all] sum to 100, but there are 6",
+        f ->
+            f.input()
+                .packed(Sequences.ofLengths(IntStream.generate(() -> 1).limit(100).toArray())));
   }
 
   private static Tensor tall(Fixture f, int heads, int dim) {

@@ -1,7 +1,9 @@
 package io.github.linattn.test.contract;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
 
+import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.Backend;
@@ -102,6 +104,44 @@ abstract class PropertyContract {
     int start = (head * tokens + from) * width;
     int end = (head * tokens + to) * width;
     Results.assertBits(Arrays.copyOfRange(y, start, end), Arrays.copyOfRange(x, start, end), what);
+  }
+
+  @ParameterizedTest
+  @MethodSource("subjects")
+  void aCopiedStateGoesOnAsItsSource(Subject subject) {
+    Backend backend = subject.backend();
+    AttentionShape shape = AttentionShape.of(1, 2, 70, D);
+    Case problem = Case.of("copied state", shape).build();
+    try (Tensor q = backend.allocate(DType.F32, shape.q());
+        Tensor k = backend.allocate(DType.F32, shape.k());
+        Tensor v = backend.allocate(DType.F32, shape.v());
+        Tensor o = backend.allocate(DType.F32, shape.output());
+        Tensor g = backend.allocate(DType.F32, shape.normalizer());
+        AttentionState source = backend.newState(shape, 1);
+        AttentionState copy = backend.newState(shape, 1);
+        io.github.linattn.Stream stream = backend.newStream()) {
+      q.copyFrom(problem.q);
+      k.copyFrom(problem.k);
+      v.copyFrom(problem.v);
+      LinearAttention attention = LinearAttention.builder().on(backend, stream);
+      AttentionInput input = AttentionInput.of(q, k, v);
+      attention.forwardInto(input, o, g, source);
+      source.copyTo(copy, stream);
+      assertThat(copy.count(0)).isEqualTo(70);
+      attention.forwardInto(input.from(source), o, g, source);
+      float[] expected = o.toFloats();
+      attention.forwardInto(input.from(copy), o, g, copy);
+      Results.assertBits(o.toFloats(), expected, "o");
+      Results.assertBits(copy.s().toFloats(), source.s().toFloats(), "S");
+      try (AttentionState wider = backend.newState(shape, 2)) {
+        assertThatIllegalArgumentException()
+            .isThrownBy(() -> source.copyTo(wider, stream))
+            .withMessageContaining("a copy needs two tensors of one shape");
+      }
+      assertThatIllegalArgumentException()
+          .isThrownBy(() -> source.copyTo(source, stream))
+          .withMessageContaining("does not overlap");
+    }
   }
 
   @ParameterizedTest

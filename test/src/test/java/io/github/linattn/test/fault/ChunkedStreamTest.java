@@ -12,6 +12,8 @@ import io.github.linattn.Event;
 import io.github.linattn.Graph;
 import io.github.linattn.LinearAttention;
 import io.github.linattn.Stream;
+import io.github.linattn.Tensor;
+import io.github.linattn.TensorShape;
 import io.github.linattn.cuda.CudaException;
 import java.io.IOException;
 import java.time.Duration;
@@ -152,6 +154,72 @@ final class ChunkedStreamTest extends OnFakeKernels {
       }
     }
     assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void aGraphIsNotLaunchedBehindItsTensors() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16);
+        Stream stream = f.gpu.newStream();
+        Tensor copied = f.gpu.allocate(DType.BF16, f.o.shape());
+        Graph forward = stream.capture(forward(f, stream));
+        Graph again = stream.capture(forward(f, stream));
+        Graph copy = stream.capture(() -> stream.copy(copied, f.input.q()))) {
+      copied.close();
+      forward.launch();
+      again.launch();
+      assertThatThrownBy(copy::launch)
+          .isInstanceOf(IllegalStateException.class)
+          .hasMessageContaining("which the graph reads or writes, is closed");
+      f.o.close();
+      long launches = cudart.launches();
+      for (Graph graph : List.of(forward, again)) {
+        assertThatThrownBy(graph::launch)
+            .isInstanceOf(IllegalStateException.class)
+            .hasMessageContaining("which the graph reads or writes, is closed");
+      }
+      assertThat(cudart.launches()).isEqualTo(launches);
+    }
+    assertThat(cudart.live()).isZero();
+  }
+
+  @Test
+  void aStreamTellsOthersItsHandle() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+      Stream stream = f.gpu.newStream();
+      assertThat(stream.nativeHandle().orElseThrow()).isNotZero();
+      stream.close();
+      assertThatThrownBy(stream::nativeHandle).hasMessageContaining("the stream is closed");
+    }
+  }
+
+  /** What comes to a closed stream has written nothing. */
+  @Test
+  void aStateIsAsItWasAfterACallToAClosedStream() {
+    try (BackwardFixture f = new BackwardFixture(TOKEN, DType.BF16)) {
+      AttentionState state = f.state(1);
+      Stream stream = f.gpu.newStream();
+      LinearAttention closed = LinearAttention.builder().on(f.gpu, stream);
+      stream.close();
+      AttentionInput in = f.input;
+      assertThatThrownBy(() -> closed.decodeInto(in.q(), in.k(), in.v(), state, f.o, f.g))
+          .hasMessageContaining("the stream is closed");
+      LinearAttention.builder().on(f.gpu).decodeInto(in.q(), in.k(), in.v(), state, f.o, f.g);
+    }
+  }
+
+  @Test
+  void deviceMemoryOfOthersIsAsLongAsItsTensor() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.BF16)) {
+      Tensor dq = f.gradients.dq();
+      TensorShape whole = TensorShape.of(dq.shape().elements());
+      TensorShape more = TensorShape.of(dq.shape().elements() + (1 << 20));
+      long address = dq.segment().address();
+      f.gpu.wrapDeviceMemory(address, DType.BF16, whole).close();
+      assertThatThrownBy(() -> f.gpu.wrapDeviceMemory(address, DType.BF16, more))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining(
+              ", the last byte of the tensor, is no memory of cuda:0: CUDA does not know it");
+    }
   }
 
   @Test

@@ -41,7 +41,7 @@ final class RepeatedCallTest extends OnFakeKernels {
   private static final int D = FakeKernels.HEAD_DIM;
   private static final String PLAN = "linattn.gradient.plan";
   private static final String FORWARD_PLAN = "linattn.plan";
-  private static final int LAYERS = 64;
+  private static final int LAYERS = 96;
   private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
   private static final AttentionShape TWO_SEGMENTS = AttentionShape.of(2, 3, 200, D);
   private static final AttentionShape STAGES = AttentionShape.of(1, 4, 4000, D);
