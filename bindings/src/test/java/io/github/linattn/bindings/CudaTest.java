@@ -227,6 +227,8 @@ class CudaTest {
   void freedMemoryStaysWithTheDevice() {
     cuda.keepFreedMemory(0, true);
     assertThat(cudart.poolThreshold()).isEqualTo(-1);
+    cuda.keepFreedMemory(0, false);
+    assertThat(cudart.poolThreshold()).isZero();
   }
 
   @Test

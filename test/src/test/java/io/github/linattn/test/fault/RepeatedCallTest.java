@@ -17,6 +17,7 @@ import io.github.linattn.Sequences;
 import io.github.linattn.StateGradient;
 import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
+import io.github.linattn.cuda.CudaException;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
 import java.lang.foreign.Arena;
@@ -42,6 +43,7 @@ final class RepeatedCallTest extends OnFakeKernels {
   private static final String PLAN = "linattn.gradient.plan";
   private static final String FORWARD_PLAN = "linattn.plan";
   private static final int LAYERS = 96;
+  private static final int ILLEGAL_ADDRESS = 700;
   private static final AttentionShape SHORT = AttentionShape.of(1, 8, 100, D);
   private static final AttentionShape TWO_SEGMENTS = AttentionShape.of(2, 3, 200, D);
   private static final AttentionShape STAGES = AttentionShape.of(1, 4, 4000, D);
@@ -210,6 +212,23 @@ final class RepeatedCallTest extends OnFakeKernels {
         call.run();
         assertThat(cudart.calls() - calls).isEqualTo(1 + cudart.launches() - launches);
       }
+    }
+  }
+
+  @Test
+  void aStateThatIsTornEndsBackwardsFromIt() {
+    try (BackwardFixture f = new BackwardFixture(SHORT, DType.F32)) {
+      LinearAttention attention = linear().on(f.gpu);
+      AttentionState state = f.state(1);
+      AttentionInput continued = f.input.from(state);
+      attention.backwardInto(continued, f.o, f.g, f.dO, f.gradients);
+      attention.backwardInto(continued, f.o, f.g, f.dO, f.gradients);
+      cudart.failAt("cudaLaunchKernelExC", 1, ILLEGAL_ADDRESS);
+      assertThatThrownBy(() -> attention.forwardInto(continued, f.o, f.g, state))
+          .isInstanceOf(CudaException.class);
+      assertThatThrownBy(() -> attention.backwardInto(continued, f.o, f.g, f.dO, f.gradients))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("the call that was to write the initial state failed");
     }
   }
 
