@@ -53,6 +53,11 @@ final class ChunkedCall {
     starts = new long[0];
   }
 
+  /** Whether it is filled with nothing. */
+  boolean isEmpty() {
+    return call == null;
+  }
+
   /** What it reads and writes. */
   List<Tensor> tensors() {
     return tensors;

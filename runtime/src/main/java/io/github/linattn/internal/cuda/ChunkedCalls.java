@@ -77,8 +77,11 @@ final class ChunkedCalls {
   void run(ForwardCall forward, ForwardPlan plan, Kernels kernels) {
     makeRoomForConstants();
     long address = workspace(plan.workspaceBytes() + 2 * ChunkedCall.alignedBytes(1));
+    boolean isFirstFree = !forwards.isEmpty() && forwards.getFirst().isEmpty();
     ChunkedCall call =
-        forwards.size() < MOST ? new ChunkedCall(queue, owner) : forwards.removeFirst();
+        isFirstFree || forwards.size() == MOST
+            ? forwards.removeFirst()
+            : new ChunkedCall(queue, owner);
     forwards.addLast(call);
     nextForward = 0; // after the last comes the first
     try {
@@ -128,8 +131,11 @@ final class ChunkedCalls {
   void run(BackwardCall backward, GradientPlan plan, Kernels kernels) {
     makeRoomForConstants();
     long address = workspace(plan.workspaceBytes());
+    boolean isFirstFree = !backwards.isEmpty() && backwards.getFirst().isEmpty();
     GradientCall call =
-        backwards.size() < MOST ? new GradientCall(queue, owner) : backwards.removeFirst();
+        isFirstFree || backwards.size() == MOST
+            ? backwards.removeFirst()
+            : new GradientCall(queue, owner);
     backwards.addLast(call);
     nextBackward = 0;
     try {

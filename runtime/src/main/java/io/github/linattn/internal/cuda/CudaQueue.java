@@ -21,9 +21,11 @@ import io.github.linattn.internal.Copies;
 import io.github.linattn.internal.Leaks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
+import java.util.Collections;
+import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.OptionalLong;
+import java.util.Set;
 import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 import org.jspecify.annotations.Nullable;
@@ -52,10 +54,9 @@ final class CudaQueue implements Stream {
   private @Nullable DeviceLists lists;
   private @Nullable TensorMapWriter tensorMaps;
   private int graphs;
-  private boolean capturing;
 
-  /** What the graph that is being captured reads and writes. */
-  private final List<Tensor> captured = new ArrayList<>();
+  /** What the graph that is being captured reads and writes; null where none is. */
+  private @Nullable Set<Tensor> captured;
 
   private @Nullable Throwable closedAt;
 
@@ -197,12 +198,12 @@ final class CudaQueue implements Stream {
 
   /** Whether what is launched now becomes part of a graph; the caller holds this queue's lock. */
   boolean isCapturing() {
-    return capturing;
+    return captured != null;
   }
 
   /** Notes what a call has read and written that becomes part of a graph. */
   void keepForGraph(List<Tensor> tensors) {
-    if (capturing) {
+    if (captured != null) {
       captured.addAll(tensors);
     }
   }
@@ -217,13 +218,13 @@ final class CudaQueue implements Stream {
     Copies.requirePresent("work", work);
     synchronized (this) {
       requireOpen();
-      if (capturing) {
+      if (isCapturing()) {
         throw new IllegalStateException("this stream is being captured already");
       }
       Cuda cuda = device.enter();
       cuda.beginCapture(stream);
-      capturing = true;
-      captured.clear();
+      Set<Tensor> tensors = Collections.newSetFromMap(new IdentityHashMap<>());
+      captured = tensors;
       graphs++;
       Arena owner = Arena.ofShared();
       try {
@@ -234,13 +235,13 @@ final class CudaQueue implements Stream {
           suppressing(e, () -> cuda.abandonCapture(stream));
           throw e;
         } finally {
-          capturing = false;
+          captured = null;
         }
         CudaGraph graph = cuda.endCapture(owner, stream);
         if (constants != null) {
           calls().setConstantsApart();
         }
-        return new Captured(owner, graph, List.copyOf(captured));
+        return new Captured(owner, graph, List.copyOf(tensors));
       } catch (Throwable e) {
         graphs--;
         owner.close();
@@ -340,7 +341,7 @@ final class CudaQueue implements Stream {
     try {
       CudaEvent event = cuda.createEvent(owner);
       cuda.record(event, stream);
-      return new Mark(device, owner, event, capturing ? this : null, leaks);
+      return new Mark(device, owner, event, isCapturing() ? this : null, leaks);
     } catch (RuntimeException | Error e) {
       owner.close();
       throw e;
@@ -416,7 +417,7 @@ final class CudaQueue implements Stream {
     if (closedAt != null) {
       return;
     }
-    if (capturing) {
+    if (isCapturing()) {
       throw new IllegalStateException("this stream is being captured and can't be closed");
     }
     closedAt = new Throwable("closed here");

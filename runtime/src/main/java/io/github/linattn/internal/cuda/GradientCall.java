@@ -66,6 +66,11 @@ final class GradientCall {
     partCount = 0;
   }
 
+  /** Whether it is filled with nothing. */
+  boolean isEmpty() {
+    return call == null;
+  }
+
   /** What it reads and writes. */
   List<Tensor> tensors() {
     return tensors;
