@@ -65,8 +65,8 @@ final class ChunkedCalls {
       ChunkedCall known = forwards.get(index);
       if (known.isFor(operator, q, k, v, packing, initial, o, g, finalState, checkpoints)) {
         nextForward = index + 1;
-        known.run();
         queue.keepForGraph(known.tensors());
+        known.run();
         return true;
       }
     }
@@ -86,8 +86,8 @@ final class ChunkedCalls {
     nextForward = 0; // after the last comes the first
     try {
       call.fill(forward, plan, kernels, address, tickets(plan.ticketBytes()));
-      call.run();
       queue.keepForGraph(call.tensors());
+      call.run();
     } catch (RuntimeException | Error e) {
       call.clear();
       throw e;
@@ -119,8 +119,8 @@ final class ChunkedCalls {
           finalStateGradient,
           gradients)) {
         nextBackward = index + 1;
-        known.run();
         queue.keepForGraph(known.tensors());
+        known.run();
         return true;
       }
     }
@@ -140,8 +140,8 @@ final class ChunkedCalls {
     nextBackward = 0;
     try {
       call.fill(backward, plan, kernels, address, tickets(plan.ticketBytes()));
-      call.run();
       queue.keepForGraph(call.tensors());
+      call.run();
     } catch (RuntimeException | Error e) {
       call.clear();
       throw e;

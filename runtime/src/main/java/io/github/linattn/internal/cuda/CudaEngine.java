@@ -516,8 +516,8 @@ public final class CudaEngine implements Engine {
       queue.requireOpen();
       queue.calls().makeRoomForConstants();
       try (PaperPass pass = new PaperPass(kernels, queue, operator, input)) {
-        launches.accept(pass);
         queue.keepForGraph(tensors);
+        launches.accept(pass);
       } catch (CudaException e) {
         throw e.withContext(what + " of " + input.shape());
       }

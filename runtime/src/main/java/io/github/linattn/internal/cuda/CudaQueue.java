@@ -201,7 +201,7 @@ final class CudaQueue implements Stream {
     return captured != null;
   }
 
-  /** Notes what a call has read and written that becomes part of a graph. */
+  /** Notes what a call is about to read and write, if it becomes part of a graph. */
   void keepForGraph(List<Tensor> tensors) {
     if (captured != null) {
       captured.addAll(tensors);
@@ -374,6 +374,7 @@ final class CudaQueue implements Stream {
     Copies.requireAlike(source, target);
     Cuda cuda = device.enter();
     long bytes = source.byteSpan();
+    keepForGraph(List.of(source, target));
     boolean fromDevice = isOnDevice("source", source);
     boolean toDevice = isOnDevice("target", target);
     if (fromDevice && toDevice) {
@@ -386,7 +387,6 @@ final class CudaQueue implements Stream {
       throw new IllegalArgumentException(
           "a stream copies to, from or within the GPU; both tensors are of the host");
     }
-    keepForGraph(List.of(source, target));
   }
 
   private boolean isOnDevice(String role, Tensor tensor) {
