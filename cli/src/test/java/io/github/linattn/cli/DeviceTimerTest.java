@@ -79,11 +79,6 @@ class DeviceTimerTest {
 
   /** A device on which a call takes as long as was said, in a graph and out of one. */
   private static final class Clock implements Stream {
-    @Override
-    public OptionalLong nativeHandle() {
-      return OptionalLong.empty();
-    }
-
     private final double plainMillis;
     private final double graphMillis;
     private double now;
@@ -93,6 +88,11 @@ class DeviceTimerTest {
     Clock(double plainMillis, double graphMillis) {
       this.plainMillis = plainMillis;
       this.graphMillis = graphMillis;
+    }
+
+    @Override
+    public OptionalLong nativeHandle() {
+      return OptionalLong.empty();
     }
 
     void work() {

@@ -79,6 +79,9 @@ final class ReadmeTest {
       Ended ended = Launcher.run(folder, List.of("bash", "-c", command));
       ended.assertDone();
       assertThat(ended.out()).as("stdout of " + command).isNotBlank();
+      if (command.startsWith("./linattn verify")) {
+        assertThat(ended.out()).contains(" 0 failed");
+      }
     } finally {
       for (Path link : links) {
         Files.delete(link);

@@ -462,7 +462,7 @@ final class BadInputTest {
         f -> AttentionShape.of(1, 1, 0, 16));
     add(
         list,
-        "more rows of heads than an int counts",
+        "more heads of batch rows than a GPU has blocks",
         ARGUMENT,
         "batch times heads must be at most 2^26, got 2147483647 times 2",
         f -> AttentionShape.of(Integer.MAX_VALUE, 2, 1, 16));

@@ -9,6 +9,7 @@ import io.github.linattn.AttentionInput;
 import io.github.linattn.AttentionShape;
 import io.github.linattn.AttentionState;
 import io.github.linattn.DType;
+import io.github.linattn.Diagnostics;
 import io.github.linattn.Forward;
 import io.github.linattn.Gradients;
 import io.github.linattn.LinearAttention;
@@ -750,6 +751,17 @@ final class ChunkedBackwardTest extends BackwardLaunches {
     }
   }
 
+  /** Those of the shipped ones that this build has: all, unless some were asked for. */
+  private static List<Integer> headDims(String operation, String dtype) {
+    return Diagnostics.kernels().stream()
+        .filter(kernel -> kernel.symbol().startsWith("la_chunked_" + operation))
+        .filter(kernel -> kernel.dtype().equals(dtype))
+        .map(Diagnostics.Kernel::headDim)
+        .distinct()
+        .sorted()
+        .toList();
+  }
+
   @Test
   void whatTheKernelsCannotReadIsRefused() {
     CudartDouble.assumeBuiltKernels();
@@ -768,7 +780,7 @@ final class ChunkedBackwardTest extends BackwardLaunches {
       assertThatThrownBy(() -> f.backward(linear()))
           .isInstanceOf(UnsupportedOperationException.class)
           .hasMessageContaining("no CUDA kernel for a backward of BF16 with head dimension 48")
-          .hasMessageMatching(".* built: \\[(\\d+, )*64(, \\d+)*\\]\\..*")
+          .hasMessageContaining("built: " + headDims("query_gradient", "bf16") + ".")
           .hasMessageContaining("linattn generate --head-dim 48");
     }
     try (BackwardFixture f = new BackwardFixture(AttentionShape.of(1, 2, 64, 320), DType.BF16)) {
