@@ -166,6 +166,41 @@ void compare_states(const char* what, const Problem& p, int size, const std::vec
   }
 }
 
+// Of sums: a tile of columns is marked if something there is not finite, an item if its z is not, by any tile. Blocks of
+// several tiles mark all of them.
+void compare_sum_marks(const Problem& p, const Marks& marks, const States<float>& got) {
+  for (int kv = 0; kv < p.kv_heads; ++kv) {
+    for (int item = 0; item < p.items; ++item) {
+      const int slot = p.shape.items[item].slot;
+      bool is_key_finite = true;
+      for (int m = 0; m < p.key_dim; ++m) {
+        is_key_finite &= std::isfinite(got.z_at(kv, slot, m));
+      }
+      std::vector<bool> is_finite(marks.boxes, true);
+      for (int j = 0; j < p.value_dim; ++j) {
+        const int box = j / Plan::kBoxColumns;
+        is_finite[box] = is_finite[box] && std::isfinite(got.u_at(kv, slot, j));
+        for (int m = 0; m < p.key_dim; ++m) {
+          is_finite[box] = is_finite[box] && std::isfinite(got.s_at(kv, slot, m, j));
+        }
+      }
+      bool is_any_marked = false;
+      for (int box = 0; box < marks.boxes; ++box) {
+        const int first = box / Plan::kBeside * Plan::kBeside;
+        bool may = !is_key_finite;
+        for (int other = first; other < std::min(first + Plan::kBeside, marks.boxes); ++other) {
+          may |= !is_finite[other];
+        }
+        const uint32_t mark = marks.at(kv, item, p.items, 0, box);
+        expect(mark == 0 ? static_cast<bool>(is_finite[box]) : mark == 1 && may,
+               "sums of head %d, item %d, columns %d have mark %u", kv, item, box, mark);
+        is_any_marked |= mark != 0;
+      }
+      expect(is_key_finite || is_any_marked, "z of head %d, item %d is not finite, and no mark tells", kv, item);
+    }
+  }
+}
+
 void compare_states(const char* s, const char* z, const char* u, const Problem& p, const States<double>& expected,
                     const States<float>& got) {
   compare_states(s, p, p.key_dim * p.value_dim, expected.s, got.s);
@@ -358,9 +393,12 @@ void run_state_sums(Problem& p, unsigned seed) {
     args.chunked.heads = divisor(kHeads / p.group);
     args.chunked.group = divisor(1);
     set_states_out(args.chunked, sums);
+    Marks marks(p.kv_heads, p, p.value_dim);
+    args.chunked.marks = marks.marks.data();
     launch(p.kv_heads * p.items, tiles_of(p.value_dim), seed, args,
            [](const HopperArguments& all) { forward<Plan>(all); });
     compare_states("S", "z", "u", p, states_after(p, nullptr), sums);
+    compare_sum_marks(p, marks, sums);
   }
 }
 
@@ -371,8 +409,11 @@ void run_gradient_sums(Problem& p, unsigned seed) {
     HopperGradientArguments args = {};
     args.tasks[0] = p.gradient(linattn::kValueGradient, p.k, p.q, p.dO, nullptr);
     set_states_out(args.tasks[0].gradient.chunked, sums);
+    Marks marks(p.kv_heads, p, p.value_dim);
+    args.tasks[0].gradient.chunked.marks = marks.marks.data();
     launch(p.kv_heads * p.items, tiles_of(p.value_dim), seed, args, run_gradient<Plan>);
     compare_states("dS", "dz", "du", p, gradients_before(p, nullptr), sums);
+    compare_sum_marks(p, marks, sums);
   }
 }
 

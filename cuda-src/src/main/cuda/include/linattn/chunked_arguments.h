@@ -14,8 +14,9 @@
 // turn, turn + turns, ... of the item. Then
 //   block = ((head * num_items + item) * turns + turn) * tiles + tile.
 //
-// What is read from sums alone reads no k: of state_outputs `key` is where 1 / |q| is kept, or null. Sums by warps
-// take `marks` that are not null for a sign that sums are there and only to be repaired.
+// What is read from sums alone reads no k: of state_outputs `key` is where 1 / |q| is kept, or null. Sums by warpgroups that may
+// want a repair have `marks` [kv heads, items, tiles of 64 value columns], 1 where something that a block wrote is not finite; those
+// by warps take `marks` that are not null for a sign that sums are there and only to be repaired, and walk what is marked.
 #pragma once
 
 #include <cstdint>

@@ -87,17 +87,16 @@ struct FactorSums {
 };
 
 template <class Plan>
-__device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
+__device__ __forceinline__ void sum_gradient_part(const GradientArguments& args, uint32_t part) {
   using Element = typename Plan::Element;
   using Operand = Operands<Element, Plan::kKind>;
   using KeyLayout = typename Plan::KeyLayout;
   using ValueLayout = typename Plan::ValueLayout;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
-  let_later_kernels_start();
 
   const ChunkedArguments& chunked = args.chunked;
   const int value_tiles = ceil_div(chunked.value_dim, Plan::kValueTile);
-  const BlockIndex block(blockIdx.x, chunked.num_items, Plan::tiles(chunked.key_dim, chunked.value_dim));
+  const BlockIndex block(part, chunked.num_items, Plan::tiles(chunked.key_dim, chunked.value_dim));
   const int batch_idx = static_cast<int>(chunked.kv_heads.quotient(block.head));
   const int kv_head_idx = static_cast<int>(chunked.kv_heads.remainder(block.head));
   const int first_key = block.tile_idx / value_tiles * Plan::kKeyTile;
@@ -152,11 +151,8 @@ __device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
     clear(state_frag[r]);
   }
 
-  wait_for_earlier_kernels();
   const int64_t state = state_index(chunked, block.head, item.slot);
-  if (has_sums<Plan>(chunked, state, first_key, first_value)) {
-    return;
-  }
+  __syncthreads();  // the part before has been stored
 #pragma unroll 1
   for (int step = 0; step < Plan::kStages - 1; ++step) {
     start_step(step);
@@ -200,6 +196,13 @@ __device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
                      chunked.state_out + (state * chunked.key_dim + first_key) * chunked.value_dim + first_value,
                      chunked.value_dim, num_keys, num_values, warp_row, warp_column);
   }
+}
+
+template <class Plan>
+__device__ __forceinline__ void gradient_sums(const GradientArguments& args) {
+  let_later_kernels_start();
+  wait_for_earlier_kernels();
+  visit_sums<Plan>(args.chunked, [&](uint32_t part) { sum_gradient_part<Plan>(args, part); });
 }
 
 }  // namespace linattn

@@ -596,6 +596,36 @@ struct StateAddress {
   }
 };
 
+// Of box `box` of the block's value columns; null where no such column is, or where nobody asks. `number`: of the block in its task.
+template <class Plan>
+__device__ __forceinline__ uint32_t* mark_address(const Block<Plan>& block, uint32_t number, int box) {
+  const ChunkedArguments& args = block.chunked();
+  const int column = block.work.first_column + box * Plan::kBoxColumns;
+  if (args.marks == nullptr || column >= args.value_dim) {
+    return nullptr;
+  }
+  const int64_t item = quotient_by_tiles(number, block.tiles());
+  return args.marks + item * ceil_div(args.value_dim, Plan::kBoxColumns) + column / Plan::kBoxColumns;
+}
+
+// Of sums: 1 where anything that the block writes is not finite. It is then formed again (state_sums.cuh).
+template <class Plan>
+__device__ __forceinline__ void mark_sums(const Block<Plan>& block, uint32_t marked) {
+  for (int box = 0; box < Plan::kBeside; ++box) {
+    uint32_t* const mark_gmem = mark_address(block, StateAddress<Plan>::block_number(block), box);
+    if (mark_gmem != nullptr) {
+      *mark_gmem = marked;
+    }
+  }
+}
+
+template <class Plan>
+__device__ __forceinline__ void mark_unless_finite(const Block<Plan>& block, float sum) {
+  if (Plan::kSums && !isfinite(sum)) {
+    mark_sums(block, 1);
+  }
+}
+
 // Notes which block this is, counted by heads, and waits until the state that it starts from is there, for all threads
 // behind their next barrier.
 template <class Plan>

@@ -187,24 +187,23 @@ struct ConvertedSums {
     }
   }
 
-  __device__ __forceinline__ void finish(const Block<Plan>& block, int warp_in_group, int lane) const {
+  __device__ __forceinline__ void finish(const Block<Plan>& block, int warp_in_group, int lane) {
     constexpr int kColumns = kPlaces * Plan::kBoxColumns;
     constexpr int kKeyColumns = Plan::kBoxes * Plan::kBoxColumns;
     const uint32_t all = block.base + Plan::kRowSumsOffset;
 #pragma unroll
     for (int place = 0; place < kPlaces; ++place) {
+      const int first = share_sums<8, 1>(sums[place], lane);
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float sum = sum_lanes<8>(sums[place][i]);
-        const int column = place * Plan::kBoxColumns + (i >> 3) * 32 + (lane >> 3) * 8 + (i & 7);
-        if ((lane & 7) == 0) {
-          store_float(all + (warp_in_group * kColumns + column) * 4, sum);
-        }
+      for (int i = 0; i < 2; ++i) {
+        const int column = place * Plan::kBoxColumns + ((first + i) >> 3) * 32 + (lane >> 3) * 8 + ((first + i) & 7);
+        store_float(all + (warp_in_group * kColumns + column) * 4, sums[place][i]);
       }
     }
     named_barrier(kBarrier, kWarpgroup);
     const StateAddress<Plan> address(block);
     const int num_values = block.chunked().value_dim - block.work.first_column;
+    float marks = 0.0f;  // NaN once a sum was not finite
     for (int column = warp_in_group * kWarp + lane; column < kColumns; column += kWarpgroup) {
       float sum = 0.0f;
 #pragma unroll
@@ -212,6 +211,7 @@ struct ConvertedSums {
         sum += load_float(all + (warp * kColumns + column) * 4);
       }
       const int value = column - kKeyColumns;
+      marks = fmaf(sum, 0.0f, marks);
       if (value >= 0) {
         if (address.value_sum_out != nullptr && value < num_values) {
           address.value_sum_out[value] = sum;
@@ -221,6 +221,7 @@ struct ConvertedSums {
         address.key_sum_out[column] = sum;
       }
     }
+    mark_unless_finite(block, marks);
   }
 };
 

@@ -148,14 +148,12 @@ __device__ __forceinline__ void init_barriers(const Block<Plan>& block) {
 template <class Plan>
 __device__ __forceinline__ void write_marks(const Block<Plan>& block, uint32_t number, bool marks,
                                             int marked_box) {
-  const ChunkedArguments& args = block.chunked();
 #pragma unroll
   for (int box = 0; box < Plan::kBeside; ++box) {
     const int marked = __syncthreads_or(marks && (marked_box < 0 || marked_box == box));
-    const int column = block.work.first_column + box * Plan::kBoxColumns;
-    if (threadIdx.x == 0 && args.marks != nullptr && column < args.value_dim) {
-      const int64_t item = quotient_by_tiles(number, block.tiles());
-      args.marks[item * ceil_div(args.value_dim, Plan::kBoxColumns) + column / Plan::kBoxColumns] = marked;
+    uint32_t* const mark_gmem = mark_address(block, number, box);
+    if (threadIdx.x == 0 && mark_gmem != nullptr) {
+      *mark_gmem = marked;
     }
   }
 }
@@ -189,6 +187,9 @@ __device__ __forceinline__ void walk(const HopperArguments& args) {
   clear_constants(block);
   publish_to_async_proxy();
   wait_for_earlier_kernels();
+  if (Plan::kSums && threadIdx.x == 0) {
+    mark_sums(block, 0);
+  }
   take_over(block, number, tile.head.kv_index, tile.block.item_idx);
   if constexpr (Plan::kScaled) {
     __syncthreads();

@@ -88,6 +88,9 @@ __device__ __forceinline__ void walk_gradient(const HopperGradient& args, uint32
   clear_constants(block);
   publish_to_async_proxy();
   wait_for_earlier_kernels();
+  if (Plan::kSums && threadIdx.x == 0) {
+    mark_sums(block, 0);
+  }
   take_over(block, block_number, tile.head.kv_index, tile.block.item_idx);
   __syncthreads();
   if constexpr (Plan::kScaled) {

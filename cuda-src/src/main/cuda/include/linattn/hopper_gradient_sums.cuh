@@ -199,33 +199,35 @@ struct SumWeigher : Weigher<Plan> {
     }
   }
 
-  __device__ __forceinline__ void finish() const {
+  __device__ __forceinline__ void finish() {
     const StateAddress<Plan> address(block);
     const int num_values = min(Plan::kTileColumns, block.chunked().value_dim - block.work.first_column);
+    float marks = 0.0f;  // NaN once a sum was not finite
 #pragma unroll
     for (int j = 0; j < kValueUnitsOfWarp; ++j) {
-      store_sums(address.value_sum_out, value_unit(j), value_sums[j], num_values);
+      store_sums(address.value_sum_out, value_unit(j), value_sums[j], num_values, marks);
     }
 #pragma unroll
     for (int j = 0; j < kKeyUnitsOfWarp; ++j) {
       if ((summed_keys >> j & 1) != 0) {
-        store_sums(address.key_sum_out, key_unit(j), key_sums[j], Plan::kHeadDim);
+        store_sums(address.key_sum_out, key_unit(j), key_sums[j], Plan::kHeadDim, marks);
       }
     }
+    mark_unless_finite(block, marks);
   }
 
-  __device__ __forceinline__ void store_sums(float* sums_gmem, int unit, const float (&sums)[kUnitColumns],
-                                             int num_columns) const {
+  __device__ __forceinline__ void store_sums(float* sums_gmem, int unit, float (&sums)[kUnitColumns], int num_columns,
+                                             float& marks) const {
     if (sums_gmem == nullptr || unit * kUnitColumns >= num_columns) {
       return;
     }
-#pragma unroll
-    for (int column = 0; column < kUnitColumns; ++column) {
-      const float sum = sum_lanes(sums[column]);
-      if (lane == 0) {
-        sums_gmem[unit * kUnitColumns + column] = sum;
-      }
+    constexpr int kLanes = kWarp / kUnitColumns;  // of a column
+    const int column = share_sums<kUnitColumns, kLanes>(sums, lane);
+    const float sum = sum_lanes<kLanes>(sums[0]);
+    if (lane % kLanes == 0) {
+      sums_gmem[unit * kUnitColumns + column] = sum;
     }
+    marks = fmaf(sum, 0.0f, marks);
   }
 };
 

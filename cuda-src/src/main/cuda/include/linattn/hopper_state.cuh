@@ -154,18 +154,26 @@ struct State {
     const int64_t eight = 8 * address.column_stride;
     const float scale = 1.0f / state_scale();
     float* entry_gmem = address.state_out + first_key_column() * stride + column * address.column_stride;
+    float marks = 0.0f;  // NaN once an element was not finite
+    const auto write = [&](int64_t place, float entry) {
+      entry_gmem[place] = entry;
+      if constexpr (Plan::kSums) {
+        marks = fmaf(entry, 0.0f, marks);
+      }
+    };
 #pragma unroll
     for (int j = 0; j < kColumns8; ++j) {
       if (first) {
-        entry_gmem[0] = element(state_frag, j, 0) * scale;
-        entry_gmem[stride] = element(state_frag, j, 1) * scale;
+        write(0, element(state_frag, j, 0) * scale);
+        write(stride, element(state_frag, j, 1) * scale);
       }
       if (second) {
-        entry_gmem[eight] = element(state_frag, j, 2) * scale;
-        entry_gmem[stride + eight] = element(state_frag, j, 3) * scale;
+        write(eight, element(state_frag, j, 2) * scale);
+        write(stride + eight, element(state_frag, j, 3) * scale);
       }
       entry_gmem = after(entry_gmem, to_next_columns(j) * stride);
     }
+    mark_unless_finite(block, marks);
   }
 
   // One address at a time: many together cost registers, of which the state leaves few.

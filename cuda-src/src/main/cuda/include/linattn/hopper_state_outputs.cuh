@@ -56,7 +56,8 @@ struct HopperOutputsPlan {
   static constexpr int kExchangeBytes = kFinishes ? 2 * (kRowSumBytes + 8) : 0;
   static constexpr int kWarpgroupBytes =
       hopper::kWarpgroup / kWarp * (kStages * kStageBytes + kExchangeBytes) + kRowFloats * kTokens * 4;
-  static constexpr int kFixedBytes = kAlignment + kTileColumns * 4;
+  static constexpr int kFixedFloats = kTileColumns + 4;  // u, and what takes off the scale of z
+  static constexpr int kFixedBytes = kAlignment + kFixedFloats * 4;
 
   __host__ __device__ static constexpr int shared_bytes(int key_dim, int warpgroups) {
     return kFixedBytes + warpgroups * kWarpgroupBytes + ceil_div(key_dim, kBoxColumns) * kParts * kPartBytes;
@@ -93,45 +94,49 @@ struct StateOperand {
 
   // visit(column, key, values) for pairs along the key columns. A thread reads eight elements at once, as they stand in memory:
   // of two keys and four columns, or of eight keys and one column, four of which begin at a multiple of 16 bytes as states do;
-  // neighbours among the threads neighbours of them. Four times as many are on their way, since a block begins with this and
-  // has nothing else to do meanwhile.
-  template <typename Visit>
+  // neighbours among the threads neighbours of them. kBatch times as many are on their way, since a block begins with this and
+  // has nothing else to do meanwhile. From one time to the next a thread moves on along the keys alone, or along the columns of a
+  // box and then to the next one.
+  template <int kBatch = 4, typename Visit>
   __device__ __forceinline__ static void visit_pairs(const StateColumns& state, int key_dim, int num_values,
                                                      Visit&& visit) {
-    constexpr int kBatch = 4;
+    static_assert(kWarpgroup % kColumns == 0, "threads that have all columns of some keys");
     const bool along_columns = state.column_stride == 1;
-    const int threads = Plan::threads();
-    const int num_eights = ceil_div(key_dim, Plan::kBoxColumns) * Plan::kBoxColumns / 8 * kColumns;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int key_stride = static_cast<int>(state.key_stride);  // those of a state, which has 512 x 512 elements at most
+    const int column_stride = static_cast<int>(state.column_stride);
+    const int first_key = along_columns ? thread / kColumns * 8 + thread / 8 % 4 * 2 : thread % 8 * 8;
+    const int first_column = along_columns ? thread / 32 % (kColumns / 32) * 32 + thread % 8 * 4 : thread / 8;
+    const int step = along_columns ? Plan::threads() / kColumns * 8 : Plan::threads() / 8;
+    const auto key_of = [&](int moved) { return first_key + (along_columns ? moved : moved / kColumns * Plan::kBoxColumns); };
+    const auto column_of = [&](int moved) { return first_column + (along_columns ? 0 : moved % kColumns); };
+    const int num_boxes = ceil_div(key_dim, Plan::kBoxColumns);
+    const int end = num_boxes * (along_columns ? Plan::kBoxColumns : kColumns);
+    const int to_second_half = along_columns ? key_stride : 4;
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x); first < num_eights; first += kBatch * threads) {
-      const auto key_of = [&](int i) {
-        const int idx = first + i * threads;
-        return along_columns ? idx / kColumns * 8 + idx / 8 % 4 * 2
-                             : idx / (8 * kColumns) * Plan::kBoxColumns + idx % 8 * 8;
-      };
-      const auto column_of = [&](int i) {
-        const int idx = first + i * threads;
-        return along_columns ? idx / 32 % (kColumns / 32) * 32 + idx % 8 * 4 : idx / 8 % kColumns;
-      };
+    for (int first = 0; first < end; first += kBatch * step) {
       float4 values[kBatch][2];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const bool valid = state.state_gmem != nullptr && key_of(i) < key_dim && column_of(i) < num_values;
+        const int moved = first + i * step;
+        const bool valid = state.state_gmem != nullptr && key_of(moved) < key_dim && column_of(moved) < num_values;
         const float* const eight_gmem =
-            state.state_gmem + key_of(i) * state.key_stride + column_of(i) * state.column_stride;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float* const four_gmem = eight_gmem + half * (along_columns ? state.key_stride : 4);
-          values[i][half] = valid ? *reinterpret_cast<const float4*>(four_gmem) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            state.state_gmem + (key_of(moved) * key_stride + column_of(moved) * column_stride);
+        values[i][0] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        values[i][1] = values[i][0];
+        if (valid) {
+          values[i][0] = *reinterpret_cast<const float4*>(eight_gmem);
+          values[i][1] = *reinterpret_cast<const float4*>(eight_gmem + to_second_half);
         }
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        if (first + i * threads >= num_eights) {
+        const int moved = first + i * step;
+        if (moved >= end) {
           continue;
         }
-        const int key = key_of(i);
-        const int column = column_of(i);
+        const int key = key_of(moved);
+        const int column = column_of(moved);
         const float4 low = values[i][0];
         const float4 high = values[i][1];
         if (along_columns) {
@@ -149,8 +154,8 @@ struct StateOperand {
     }
   }
 
-  // All threads take part; scratch_smem has a word for each warp.
-  __device__ __forceinline__ static float scale_of(float largest, float* scratch_smem) {
+  // Of all threads; scratch_smem has a word for each warp.
+  __device__ __forceinline__ static float largest_of_block(float largest, float* scratch_smem) {
     largest = max_lanes<kWarp>(largest);
     __syncthreads();
     if (threadIdx.x % kWarp == 0) {
@@ -160,7 +165,25 @@ struct StateOperand {
     for (int warp = 0; warp < Plan::threads() / kWarp; ++warp) {
       largest = fmaxf(largest, scratch_smem[warp]);
     }
-    return half_scale_for(largest);
+    return largest;
+  }
+
+  // The largest element of the block's part of S that is finite. Elements are asked one by one only where some is infinite.
+  __device__ __forceinline__ static float largest_of(const StateColumns& state, int key_dim, int num_values,
+                                                     float* scratch_smem) {
+    float largest = 0.0f;
+    visit_pairs(state, key_dim, num_values, [&](int, int, float2 values) {
+      largest = fmaxf(largest, fmaxf(fabsf(values.x), fabsf(values.y)));  // NaN is passed over
+    });
+    largest = largest_of_block(largest, scratch_smem);
+    if (largest < INFINITY) {
+      return largest;
+    }
+    largest = 0.0f;
+    visit_pairs<1>(state, key_dim, num_values, [&](int, int, float2 values) {
+      largest = fmaxf(largest, fmaxf(finite_size(values.x), finite_size(values.y)));
+    });
+    return largest_of_block(largest, scratch_smem);
   }
 
   __device__ __forceinline__ void fill(const StateColumns& state, int key_dim, int num_values, float* scratch_smem) {
@@ -174,17 +197,13 @@ struct StateOperand {
       sums[i] = valid ? make_float2(pair_gmem[0], pair_gmem[1]) : make_float2(0.0f, 0.0f);
     }
     if constexpr (Plan::kScaled) {
+      scale = half_scale_for(largest_of(state, key_dim, num_values, scratch_smem));
       float largest = 0.0f;
-      visit_pairs(state, key_dim, num_values, [&](int, int, float2 values) {
-        largest = fmaxf(largest, fmaxf(finite_size(values.x), finite_size(values.y)));
-      });
-      scale = scale_of(largest, scratch_smem);
-      largest = 0.0f;
 #pragma unroll
       for (int i = 0; i < kSumPairs; ++i) {
         largest = fmaxf(largest, fmaxf(finite_size(sums[i].x), finite_size(sums[i].y)));
       }
-      sum_scale = scale_of(largest, scratch_smem);
+      sum_scale = half_scale_for(largest_of_block(largest, scratch_smem));
     }
     visit_pairs(state, key_dim, num_values, [&](int column, int key, float2 values) {
       const uint32_t word = base + key / Plan::kBoxColumns * kBoxBytes + place(column, key % Plan::kBoxColumns);
@@ -494,7 +513,8 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   const uint32_t stages = operands.base + num_boxes * Plan::kParts * Plan::kPartBytes;
   const uint32_t floats = stages + Plan::threads() / kWarp * Plan::kStages * Plan::kStageBytes;
   float* const value_sum_smem = reinterpret_cast<float*>(chunk_smem + (floats - start));
-  float* const row_smem = value_sum_smem + Plan::kTileColumns + warpgroup * Plan::kRowFloats * Plan::kTokens;
+  float* const inverse_sum_scale_smem = value_sum_smem + Plan::kTileColumns;
+  float* const row_smem = value_sum_smem + Plan::kFixedFloats + warpgroup * Plan::kRowFloats * Plan::kTokens;
 
   const int first_row_of_item = warpgroup * Plan::kTokens + first_row;
   const RowSource<typename Plan::Element> x = {query_gmem, args.query.token_stride, args.key_dim};
@@ -516,16 +536,18 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
   }
   const bool has_value_sum = state.value_sum_gmem != nullptr && thread < num_values;
   const float value_sum = has_value_sum ? state.value_sum_gmem[thread] : 0.0f;
-  operands.fill(state, args.key_dim, num_values, value_sum_smem + Plan::kTileColumns);
+  operands.fill(state, args.key_dim, num_values, value_sum_smem + Plan::kFixedFloats);
   if (thread < kColumns) {
     value_sum_smem[thread] = value_sum;
   }
+  if (thread == 0) {  // a register would be one too many
+    *inverse_sum_scale_smem = Plan::kSharedScale / operands.sum_scale;
+  }
   publish_to_async_proxy();
   __syncthreads();
-  RowExchange<Plan> exchange(floats + (Plan::kTileColumns + Plan::kRowFloats * Plan::tokens_at_once()) * 4,
+  RowExchange<Plan> exchange(floats + (Plan::kFixedFloats + Plan::kRowFloats * Plan::tokens_at_once()) * 4,
                          rows.tile.block.tile_idx, Plan::kFinishes && args.value_dim > Plan::kTileColumns);
   const float inverse_scale = Plan::kSharedScale / operands.scale;
-  const float inverse_sum_scale = Plan::kSharedScale / operands.sum_scale;
 
   float sums_frag[kRegisters];
   for (int token = warpgroup * Plan::kTokens; token < item.tokens; token += Plan::tokens_at_once()) {
@@ -568,7 +590,7 @@ __device__ __forceinline__ void write_outputs(const ChunkedArguments& args, cons
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = token + lane_row + half * 8;
-      products[half] = inverse_sum_scale * sum_lanes<4>(sums_frag[kSum + 2 * half] + sums_frag[kSum + 2 * half + 1]);
+      products[half] = *inverse_sum_scale_smem * sum_lanes<4>(sums_frag[kSum + 2 * half] + sums_frag[kSum + 2 * half + 1]);
       lengths[half] = rows.template length<4>(squares[half], row, lane % 4, row < item.tokens);
       if constexpr (kDots) {
         dots[half] = sum_lanes<4>(dots[half]);

@@ -100,6 +100,7 @@ struct RowSums {
     if (state.key_sum_out == nullptr) {
       return;
     }
+    float marks = 0.0f;  // NaN once a sum was not finite
 #pragma unroll
     for (int i = 0; i < kSumsOfWarp; ++i) {
       const int sum = index(i);
@@ -111,8 +112,10 @@ struct RowSums {
         const float scale = 1.0f / (is_value(sum) ? block.scale(kValueScale) : initial_scale());
         sum_gmem[0] = total.low * scale;
         sum_gmem[1] = total.high * scale;
+        marks = fmaf((total.low + total.high) * scale, 0.0f, marks);
       }
     }
+    mark_unless_finite(block, marks);
   }
 
   // z in three parts of 16 bits, each a row behind the keys.
@@ -312,15 +315,17 @@ struct WeighedSums {
     if (state.key_sum_out == nullptr) {
       return;
     }
+    float marks = 0.0f;  // NaN once a sum was not finite
     for (int sum = warp; sum < kSums && lane < kColumns; sum += kWarps) {
       const int end = is_value(sum) ? block.chunked().value_dim - block.work.first_column : Plan::kHeadDim;
       const int of_lane = column(sum) + lane;
       if (has(sum) && of_lane < end && writes_sums(block)) {
-        const float total = load_float(sum_address(sum) + lane * 4);
-        (is_value(sum) ? state.value_sum_out : state.key_sum_out)[of_lane] =
-            is_value(sum) ? total : total * block.inverse_length_scale();
+        const float total = load_float(sum_address(sum) + lane * 4) * (is_value(sum) ? 1.0f : block.inverse_length_scale());
+        (is_value(sum) ? state.value_sum_out : state.key_sum_out)[of_lane] = total;
+        marks = fmaf(total, 0.0f, marks);
       }
     }
+    mark_unless_finite(block, marks);
   }
 
   // z in three parts of 16 bits, each a row behind the keys; eight lanes for a sum.

@@ -16,6 +16,27 @@ __device__ __forceinline__ T sum_lanes(T value) {
   return value;
 }
 
+// The sums of the first kLeft values over the lanes that differ in log2(kLanes) bits of their number from kStep on, shared out:
+// the lane is left with kLeft / kLanes of them in front, from the one on that is returned. All lanes of the warp take part.
+template <int kLanes, int kStep, int kCount, int kLeft = kCount>
+__device__ __forceinline__ int share_sums(float (&values)[kCount], int lane) {
+  static_assert(kLeft % kLanes == 0, "as many for each lane");
+  if constexpr (kLanes == 1) {
+    return 0;
+  } else {
+    constexpr int kHalf = kLeft / 2;
+    constexpr int kDistance = kLanes / 2 * kStep;
+    const bool takes_later = (lane & kDistance) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float given = takes_later ? values[i] : values[kHalf + i];
+      const float kept = takes_later ? values[kHalf + i] : values[i];
+      values[i] = kept + __shfl_xor_sync(kAllLanes, given, kDistance);
+    }
+    return (takes_later ? kHalf : 0) + share_sums<kLanes / 2, kStep, kCount, kHalf>(values, lane);
+  }
+}
+
 // The largest value of each aligned group of kLanes lanes, in every lane; NaN is passed over.
 template <int kLanes>
 __device__ __forceinline__ float max_lanes(float value) {

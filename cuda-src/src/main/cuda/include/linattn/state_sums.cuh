@@ -284,44 +284,78 @@ __device__ __forceinline__ void store_tile(
   }
 }
 
-// Whether a block has nothing to do where args.marks is not null: then sums are there already, by warpgroups, and a block forms
-// its part again only if something of it is not finite. What fp16 cannot hold, or a row of k whose length was out of range, shows
-// so. All threads call, once earlier kernels have ended.
+// Whether something of a part of sums is marked. z is of the parts of value tile 0, whichever marked it.
 template <class Plan>
-__device__ __forceinline__ bool has_sums(const ChunkedArguments& args, int64_t state, int first_key, int first_value) {
-  if (args.marks == nullptr) {
-    return false;
+__device__ __forceinline__ bool is_marked_part(const ChunkedArguments& args, uint32_t part) {
+  static_assert(Plan::kValueTile == kValueColumns, "a mark is of so many");
+  const uint32_t value_tiles = ceil_div(args.value_dim, Plan::kValueTile);
+  const uint32_t parts = Plan::tiles(args.key_dim, args.value_dim);
+  const uint32_t item_of_head = quotient_by_tiles(part, parts);
+  const uint32_t value_tile = (part - item_of_head * parts) % value_tiles;
+  const uint32_t* const marks_gmem = args.marks + static_cast<int64_t>(item_of_head) * value_tiles;
+  uint32_t marked = marks_gmem[value_tile];
+  for (uint32_t tile = 1; value_tile == 0 && tile < value_tiles; ++tile) {
+    marked |= marks_gmem[tile];
   }
-  const int num_keys = min(args.key_dim - first_key, Plan::kKeyTile);
-  const int num_values = min(args.value_dim - first_value, Plan::kValueTile);
-  const float* const state_gmem = args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value;
-  bool spoiled = false;
-  for (int idx = static_cast<int>(threadIdx.x); idx < num_keys * Plan::kValueTile; idx += Plan::kThreads) {
-    const int value = idx % Plan::kValueTile;
-    spoiled |= value < num_values &&
-               !isfinite(state_gmem[static_cast<int64_t>(idx / Plan::kValueTile) * args.value_dim + value]);
-  }
-  const int thread = static_cast<int>(threadIdx.x);
-  if (first_value == 0 && thread < num_keys) {
-    spoiled |= !isfinite(args.key_sum_out[state * args.key_dim + first_key + thread]);
-  }
-  if (first_key == 0 && thread < num_values) {
-    spoiled |= !isfinite(args.value_sum_out[state * args.value_dim + first_value + thread]);
-  }
-  return __syncthreads_or(spoiled ? 1 : 0) == 0;
+  return marked != 0;
 }
 
+// The first of the parts of sums `part`, `part` + grid, ... that is to be formed, or one past the last: where args.marks is not
+// null sums are there already, by warpgroups, but for parts that are marked. What fp16 cannot hold, or a row of k whose length was
+// out of range, leaves what is not finite. All threads call, once earlier kernels have ended.
 template <class Plan>
-__device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
+__device__ __forceinline__ uint32_t wanted_part(const ChunkedArguments& args, uint32_t part, uint32_t end) {
+  if (args.marks == nullptr) {
+    return part;
+  }
+  for (; part < end; part += Plan::kThreads * gridDim.x) {
+    const uint32_t own = part + threadIdx.x * gridDim.x;
+    if (__syncthreads_or(own < end && is_marked_part<Plan>(args, own)) != 0) {
+      while (!is_marked_part<Plan>(args, part)) {
+        part += gridDim.x;
+      }
+      return part;
+    }
+  }
+  return part;
+}
+
+// Calls sum(part) for the part of the sums that a block has, or for those of its parts that are to be formed again.
+template <class Plan, typename Sum>
+__device__ __forceinline__ void visit_sums(const ChunkedArguments& args, Sum&& sum) {
+  __shared__ uint32_t part_smem;  // meanwhile: a register would be one too many
+  uint32_t part = blockIdx.x;
+  while (true) {
+    if (args.marks != nullptr) {
+      const uint32_t end = static_cast<uint32_t>(args.batches * args.kv_heads.value * args.num_items.value) *
+                           Plan::tiles(args.key_dim, args.value_dim);
+      part = wanted_part<Plan>(args, part, end);
+      if (part >= end) {
+        return;
+      }
+      if (threadIdx.x == 0) {
+        part_smem = part;
+      }
+    }
+    sum(part);
+    if (args.marks == nullptr) {
+      return;
+    }
+    part = part_smem + gridDim.x;
+  }
+}
+
+// Those of a part: as a block, where a block has one.
+template <class Plan>
+__device__ __forceinline__ void sum_part(const ChunkedArguments& args, uint32_t part) {
   using Element = typename Plan::Element;
   using Operand = Operands<Element, Plan::kKind>;
   using KeyLayout = typename Plan::KeyLayout;
   using ValueLayout = typename Plan::ValueLayout;
   extern __shared__ __align__(16) unsigned char chunk_smem[];
-  let_later_kernels_start();
 
   const int value_tiles = ceil_div(args.value_dim, Plan::kValueTile);
-  const BlockIndex block(blockIdx.x, args.num_items, Plan::tiles(args.key_dim, args.value_dim));
+  const BlockIndex block(part, args.num_items, Plan::tiles(args.key_dim, args.value_dim));
   const int batch_idx = static_cast<int>(args.kv_heads.quotient(block.head));
   const int head_idx = static_cast<int>(args.kv_heads.remainder(block.head));
   const int first_key = block.tile_idx / value_tiles * Plan::kKeyTile;
@@ -367,11 +401,8 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
     clear(state_frag[r]);
   }
 
-  wait_for_earlier_kernels();
   const int64_t state = state_index(args, block.head, item.slot);
-  if (has_sums<Plan>(args, state, first_key, first_value)) {
-    return;
-  }
+  __syncthreads();  // the part before has been stored
 #pragma unroll 1
   for (int chunk = 0; chunk < Plan::kStages - 1; ++chunk) {
     start_chunk(chunk);
@@ -431,6 +462,13 @@ __device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
     store_tile<Plan>(state_frag, args.state_out + (state * args.key_dim + first_key) * args.value_dim + first_value,
                      args.value_dim, num_keys, num_values, warp_row, warp_column);
   }
+}
+
+template <class Plan>
+__device__ __forceinline__ void state_sums(const ChunkedArguments& args) {
+  let_later_kernels_start();
+  wait_for_earlier_kernels();
+  visit_sums<Plan>(args, [&](uint32_t part) { sum_part<Plan>(args, part); });
 }
 
 }  // namespace linattn

@@ -28,6 +28,9 @@ public record OutputsPlan(int parts, int columns, int stages, SharedRule shared,
 
   private static final int ROW_BYTES = 128;
 
+  /** Floats: what takes off a scale, and the rest of a unit of shared memory. */
+  private static final int SCALE = 4;
+
   /** Warps of a warpgroup. */
   private static final int WARPS = 4;
 
@@ -62,7 +65,7 @@ public record OutputsPlan(int parts, int columns, int stages, SharedRule shared,
         columns,
         stages,
         new SharedRule.PerWarpgroup(
-            ALIGNMENT + columns * Float.BYTES,
+            ALIGNMENT + (columns + SCALE) * Float.BYTES,
             stages * stage + exchanged + rows,
             parts * (columns + EXTRA) * ROW_BYTES),
         finishes ? GridRule.Per.CLUSTER : GridRule.Per.VALUE_TILE);

@@ -114,7 +114,7 @@ final class ForwardLaunches {
       }
       case RELAY -> fillRelay(plan, shape, ends, states, marks);
       case SEGMENTED -> fillSegmented(plan, shape, ends, states, marks);
-      case NON_CAUSAL -> fillNonCausal(plan, shape, ends, workspace, kept);
+      case NON_CAUSAL -> fillNonCausal(plan, shape, ends, workspace, marks, kept);
       case CHAIN, STAGES -> throw new IllegalStateException("each part has launches of its own");
     }
     List<Step> steps = plan.steps();
@@ -230,8 +230,7 @@ final class ForwardLaunches {
     Cut cut = plan.cut();
     StateArrays before = StateArrays.at(states, shape, plan.slots());
     main.setSegments(plan.forwardCut(), plan.slots(), counts, queue.lists());
-    fillSums(cut, plan.slots(), shape, before).setDivisor("num_items", plan.summed());
-    fillRepair(before);
+    fillSums(plan, plan.slots(), shape, before, marks);
     main.set("marks", marks).setState("_in", before);
     scan.clear().setScan(before, cut, plan.slots(), shape, queue.lists());
     if (ends.before() != null) {
@@ -251,6 +250,7 @@ final class ForwardLaunches {
       AttentionShape shape,
       Boundary ends,
       long workspace,
+      long marks,
       @Nullable Checkpoints kept) {
     Cut cut = plan.cut();
     boolean scans = plan.steps().stream().anyMatch(Step::scansStates);
@@ -260,8 +260,7 @@ final class ForwardLaunches {
             ? StateArrays.at(workspace + behind, shape, cut.sequences())
             : ends.after();
     StateArrays sums = scans ? StateArrays.at(workspace, shape, cut.items()) : totals;
-    fillSums(cut, cut.items(), shape, sums);
-    fillRepair(sums);
+    fillSums(plan, cut.items(), shape, sums, marks);
     if (scans) {
       scan.clear().setScan(sums, cut, cut.items(), shape, queue.lists()).setTotals(totals);
       if (ends.before() != null) {
@@ -277,18 +276,19 @@ final class ForwardLaunches {
     main.set("key", kept == null ? 0 : kept.lengthsAddress(shape));
   }
 
-  /** Of sums that are there, which marks that are not null say. */
-  private void fillRepair(StateArrays there) {
-    repair.copyOf(sums).set("marks", there.s());
-  }
-
-  private Arguments fillSums(Cut cut, int slots, AttentionShape shape, StateArrays out) {
-    return sums.copyOf(main)
-        .setSegments(cut, slots, counts, queue.lists())
+  /** Of sums that are repaired both launches have marks, which the second reads. */
+  private void fillSums(
+      ForwardPlan plan, int slots, AttentionShape shape, StateArrays out, long marks) {
+    sums.copyOf(main)
+        .setSegments(plan.cut(), slots, counts, queue.lists())
         .setKeyValueHeads(shape)
+        .setDivisor("num_items", plan.summed())
         .set("turns", 1)
         .set("slot_step", 1)
         .setState("_out", out);
+    if (plan.steps().stream().anyMatch(plan::repairsSums)) {
+      repair.copyOf(sums.set("marks", marks));
+    }
   }
 
   private void fillHopper(

@@ -188,6 +188,12 @@ record ForwardPlan(
       return new Step(kernel, blocks, cluster, threads, sharedBytes, startsEarly && !inTurn);
     }
 
+    /** The same launch with so many blocks at most, which walk what there is for more. */
+    Step walking(int mostBlocks) {
+      return new Step(
+          kernel, Math.min(blocks, mostBlocks), cluster, threads, sharedBytes, startsEarly);
+    }
+
     /** Whether it forms the states before items, and those of whole sequences, from sums. */
     boolean scansStates() {
       return kernel.operation() == Operation.STATE_SCAN;

@@ -71,7 +71,7 @@ final class GradientDraft {
 
   /** The same of launches whose gradients nobody repairs. */
   Optional<GradientPlan> planWithoutMarks(Kind kind) {
-    return plan(kind, Marks.NONE);
+    return plan(kind, Marks.ofSums(sumMarks()));
   }
 
   private Optional<GradientPlan> plan(Kind kind, Marks marks) {
@@ -124,7 +124,16 @@ final class GradientDraft {
     long queryItems = question.heads() * outputs.items() * Integer.BYTES;
     long keyItems = question.keyValueHeads() * keyOutputs.items() * Integer.BYTES;
     int valueTiles = Math.ceilDiv(shape.valueDim(), LaunchModel.COLUMNS);
-    return new Marks(queryItems * turns * tiles(), keyItems * tiles(), keyItems * valueTiles);
+    return new Marks(
+        queryItems * turns * tiles(), keyItems * tiles(), keyItems * valueTiles, sumMarks());
+  }
+
+  private long sumMarks() {
+    boolean areRepaired =
+        launches.stream()
+            .map(Launch::role)
+            .anyMatch(role -> role == Role.STATE_SUMS_REPAIR || role == Role.GRADIENT_SUMS_REPAIR);
+    return LaunchModel.sumMarkBytes(question, areRepaired, Math.max(summed, gradientSummed));
   }
 
   /** Of columns of dq and dk. */
@@ -199,7 +208,7 @@ final class GradientDraft {
   /** The states before items: sums of the first so many, and a scan. */
   void addStates(Cut items, int count) {
     addStateSums(items, count);
-    addRepair(Role.STATE_SUMS, Role.STATE_SUMS_REPAIR, model.sumsByWarps(question, count));
+    addRepair(Role.STATE_SUMS, Role.STATE_SUMS_REPAIR, model.repairedSums(question, count));
     addScan(Role.STATE_SCAN, items);
   }
 
@@ -207,7 +216,7 @@ final class GradientDraft {
   void addStateTotals() {
     if (!question.lastState()) {
       addStateSums(cut, cut.items());
-      addRepair(Role.STATE_SUMS, Role.STATE_SUMS_REPAIR, model.sumsByWarps(question, cut.items()));
+      addRepair(Role.STATE_SUMS, Role.STATE_SUMS_REPAIR, model.repairedSums(question, cut.items()));
       addTotals(Role.STATE_SCAN, question.initialState());
     }
   }
@@ -215,8 +224,7 @@ final class GradientDraft {
   /** Their gradients, in the same places where they have no others. */
   void addGradientTotals() {
     addGradientSums(cut.items(), cut.items(), Technique.WGMMA);
-    addRepair(
-        Role.GRADIENT_SUMS, Role.GRADIENT_SUMS_REPAIR, gradientSums(cut.items(), Technique.MMA));
+    addRepair(Role.GRADIENT_SUMS, Role.GRADIENT_SUMS_REPAIR, repairedGradientSums(cut.items()));
     addTotals(Role.GRADIENT_SCAN, question.lastGradient());
   }
 
@@ -259,7 +267,7 @@ final class GradientDraft {
 
   private void addGradients(int count, int reckoned, Technique technique) {
     addGradientSums(count, reckoned, technique);
-    addRepair(Role.GRADIENT_SUMS, Role.GRADIENT_SUMS_REPAIR, gradientSums(count, Technique.MMA));
+    addRepair(Role.GRADIENT_SUMS, Role.GRADIENT_SUMS_REPAIR, repairedGradientSums(count));
     addScan(Role.GRADIENT_SCAN, cut);
   }
 
@@ -285,6 +293,10 @@ final class GradientDraft {
     return model
         .gradient(question, Operation.GRADIENT_SUMS, technique, shape.keyDim(), 0)
         .flatMap(kernel -> model.step(kernel, question, question.keyValueHeads() * count));
+  }
+
+  private Optional<Step> repairedGradientSums(int count) {
+    return gradientSums(count, Technique.MMA).map(model::repairing);
   }
 
   /** The same after d of their tokens, where no launch before has formed that. */

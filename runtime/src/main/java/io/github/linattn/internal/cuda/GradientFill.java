@@ -158,18 +158,11 @@ final class GradientFill {
     switch (role) {
       case ROWS -> fillRows();
       case STATE_SUMS -> fillStateSums();
-      case STATE_SUMS_REPAIR ->
-          fillSumsAgain(structs.of(role).copyOf(structs.of(Role.STATE_SUMS)), before);
+      case STATE_SUMS_REPAIR -> structs.of(role).copyOf(structs.of(Role.STATE_SUMS));
       case STATE_SCAN -> fillStateScan();
       case QUERY -> fillQuery();
       case GRADIENT_SUMS -> fillGradientSums();
-      case GRADIENT_SUMS_REPAIR ->
-          fillSumsAgain(
-              structs
-                  .of(role)
-                  .copyOf(structs.of(Role.GRADIENT_SUMS))
-                  .inner("chunked", ChunkedStructs.CHUNKED),
-              items);
+      case GRADIENT_SUMS_REPAIR -> structs.of(role).copyOf(structs.of(Role.GRADIENT_SUMS));
       case GRADIENT_SCAN -> fillGradientScan();
       case KEY -> fillKey();
       case VALUE -> fillValue();
@@ -227,20 +220,22 @@ final class GradientFill {
 
   /** As {@link ChunkedCall} asks for them. */
   private void fillStateSums() {
-    structs
-        .of(Role.STATE_SUMS)
-        .clear()
+    Arguments sums = structs.of(Role.STATE_SUMS);
+    sums.clear()
         .setRows(input.q(), input.k(), input.v(), call.output(), call.normalizer())
         .setProblem(operator, shape, counts[0], queue.lists())
         .setSegments(plan.stateItems(), plan.stateItems().items(), counts, queue.lists())
         .setKeyValueHeads(shape)
         .setDivisor("num_items", plan.summed())
         .setState("_out", before);
+    setSumMarks(sums, Role.STATE_SUMS_REPAIR);
   }
 
-  /** Of sums that are there, which marks that are not null say. */
-  private static void fillSumsAgain(Arguments chunked, StateArrays sums) {
-    chunked.set("marks", sums.s());
+  /** Of sums that are repaired both launches have marks, which the second reads. */
+  private void setSumMarks(Arguments chunked, Role repair) {
+    if (plan.has(repair)) {
+      chunked.set("marks", workspace + plan.memory().sumMarksAt());
+    }
   }
 
   private void fillStateScan() {
@@ -400,6 +395,7 @@ final class GradientFill {
       }
     }
     chunked.setDivisor("num_items", plan.gradientSummed());
+    setSumMarks(chunked, Role.GRADIENT_SUMS_REPAIR);
   }
 
   /** x, y, z and out of a gradient. */

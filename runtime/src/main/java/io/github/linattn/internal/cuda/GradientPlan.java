@@ -74,7 +74,7 @@ record GradientPlan(
         first.tiles,
         first.turns,
         1,
-        new Memory(2 * stateBytes, part, 0, 0, 0, 0, 0, Marks.NONE),
+        new Memory(2 * stateBytes, part, 0, 0, 0, 0, 0, Marks.ofSums(0)),
         parts,
         parts.stream().mapToDouble(GradientPlan::micros).sum(),
         "");
@@ -171,7 +171,7 @@ record GradientPlan(
    * @param keyScale of rows of k, likewise
    * @param partials of da and db
    * @param products sums of q · dq of the parts of heads, where there are several
-   * @param marks of the gradients of q, of k and of v
+   * @param marks of the gradients of q, of k and of v, and of sums
    */
   record Memory(
       long states,
@@ -228,20 +228,27 @@ record GradientPlan(
       return keyMarksAt() + marks.key;
     }
 
-    long bytes() {
+    long sumMarksAt() {
       return valueMarksAt() + marks.value;
+    }
+
+    long bytes() {
+      return sumMarksAt() + marks.sums;
     }
   }
 
-  /** Bytes of the marks of each gradient. */
-  record Marks(long query, long key, long value) {
-    /** Of a plan without a repair. */
-    static final Marks NONE = new Marks(0, 0, 0);
-
+  /** Bytes of the marks of each gradient, and of those that sums have, one after the other. */
+  record Marks(long query, long key, long value, long sums) {
     Marks {
       query = ChunkedCall.alignedBytes(query);
       key = ChunkedCall.alignedBytes(key);
       value = ChunkedCall.alignedBytes(value);
+      sums = ChunkedCall.alignedBytes(sums);
+    }
+
+    /** Of a plan whose gradients nobody repairs. */
+    static Marks ofSums(long sums) {
+      return new Marks(0, 0, 0, sums);
     }
   }
 

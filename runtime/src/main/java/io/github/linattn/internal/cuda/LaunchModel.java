@@ -213,10 +213,22 @@ record LaunchModel(GpuTraits gpu, Built built) {
         .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
   }
 
-  /** The sums by mma. */
-  Optional<Step> sumsByWarps(Question question, int items) {
+  /** The sums by mma, for what is marked of others. */
+  Optional<Step> repairedSums(Question question, int items) {
     return mma(question, Operation.STATE_SUMS, 0)
-        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items));
+        .flatMap(kernel -> step(kernel, question, question.keyValueHeads() * items))
+        .map(this::repairing);
+  }
+
+  /** Sums by mma where there are sums already, whose marks few blocks walk. */
+  Step repairing(Step sums) {
+    return sums.walking(WALKERS * multiprocessors());
+  }
+
+  /** Bytes of the marks of sums, if anything repairs these: one for each tile of their columns. */
+  static long sumMarkBytes(Question question, boolean areRepaired, int items) {
+    long tiles = Math.ceilDiv(question.shape().valueDim(), COLUMNS);
+    return areRepaired ? question.keyValueHeads() * items * tiles * Integer.BYTES : 0;
   }
 
   /**

@@ -381,7 +381,7 @@ final class Planner {
             sums.summed,
             turns,
             sums.stateBytes,
-            markBytes(question, cut, turns),
+            Math.max(markBytes(question, cut, turns), sums.markBytes(question)),
             0,
             List.of(),
             sums.micros + micros + steps.size() * Rates.LAUNCH_MICROS,
@@ -399,6 +399,10 @@ final class Planner {
       int parts, Cut cut, int summed, List<Step> steps, long stateBytes, double micros) {
     long blocks() {
       return steps.get(0).blocks();
+    }
+
+    long markBytes(Question question) {
+      return LaunchModel.sumMarkBytes(question, steps.size() > 2, summed);
     }
   }
 
@@ -463,7 +467,7 @@ final class Planner {
       return Optional.of(steps);
     }
     return model
-        .sumsByWarps(question, items)
+        .repairedSums(question, items)
         .map(
             repair -> {
               steps.add(repair);
@@ -535,6 +539,7 @@ final class Planner {
       return Optional.empty();
     }
     List<Step> steps = repaired.get();
+    long markBytes = LaunchModel.sumMarkBytes(question, steps.size() > 1, cut.items());
     scan.ifPresent(steps::add);
     steps.add(answers);
     int written = (scans ? cut.items() : 0) + cut.sequences();
@@ -554,7 +559,7 @@ final class Planner {
             cut.items(),
             1,
             ofStates * reserved,
-            0,
+            markBytes,
             0,
             List.of(),
             ofSums + ofScan + ofOutputs + steps.size() * Rates.LAUNCH_MICROS,
