@@ -34,7 +34,7 @@ final class CommandsTest {
   @BeforeAll
   static void load() {
     CudartDouble.load().reset();
-    FakeKernels.install(folder.resolve("kernels"));
+    FakeKernels.installForQuickRuns(folder.resolve("kernels"));
   }
 
   @AfterAll
@@ -238,7 +238,7 @@ final class CommandsTest {
           .containsPattern("D=80" + missing)
           .containsPattern("D=80 and forward" + missing);
     } finally {
-      FakeKernels.install(folder.resolve("kernels"));
+      FakeKernels.installForQuickRuns(folder.resolve("kernels"));
     }
   }
 

@@ -3,7 +3,9 @@ package io.github.linattn.test.fault;
 import io.github.linattn.internal.cuda.ChunkedStructs;
 import io.github.linattn.internal.cuda.GradientStructs;
 import io.github.linattn.kernelgen.Architecture;
+import io.github.linattn.kernelgen.Catalogue;
 import io.github.linattn.kernelgen.ElementType;
+import io.github.linattn.kernelgen.Family;
 import io.github.linattn.kernelgen.KernelEntry;
 import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Manifest;
@@ -17,7 +19,6 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.EnumSet;
-import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.TreeMap;
 
@@ -25,7 +26,6 @@ import java.util.TreeMap;
 final class FakeKernels {
   static final int HEAD_DIM = 128;
 
-  /** That of {@code bench paper --quick}. */
   private static final int QUICK_HEAD_DIM = 32;
 
   /** Of a forward in bf16 that has no backward. */
@@ -35,21 +35,45 @@ final class FakeKernels {
 
   private FakeKernels() {}
 
-  /** Every kernel of the family chunked for bf16 and fp32 tensors of D = 128 and of D = 32. */
+  /** Every kernel of the family chunked for bf16 and fp32 tensors of D = 128. */
   static void install(Path folder) {
-    var entries = new LinkedHashSet<KernelEntry>(); // some serve every head dimension
-    for (int headDim : List.of(HEAD_DIM, QUICK_HEAD_DIM)) {
-      entries.addAll(kernels(headDim, ElementType.BF16, Precision.NATIVE));
-      entries.addAll(kernels(headDim, ElementType.F32, Precision.ACCURATE));
+    write(folder, kernels());
+  }
+
+  /** The same, and those of D = 32, as quick runs have it, which a build may leave out. */
+  static void installForQuickRuns(Path folder) {
+    List<KernelEntry> entries = new ArrayList<>(kernels());
+    Catalogue.defaults().stream()
+        .filter(spec -> spec.family() == Family.CHUNKED && spec.headDim() == QUICK_HEAD_DIM)
+        .forEach(spec -> entries.add(KernelEntry.of(spec, new TreeMap<>())));
+    write(folder, entries);
+  }
+
+  private static List<KernelEntry> kernels() {
+    List<KernelEntry> entries = new ArrayList<>();
+    for (ElementType element : List.of(ElementType.BF16, ElementType.F32)) {
+      boolean wide = element == ElementType.F32;
+      Precision exact = wide ? Precision.ACCURATE : Precision.NATIVE;
+      entries.add(entry(Operation.FORWARD, Technique.WGMMA, element, exact));
+      if (wide) {
+        entries.add(entry(Operation.FORWARD, Technique.WGMMA, element, Precision.DEFAULT));
+        entries.addAll(outputs(element, Precision.DEFAULT));
+      }
+      entries.addAll(outputs(element, exact));
+      entries.add(entry(Operation.FORWARD, Technique.MMA, element, exact));
+      entries.add(entry(Operation.STATE_SUMS, Technique.MMA, element, exact));
+      entries.add(entry(Operation.NORMALIZED_FORWARD, Technique.WGMMA, HEAD_DIM, element, exact));
+      entries.add(entry(Operation.STATE_SUMS, Technique.WGMMA, HEAD_DIM, element, exact));
       entries.add(
-          entry(Operation.FORWARD, Technique.WGMMA, headDim, ElementType.F32, Precision.DEFAULT));
+          entry(Operation.NORMALIZED_STATE_SUMS, Technique.WGMMA, HEAD_DIM, element, exact));
+      entries.add(entry(Operation.STATE_OUTPUTS, Technique.MMA, element, exact));
+      entries.add(entry(Operation.DECODE, Technique.SIMT, element, exact));
+      entries.add(entry(Operation.RECURRENCE, Technique.SIMT, element, exact));
+      entries.addAll(gradients(element, exact));
     }
-    entries.addAll(outputs(ElementType.F32, Precision.DEFAULT));
-    entries.add(
-        entry(Operation.ONE_SWEEP, Technique.WGMMA, HEAD_DIM, ElementType.BF16, Precision.NATIVE));
-    entries.add(
-        entry(Operation.STATE_SCAN, Technique.SIMT, 0, ElementType.F32, Precision.ACCURATE));
-    write(folder, List.copyOf(entries));
+    entries.add(entry(Operation.ONE_SWEEP, Technique.WGMMA, ElementType.BF16, Precision.NATIVE));
+    entries.add(entry(Operation.STATE_SCAN, Technique.SIMT, ElementType.F32, Precision.ACCURATE));
+    return entries;
   }
 
   /** A forward of bf16 tensors of D = 80 without a backward. */
@@ -79,39 +103,30 @@ final class FakeKernels {
     System.setProperty(PROPERTY, folder.toString());
   }
 
-  private static List<KernelEntry> kernels(int headDim, ElementType element, Precision exact) {
-    List<KernelEntry> entries = new ArrayList<>(outputs(element, exact));
-    for (Operation operation :
-        List.of(Operation.FORWARD, Operation.QUERY_GRADIENT, Operation.KEY_VALUE_GRADIENT)) {
-      entries.add(entry(operation, Technique.MMA, headDim, element, exact));
-      entries.add(entry(operation, Technique.WGMMA, headDim, element, exact));
-      entries.add(entry(operation.normalized(), Technique.WGMMA, headDim, element, exact));
-    }
-    for (Operation operation : List.of(Operation.STATE_SUMS, Operation.GRADIENT_SUMS)) {
-      entries.add(entry(operation, Technique.MMA, 0, element, exact));
-      entries.add(entry(operation, Technique.WGMMA, headDim, element, exact));
-      entries.add(entry(operation.normalized(), Technique.WGMMA, headDim, element, exact));
-    }
-    for (Operation operation : List.of(Operation.STATE_OUTPUTS, Operation.GRADIENT_OUTPUTS)) {
-      entries.add(entry(operation, Technique.MMA, 0, element, exact));
-    }
-    for (Operation operation :
-        List.of(
-            Operation.DECODE,
-            Operation.RECURRENCE,
-            Operation.GRADIENT_ROWS,
-            Operation.GRADIENT_RECURRENCE,
-            Operation.NORMALIZE_ROWS_GRADIENT)) {
-      entries.add(entry(operation, Technique.SIMT, 0, element, exact));
-    }
-    return entries;
-  }
-
   private static List<KernelEntry> outputs(ElementType element, Precision precision) {
     return List.of(
-        entry(Operation.STATE_OUTPUTS, Technique.WGMMA, 0, element, precision),
-        entry(Operation.GRADIENT_OUTPUTS, Technique.WGMMA, 0, element, precision),
-        entry(Operation.NORMALIZED_GRADIENT_OUTPUTS, Technique.WGMMA, 0, element, precision));
+        entry(Operation.STATE_OUTPUTS, Technique.WGMMA, element, precision),
+        entry(Operation.GRADIENT_OUTPUTS, Technique.WGMMA, element, precision),
+        entry(Operation.NORMALIZED_GRADIENT_OUTPUTS, Technique.WGMMA, element, precision));
+  }
+
+  private static List<KernelEntry> gradients(ElementType element, Precision exact) {
+    Operation query = Operation.QUERY_GRADIENT;
+    Operation both = Operation.KEY_VALUE_GRADIENT;
+    return List.of(
+        entry(Operation.GRADIENT_ROWS, Technique.SIMT, element, exact),
+        entry(query, Technique.MMA, element, exact),
+        entry(query, Technique.WGMMA, element, exact),
+        entry(both, Technique.MMA, element, exact),
+        entry(both, Technique.WGMMA, element, exact),
+        entry(Operation.GRADIENT_SUMS, Technique.MMA, element, exact),
+        entry(Operation.GRADIENT_SUMS, Technique.WGMMA, HEAD_DIM, element, exact),
+        entry(query.normalized(), Technique.WGMMA, HEAD_DIM, element, exact),
+        entry(both.normalized(), Technique.WGMMA, HEAD_DIM, element, exact),
+        entry(Operation.NORMALIZED_GRADIENT_SUMS, Technique.WGMMA, HEAD_DIM, element, exact),
+        entry(Operation.GRADIENT_OUTPUTS, Technique.MMA, element, exact),
+        entry(Operation.GRADIENT_RECURRENCE, Technique.SIMT, element, exact),
+        entry(Operation.NORMALIZE_ROWS_GRADIENT, Technique.SIMT, element, exact));
   }
 
   /** What a kernel takes by value. */
@@ -141,6 +156,16 @@ final class FakeKernels {
 
   static void remove() {
     System.clearProperty(PROPERTY);
+  }
+
+  private static KernelEntry entry(
+      Operation operation, Technique technique, ElementType element, Precision precision) {
+    int headDim =
+        switch (operation) {
+          case FORWARD, QUERY_GRADIENT, KEY_VALUE_GRADIENT, ONE_SWEEP -> HEAD_DIM;
+          default -> 0;
+        };
+    return entry(operation, technique, headDim, element, precision);
   }
 
   private static KernelEntry entry(
