@@ -619,6 +619,7 @@ __device__ __forceinline__ void mark_sums(const Block<Plan>& block, uint32_t mar
   }
 }
 
+// Of sums. Asked once for all that a thread has written, since its instructions count at the end of a block.
 template <class Plan>
 __device__ __forceinline__ void mark_unless_finite(const Block<Plan>& block, float sum) {
   if (Plan::kSums && !isfinite(sum)) {
