@@ -155,6 +155,46 @@ final class GpuNonCausalTest {
     Run.of(problem, subject.backend()).assertRight(problem);
   }
 
+  static List<Arguments> modesAndSubjects() {
+    List<Arguments> rows = new ArrayList<>();
+    for (Subject subject : Backends.gpu()) {
+      for (Mode mode : Mode.values()) {
+        rows.add(Arguments.of(mode, true, subject));
+        rows.add(Arguments.of(mode, false, subject));
+      }
+    }
+    return rows;
+  }
+
+  /** Of more sums than blocks look for what is marked: those of the last head and of another. */
+  @ParameterizedTest(name = "{0}, normalised: {1}, on {2}")
+  @MethodSource("modesAndSubjects")
+  void fewOfManySumsAreFormedAgain(Mode mode, boolean normalized, Subject subject) {
+    int dim = 128;
+    int tokens = 70;
+    Case.Builder builder =
+        SweepContract.of("few of many", 1, FILLING, FILLING, tokens, dim, dim)
+            .nonCausal()
+            .mode(mode);
+    Case clean = (normalized ? builder.normalized() : builder).build();
+    float[] v = clean.v.clone();
+    List<Integer> heads = List.of(100, FILLING - 1);
+    for (int head : heads) {
+      for (int i = 0; i < dim; i++) {
+        v[(head * tokens + 50) * dim + i] *= 1e12f;
+      }
+    }
+    Case problem = clean.but("rows of 1e12").v(v).build();
+    float[] expected = Run.of(clean, subject.backend()).o();
+    Results got = Run.of(problem, subject.backend());
+    got.assertRight(problem);
+    for (int i = 0; i < expected.length; i++) {
+      if (!heads.contains(i / (tokens * dim))) {
+        assertThat(got.o()[i]).as("element %d%s", i, Seeds.replay()).isEqualTo(expected[i]);
+      }
+    }
+  }
+
   @AfterEach
   void choosesFreelyAgain() {
     PROPERTIES.forEach(System::clearProperty);
