@@ -26,16 +26,12 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 class KernelBuildTest {
-  private static final List<KernelSpec> SPECS = some(48, OptionalInt.empty());
+  private static final List<KernelSpec> SPECS =
+      Catalogue.paper(48, OptionalInt.empty(), EnumSet.of(Architecture.SM_90));
 
   private final ByteArrayOutputStream said = new ByteArrayOutputStream();
   private final PrintStream log = new PrintStream(said, true, StandardCharsets.UTF_8);
   @TempDir Path folder;
-
-  /** Three of those of the paper, the forward first. */
-  private static List<KernelSpec> some(int headDim, OptionalInt slices) {
-    return Catalogue.paper(headDim, slices, EnumSet.of(Architecture.SM_90)).subList(0, 3);
-  }
 
   @Test
   void compilesOnlyWhatChanged() throws IOException {
@@ -44,12 +40,12 @@ class KernelBuildTest {
     KernelBuild build = new KernelBuild(headers, search, log, true);
     Path digests = folder.resolve("digests");
 
-    assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(3);
+    assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(9);
     KernelBuild.Summary again = build.run(SPECS, folder, digests);
     assertThat(again.compiled()).isZero();
-    assertThat(again.upToDate()).isEqualTo(3);
+    assertThat(again.upToDate()).isEqualTo(9);
     assertThat(said.toString(StandardCharsets.UTF_8))
-        .contains("kernels: 3 up to date, 0 compiled (sm_90; nvcc ");
+        .contains("kernels: 9 up to date, 0 compiled (sm_90; nvcc ");
 
     Files.delete(folder.resolve(SPECS.getFirst().symbol() + ".fatbin"));
     assertThat(build.run(SPECS, folder, digests).compiled()).isEqualTo(1);
@@ -151,8 +147,9 @@ class KernelBuildTest {
   @Test
   void generatedFoldersGrowAndLoad() throws IOException {
     nvcc();
-    KernelBuild.generate(some(80, OptionalInt.of(5)), folder, log);
-    KernelBuild.generate(some(16, OptionalInt.empty()), folder, log);
+    var architectures = EnumSet.of(Architecture.SM_90);
+    KernelBuild.generate(Catalogue.paper(80, OptionalInt.of(5), architectures), folder, log);
+    KernelBuild.generate(Catalogue.paper(16, OptionalInt.empty(), architectures), folder, log);
     BuiltKernels kernels = BuiltKernels.load(folder);
     assertThat(kernels.manifest().paperHeadDims()).containsExactly(16, 80);
     for (KernelEntry entry : kernels.manifest().entries()) {
@@ -165,7 +162,8 @@ class KernelBuildTest {
   @Test
   void withoutNvccWhatWasBuiltStaysListed() throws IOException {
     nvcc();
-    List<KernelSpec> specs = some(16, OptionalInt.empty());
+    List<KernelSpec> specs =
+        Catalogue.paper(16, OptionalInt.empty(), EnumSet.of(Architecture.SM_90));
     List<KernelEntry> built = KernelBuild.generate(specs, folder, log).manifest().entries();
     assertThat(built).isNotEmpty();
     generateWithoutNvcc(specs);

@@ -555,9 +555,10 @@ public record HopperPlan(
       return new Roles(56, 0, 80, 104);
     }
     if (precision.products() == 3) {
-      return normalized
-          ? new Roles(64, 0, 96, 80)
-          : headDim <= 32 ? new Roles(24, 0, 72, 144) : new Roles(24, 0, 88, 128);
+      if (normalized) {
+        return new Roles(64, 0, 96, 80);
+      }
+      return headDim <= 32 ? new Roles(24, 0, 72, 144) : new Roles(24, 0, 88, 128);
     }
     if (headDim <= KernelSpec.BOX_COLUMNS) {
       return normalized ? new Roles(72, 0, 96, 72) : new Roles(80, 0, 80, 0);
