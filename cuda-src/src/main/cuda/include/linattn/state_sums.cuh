@@ -300,14 +300,10 @@ __device__ __forceinline__ bool is_marked_part(const ChunkedArguments& args, uin
   return marked != 0;
 }
 
-// The first of the parts of sums `part`, `part` + grid, ... that is to be formed, or one past the last: where args.marks is not
-// null sums are there already, by warpgroups, but for parts that are marked. What fp16 cannot hold, or a row of k whose length was
-// out of range, leaves what is not finite. All threads call, once earlier kernels have ended.
+// The first marked one of the parts of sums `part`, `part` + grid, ... before `end`, or one past them. All threads call, once
+// earlier kernels have ended.
 template <class Plan>
-__device__ __forceinline__ uint32_t wanted_part(const ChunkedArguments& args, uint32_t part, uint32_t end) {
-  if (args.marks == nullptr) {
-    return part;
-  }
+__device__ __forceinline__ uint32_t marked_part(const ChunkedArguments& args, uint32_t part, uint32_t end) {
   for (; part < end; part += Plan::kThreads * gridDim.x) {
     const uint32_t own = part + threadIdx.x * gridDim.x;
     if (__syncthreads_or(own < end && is_marked_part<Plan>(args, own)) != 0) {
@@ -320,7 +316,9 @@ __device__ __forceinline__ uint32_t wanted_part(const ChunkedArguments& args, ui
   return part;
 }
 
-// Calls sum(part) for the part of the sums that a block has, or for those of its parts that are to be formed again.
+// Calls sum(part) for the part of the sums that a block has. Where args.marks is not null sums are there already, by warpgroups,
+// and it calls for those parts of the block's that are marked: what fp16 cannot hold, or a row of k whose length was out of range,
+// leaves what is not finite.
 template <class Plan, typename Sum>
 __device__ __forceinline__ void visit_sums(const ChunkedArguments& args, Sum&& sum) {
   __shared__ uint32_t part_smem;  // meanwhile: a register would be one too many
@@ -329,7 +327,7 @@ __device__ __forceinline__ void visit_sums(const ChunkedArguments& args, Sum&& s
     if (args.marks != nullptr) {
       const uint32_t end = static_cast<uint32_t>(args.batches * args.kv_heads.value * args.num_items.value) *
                            Plan::tiles(args.key_dim, args.value_dim);
-      part = wanted_part<Plan>(args, part, end);
+      part = marked_part<Plan>(args, part, end);
       if (part >= end) {
         return;
       }
