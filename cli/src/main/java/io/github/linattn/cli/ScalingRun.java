@@ -11,14 +11,22 @@ import io.github.linattn.Tensor;
 import io.github.linattn.TensorShape;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
-/** Times forward and backward over a growing number of tokens. */
+/**
+ * Times forward and backward over a growing number of tokens. Fewer tokens are the first ones of
+ * the largest tensors so far, since new memory can take longer to come than all that is timed.
+ */
 final class ScalingRun {
   private static final int FIRST_TOKENS = 1024;
   private static final int LEAST_POINTS = 5;
   private static final int PASSES = 3;
   private static final int RUNS_PER_PASS = 2;
   private static final int WARM_UP_TOKENS = 4096;
+
+  /** Tensors that are too small make room for some with so many times as many tokens as asked. */
+  private static final int GROWTH = 4;
+
   private static final int MOST_TOKENS_ON_HOST = 1 << 16;
   static final int MOST_TOKENS_ON_DEVICE = 1 << 18;
 
@@ -28,6 +36,7 @@ final class ScalingRun {
   private final int heads;
   private final int dim;
   private final Effort effort;
+  private @Nullable Tensors tensors;
 
   /**
    * How long to measure.
@@ -88,16 +97,20 @@ final class ScalingRun {
    */
   List<Point> run(Progress progress) {
     progress.expect(PASSES * (Integer.numberOfTrailingZeros(mostTokens() / FIRST_TOKENS) + 1));
-    warmUp();
-    List<Point> points = firstPass(progress);
-    progress.expect(PASSES * points.size());
-    for (int pass = 1; pass < PASSES; pass++) {
-      for (int i = 0; i < points.size(); i++) {
-        points.set(i, points.get(i).orBetter(time(points.get(i).tokens())));
-        progress.step("N = " + points.get(i).tokens());
+    try {
+      warmUp();
+      List<Point> points = firstPass(progress);
+      progress.expect(PASSES * points.size());
+      for (int pass = 1; pass < PASSES; pass++) {
+        for (int i = 0; i < points.size(); i++) {
+          points.set(i, points.get(i).orBetter(time(points.get(i).tokens())));
+          progress.step("N = " + points.get(i).tokens());
+        }
       }
+      return points;
+    } finally {
+      release();
     }
-    return points;
   }
 
   private List<Point> firstPass(Progress progress) {
@@ -123,37 +136,98 @@ final class ScalingRun {
   }
 
   private Point time(int tokens) {
-    AttentionShape shape = AttentionShape.of(1, heads, tokens, dim);
-    try (Resources owned = new Resources()) {
-      Tensor q = filled(owned, shape.q(), 1);
-      Tensor k = filled(owned, shape.k(), 2);
-      Tensor v = filled(owned, shape.v(), 3);
-      Tensor dO = filled(owned, shape.output(), 4);
-      Tensor o = empty(owned, shape.output());
-      Tensor g = empty(owned, shape.normalizer());
-      var gradients =
-          Gradients.over(
-              empty(owned, shape.q()),
-              empty(owned, shape.k()),
-              empty(owned, shape.v()),
-              empty(owned, shape.coefficients()),
-              empty(owned, shape.coefficients()));
-      AttentionInput input = AttentionInput.of(q, k, v);
-      double forward = best(() -> attention.forwardInto(input, o, g, null));
-      double backward = best(() -> attention.backwardInto(input, o, g, dO, gradients));
-      long tensor = q.byteSpan();
-      return new Point(tokens, forward, backward, 4 * tensor, 8 * tensor);
+    Tensors used = tensorsOf(tokens);
+    AttentionInput input = used.input(tokens);
+    Tensor o = used.first(used.o, tokens);
+    Tensor g = used.first(used.g, tokens);
+    Tensor dO = used.first(used.dO, tokens);
+    Gradients gradients = used.gradients(tokens);
+    double forward = best(() -> attention.forwardInto(input, o, g, null));
+    double backward = best(() -> attention.backwardInto(input, o, g, dO, gradients));
+    long tensor = o.shape().elements() * DType.F32.bytes();
+    return new Point(tokens, forward, backward, 4 * tensor, 8 * tensor);
+  }
+
+  private Tensors tensorsOf(int tokens) {
+    if (tensors == null || tensors.tokens < tokens) {
+      release();
+      tensors = new Tensors(Math.min(GROWTH * tokens, mostTokens()));
+    }
+    return tensors;
+  }
+
+  private void release() {
+    if (tensors != null) {
+      tensors.close();
+      tensors = null;
     }
   }
 
-  private Tensor filled(Resources owned, TensorShape shape, long seed) {
-    Tensor tensor = empty(owned, shape);
-    text.fill(tensor, seed);
-    return tensor;
-  }
+  /** What forward and backward of up to so many tokens read and write. */
+  private final class Tensors implements AutoCloseable {
+    private static final int TOKEN_AXIS = 2;
 
-  private Tensor empty(Resources owned, TensorShape shape) {
-    return owned.add(backend.allocate(DType.F32, shape));
+    private final int tokens;
+    private final Resources owned = new Resources();
+    private final Tensor q;
+    private final Tensor k;
+    private final Tensor v;
+    private final Tensor o;
+    private final Tensor g;
+    private final Tensor dO;
+    private final Tensor dq;
+    private final Tensor dk;
+    private final Tensor dv;
+    private final Tensor da;
+    private final Tensor db;
+
+    Tensors(int tokens) {
+      this.tokens = tokens;
+      AttentionShape shape = AttentionShape.of(1, heads, tokens, dim);
+      try {
+        this.q = filled(shape.q(), 1);
+        this.k = filled(shape.k(), 2);
+        this.v = filled(shape.v(), 3);
+        this.dO = filled(shape.output(), 4);
+        this.o = empty(shape.output());
+        this.g = empty(shape.normalizer());
+        this.dq = empty(shape.q());
+        this.dk = empty(shape.k());
+        this.dv = empty(shape.v());
+        this.da = empty(shape.coefficients());
+        this.db = empty(shape.coefficients());
+      } catch (RuntimeException | Error e) {
+        owned.close();
+        throw e;
+      }
+    }
+
+    private Tensor filled(TensorShape shape, long seed) {
+      Tensor tensor = empty(shape);
+      text.fill(tensor, seed);
+      return tensor;
+    }
+
+    private Tensor empty(TensorShape shape) {
+      return owned.add(backend.allocate(DType.F32, shape));
+    }
+
+    Tensor first(Tensor tensor, int count) {
+      return tensor.sliced(TOKEN_AXIS, 0, count);
+    }
+
+    AttentionInput input(int count) {
+      return AttentionInput.of(first(q, count), first(k, count), first(v, count));
+    }
+
+    Gradients gradients(int count) {
+      return Gradients.over(first(dq, count), first(dk, count), first(dv, count), da, db);
+    }
+
+    @Override
+    public void close() {
+      owned.close();
+    }
   }
 
   /** Seconds. */
