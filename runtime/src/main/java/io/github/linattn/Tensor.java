@@ -305,6 +305,10 @@ public final class Tensor implements AutoCloseable {
    */
   public void copyFrom(float[] values) {
     requireElements(Checks.present("values", values).length);
+    if (dtype == DType.F32) {
+      copyFrom(MemorySegment.ofArray(values));
+      return;
+    }
     try (Arena scratch = Arena.ofConfined()) {
       MemorySegment encoded = scratch.allocate(bytesOf(dtype, shape), dtype.bytes());
       dtype.encode(values, 0, encoded, 0, values.length);
@@ -327,6 +331,10 @@ public final class Tensor implements AutoCloseable {
           "%s has more elements than an array, 2^31-1; take slices of it".formatted(this));
     }
     float[] values = new float[(int) shape.elements()];
+    if (dtype == DType.F32) {
+      copyTo(MemorySegment.ofArray(values));
+      return values;
+    }
     try (Arena scratch = Arena.ofConfined()) {
       MemorySegment encoded = scratch.allocate(bytesOf(dtype, shape), dtype.bytes());
       copyTo(encoded);
