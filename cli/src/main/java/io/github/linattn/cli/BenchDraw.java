@@ -1,6 +1,7 @@
 package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
+import io.github.linattn.kernelgen.KernelSpec;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
@@ -18,7 +19,6 @@ record BenchDraw(int count, long seed) {
   private static final double LOG_ELEMENTS = 21;
   private static final int LEAST_TOKENS = 300;
   private static final int MOST_HEADS = 64;
-  private static final int CHUNK = 64;
   private static final int[] GROUPS = {1, 1, 1, 1, 1, 1, 1, 2, 4, 8};
 
   BenchDraw {
@@ -50,7 +50,7 @@ record BenchDraw(int count, long seed) {
     double rows = least + random.nextDouble() * (LOG_ELEMENTS - log2(headDim) - least);
     int tokens = (int) Math.round(Math.pow(2, least + random.nextDouble() * (rows - least)));
     if (random.nextBoolean()) {
-      tokens = tokens / CHUNK * CHUNK;
+      tokens = tokens / KernelSpec.CHUNK * KernelSpec.CHUNK;
     }
     int heads = (int) Math.clamp(Math.round(Math.pow(2, rows) / tokens), 1, MOST_HEADS);
     int keyValueHeads = Math.max(1, heads / group);

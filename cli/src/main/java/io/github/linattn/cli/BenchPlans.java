@@ -2,6 +2,7 @@ package io.github.linattn.cli;
 
 import io.github.linattn.AttentionShape;
 import io.github.linattn.Plan;
+import io.github.linattn.kernelgen.KernelSpec;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -16,7 +17,6 @@ final class BenchPlans {
   private static final String GRADIENT_PROPERTY = "linattn.gradient.plan";
 
   static final List<String> TECHNIQUES = List.of("wgmma", "mma");
-  static final int CHUNK = 64;
 
   /** More blocks than this leave no multiprocessor idle, and further segments only add states. */
   static final long MOST_BLOCKS = 2048;
@@ -108,7 +108,8 @@ final class BenchPlans {
   static List<Integer> segments(int tokens, long blocks) {
     Set<Integer> segments = new LinkedHashSet<>();
     for (int parts = 2;
-        wholeChunks(tokens, parts / 2) > CHUNK && (parts == 2 || blocks * parts <= MOST_BLOCKS);
+        wholeChunks(tokens, parts / 2) > KernelSpec.CHUNK
+            && (parts == 2 || blocks * parts <= MOST_BLOCKS);
         parts *= 2) {
       segments.add(wholeChunks(tokens, parts));
     }
@@ -116,7 +117,7 @@ final class BenchPlans {
   }
 
   private static int wholeChunks(int tokens, int parts) {
-    return Math.ceilDiv(Math.ceilDiv(tokens, parts), CHUNK) * CHUNK;
+    return Math.ceilDiv(Math.ceilDiv(tokens, parts), KernelSpec.CHUNK) * KernelSpec.CHUNK;
   }
 
   /** Does something while a plan of a forward or a backward is asked for. */

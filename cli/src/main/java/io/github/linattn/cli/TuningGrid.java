@@ -6,6 +6,7 @@ import io.github.linattn.io.Tuning;
 import io.github.linattn.io.Tuning.Choice;
 import io.github.linattn.io.Tuning.Entry;
 import io.github.linattn.io.Tuning.Range;
+import io.github.linattn.kernelgen.KernelSpec;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.LinkedHashMap;
@@ -159,7 +160,7 @@ record TuningGrid(List<Integer> heads, List<Integer> tokens) {
       for (int segments = 1;
           segments == 1
               || (blocks * segments <= BenchPlans.MOST_BLOCKS
-                  && Math.ceilDiv(shape.tokens(), segments) >= BenchPlans.CHUNK);
+                  && Math.ceilDiv(shape.tokens(), segments) >= KernelSpec.CHUNK);
           segments *= 2) {
         choices.add(new Choice(technique, segments, 1));
         for (int turns = 2;

@@ -52,10 +52,9 @@ public record HopperPlan(
     GridRule gridRule)
     implements ResourcePlan {
 
-  private static final int CHUNK = 64;
   private static final int WARPGROUP = 128;
   private static final int ROW_BYTES = 128;
-  private static final int BOX_BYTES = CHUNK * ROW_BYTES;
+  private static final int BOX_BYTES = KernelSpec.CHUNK * ROW_BYTES;
   private static final int EXTRA_BYTES = 8 * ROW_BYTES;
   private static final int SLOT_BYTES = 2 * BOX_BYTES;
   private static final int SCALE_BYTES = 128;
@@ -670,7 +669,10 @@ public record HopperPlan(
       }
     }
     for (int i = 0; i < beside * buffers.outputs; i++) {
-      add(map, "outputs " + i + " [64 x 64]", CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
+      add(
+          map,
+          "outputs " + i + " [64 x 64]",
+          KernelSpec.CHUNK * KernelSpec.BOX_COLUMNS * element.bytes());
     }
     if (sendsDelta) {
       String ofForward =
@@ -683,20 +685,23 @@ public record HopperPlan(
       add(map, "weights " + i + " and ones [72 x 64]" + pair, weightBox);
     }
     if (sharesScores) {
-      int sumBytes = isReverse(operation) ? 0 : CHUNK * UNIT_BYTES;
+      int sumBytes = isReverse(operation) ? 0 : KernelSpec.CHUNK * UNIT_BYTES;
       add(map, "scores of the other block, of 20 tiles [16 x 8]", SCORE_BYTES + sumBytes);
     }
     if (buffers.weights > 0) {
-      add(map, "factors of the outputs [64 x 2]", buffers.weights * 2 * CHUNK * Float.BYTES);
+      add(
+          map,
+          "factors of the outputs [64 x 2]",
+          buffers.weights * 2 * KernelSpec.CHUNK * Float.BYTES);
     }
-    add(map, "lengths of the rows of q [64]", buffers.stages * CHUNK * Float.BYTES);
+    add(map, "lengths of the rows of q [64]", buffers.stages * KernelSpec.CHUNK * Float.BYTES);
     boolean weighsKeys = weighsKeys(operation, element);
     if (weighsKeys) {
-      int parts = 3 * (CHUNK * Short.BYTES + 16);
+      int parts = 3 * (KernelSpec.CHUNK * Short.BYTES + 16);
       add(
           map,
           "1 / lengths of the rows of k [64], and in three parts of 16 bits",
-          buffers.stages * (CHUNK * Float.BYTES + parts));
+          buffers.stages * (KernelSpec.CHUNK * Float.BYTES + parts));
     }
     if (weighsRows(operation)) {
       add(
@@ -704,7 +709,7 @@ public record HopperPlan(
           sums
               ? "factors of rows [64] each, the unit of a chunk"
               : "constants of columns [64], the unit of a chunk",
-          buffers.stages * ((sums ? 2 : 1) * CHUNK * Float.BYTES + 16));
+          buffers.stages * ((sums ? 2 : 1) * KernelSpec.CHUNK * Float.BYTES + 16));
     }
     int slots = buffers.pairs > 0 ? 1 : (sums ? 1 : 2) * boxes + beside;
     int barriers = barriers(element, products, slots, buffers);
@@ -719,7 +724,7 @@ public record HopperPlan(
       add(
           map,
           "g and d of rows [64] each" + inParts + lengths,
-          places * (1 + parts + scales) * CHUNK * Float.BYTES);
+          places * (1 + parts + scales) * KernelSpec.CHUNK * Float.BYTES);
     }
     boolean query = isQueryGradient(operation);
     if (query) {

@@ -11,8 +11,6 @@ import java.util.stream.Collectors;
  * and the instructions these need.
  */
 final class HopperText {
-  private static final int CHUNK = 64;
-
   /** The rows of z beside those of K, and those of ones beside those of W. */
   private static final int EXTRA = 8;
 
@@ -105,7 +103,7 @@ final class HopperText {
     ElementType operand = operand(spec);
     boolean split = plan.products() > 1;
     boolean sums = HopperPlan.isSums(spec.operation());
-    int weights = CHUNK + EXTRA;
+    int weights = KernelSpec.CHUNK + EXTRA;
     boolean reverse = HopperPlan.isReverse(spec.operation()); // has no z
     boolean streams = plan.pairs() > 0;
     boolean inRegisters = plan.weighsInState(spec) || streams; // V^T, or its upper half
@@ -114,8 +112,8 @@ final class HopperText {
         inRegisters
             || (sums && inParts)
             || HopperPlan.weighsKeys(spec.operation(), spec.elementType());
-    int upper = reverse ? CHUNK : weights; // the rows of keys that lower queries meet
-    int scores = split && (!reverse || streams) ? upper + CHUNK : upper;
+    int upper = reverse ? KernelSpec.CHUNK : weights; // the rows of keys that lower queries meet
+    int scores = split && (!reverse || streams) ? upper + KernelSpec.CHUNK : upper;
     List<Instruction> instructions = new ArrayList<>();
     if (!sums) {
       instructions.add(shared("scores", scores, scores / 2, operand, false, false));
@@ -123,20 +121,22 @@ final class HopperText {
         instructions.add(shared("scores_of_lower_query", upper, scores / 2, operand, false, false));
       }
       instructions.add(
-          new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false));
+          new Instruction(
+              "state_query", KernelSpec.CHUNK, weights / 2, operand, true, false, false));
       instructions.add(values("value_weights", weights, weights / 2, operand, inRegisters, false));
       if (streams) {
         instructions.add(shared("lower_value_weights", weights, weights / 2, operand, true, false));
       }
       if (split) {
         instructions.add(
-            values("value_lower_weights", CHUNK, weights / 2, operand, inRegisters, false));
+            values(
+                "value_lower_weights", KernelSpec.CHUNK, weights / 2, operand, inRegisters, false));
       }
       if (plan.gridRule().per() == GridRule.Per.CLUSTER_IN_TURNS) {
         instructions.add(values("value_sums", EXTRA, EXTRA / 2, operand, inRegisters, false));
       }
     }
-    int part = Math.min(spec.headDim(), inParts || plan.together() > 1 ? CHUNK : PART);
+    int part = Math.min(spec.headDim(), inParts || plan.together() > 1 ? KernelSpec.CHUNK : PART);
     int rest = inParts && spec.headDim() > MOST_IN_WIDTHS ? 0 : spec.headDim() % part;
     instructions.add(values("value_key", part, part / 2, operand, inRegistersForState, true));
     if (streams) {

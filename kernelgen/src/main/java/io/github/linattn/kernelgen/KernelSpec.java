@@ -38,6 +38,9 @@ public record KernelSpec(
   /** Most registers of a thread that hold state; more would leave too few to work with. */
   public static final int MAX_STATE_REGISTERS = 64;
 
+  /** Tokens of a chunk of the family {@code chunked} by wgmma. */
+  public static final int CHUNK = 64;
+
   /** Columns of a box of the family {@code chunked}: 128 bytes of 16-bit operands. */
   static final int BOX_COLUMNS = 64;
 

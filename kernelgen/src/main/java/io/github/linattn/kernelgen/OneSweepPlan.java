@@ -26,8 +26,7 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
   static final int OUTPUT_BUFFERS = 2;
 
   private static final int WARPGROUP = 128;
-  private static final int CHUNK = 64;
-  private static final int BOX_BYTES = CHUNK * 128;
+  private static final int BOX_BYTES = KernelSpec.CHUNK * 128;
   private static final int EXTRA_BYTES = 8 * 128;
   private static final int WEIGHT_BUFFERS = 2;
   private static final int ROW_PLACES = 4;
@@ -66,15 +65,17 @@ public record OneSweepPlan(int headDim, List<SharedRegion> shared, int sharedByt
     for (int i = 0; i < WEIGHT_BUFFERS; i++) {
       HopperPlan.add(map, "weights " + i + " and constants [72 x 64]", BOX_BYTES + EXTRA_BYTES);
     }
-    HopperPlan.add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + CHUNK * Float.BYTES);
+    HopperPlan.add(map, "ones [8 x 64], a / b [64]", EXTRA_BYTES + KernelSpec.CHUNK * Float.BYTES);
     HopperPlan.add(
-        map, "g, two parts of d and -d of rows [64] each", ROW_PLACES * 4 * CHUNK * Float.BYTES);
+        map,
+        "g, two parts of d and -d of rows [64] each",
+        ROW_PLACES * 4 * KernelSpec.CHUNK * Float.BYTES);
     HopperPlan.add(map, "partial sums of the gradient of a", PARTIAL_BYTES);
     if (element == ElementType.F16) {
       HopperPlan.add(
           map,
           "units of w, of each chunk, and what bounds them",
-          MOST_TOKENS / CHUNK * UNIT_BYTES + EXTENT_BYTES);
+          MOST_TOKENS / KernelSpec.CHUNK * UNIT_BYTES + EXTENT_BYTES);
     }
     HopperPlan.add(map, "marks of threads", threads(headDim) * Integer.BYTES);
     int barriers = 3 * stages(headDim) + 2 * ROW_PLACES + 2 * WEIGHT_BUFFERS + 1;

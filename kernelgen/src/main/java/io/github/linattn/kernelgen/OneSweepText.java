@@ -7,7 +7,6 @@ import java.util.stream.Collectors;
 
 /** The text of a backward by one walk on sm_90a. */
 final class OneSweepText {
-  private static final int CHUNK = 64;
   private static final int EXTRA = 8;
 
   private OneSweepText() {}
@@ -96,14 +95,18 @@ final class OneSweepText {
   private static String products(KernelSpec spec) {
     ElementType operand = spec.elementType();
     int columns = spec.headDim();
-    int weights = CHUNK + EXTRA;
+    int weights = KernelSpec.CHUNK + EXTRA;
     List<Instruction> instructions =
         List.of(
-            new Instruction("scores", CHUNK, CHUNK / 2, operand, false, false, false),
-            new Instruction("state_query", CHUNK, weights / 2, operand, true, false, false),
+            new Instruction(
+                "scores", KernelSpec.CHUNK, KernelSpec.CHUNK / 2, operand, false, false, false),
+            new Instruction(
+                "state_query", KernelSpec.CHUNK, weights / 2, operand, true, false, false),
             new Instruction("value_weights", weights, weights / 2, operand, false, true, false),
-            new Instruction("key_entries", CHUNK, weights / 2, operand, false, true, true),
-            new Instruction("key_sums_constants", CHUNK, weights / 2, operand, true, false, true),
+            new Instruction(
+                "key_entries", KernelSpec.CHUNK, weights / 2, operand, false, true, true),
+            new Instruction(
+                "key_sums_constants", KernelSpec.CHUNK, weights / 2, operand, true, false, true),
             new Instruction("value_key", columns, columns / 2, operand, false, true, true),
             new Instruction("value_sums", EXTRA, EXTRA / 2, operand, false, true, false),
             new Instruction("take_key_value", columns, columns / 2, operand, false, true, true)
@@ -111,7 +114,7 @@ final class OneSweepText {
             new Instruction("take_key_sums", EXTRA, EXTRA / 2, operand, false, true, false)
                 .negative());
     return "struct Products {\n  static constexpr int kScoreRegisters = "
-        + CHUNK / 2
+        + KernelSpec.CHUNK / 2
         + ";\n\n"
         + instructions.stream().map(WgmmaText::function).collect(Collectors.joining("\n"))
         + "};\n";

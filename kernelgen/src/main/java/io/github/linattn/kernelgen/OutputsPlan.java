@@ -19,8 +19,6 @@ public record OutputsPlan(int parts, int columns, int stages, SharedRule shared,
   /** Of a block. */
   private static final int MOST_WARPGROUPS = 2;
 
-  private static final int CHUNK = 64;
-
   private static final int ALIGNMENT = 1024;
 
   /** Rows of the operand beside those of the columns. */
@@ -57,8 +55,8 @@ public record OutputsPlan(int parts, int columns, int stages, SharedRule shared,
     int columns = 2 * KernelSpec.BOX_COLUMNS;
     boolean finishes = finishes(spec.operation());
     int stages = wide ? 2 : finishes ? 8 : 4;
-    int stage = CHUNK * KernelSpec.BOX_COLUMNS * spec.elementType().bytes();
-    int rows = rowFloats(spec.operation()) * CHUNK * Float.BYTES;
+    int stage = KernelSpec.CHUNK * KernelSpec.BOX_COLUMNS * spec.elementType().bytes();
+    int rows = rowFloats(spec.operation()) * KernelSpec.CHUNK * Float.BYTES;
     int exchanged = finishes ? WARPS * EXCHANGED : 0;
     return new OutputsPlan(
         parts,

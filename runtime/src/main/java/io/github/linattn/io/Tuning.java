@@ -4,6 +4,7 @@ import io.github.linattn.DType;
 import io.github.linattn.Mode;
 import io.github.linattn.files.FileReason;
 import io.github.linattn.files.WholeFile;
+import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Technique;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -34,7 +35,6 @@ public final class Tuning {
   public static final Tuning NONE = new Tuning(List.of());
 
   private static final long VERSION = 2;
-  private static final int CHUNK = 64;
   private static final Set<String> MEMBERS =
       Set.of(
           "gpu",
@@ -153,7 +153,8 @@ public final class Tuning {
 
     /** As a plan is asked for by name: {@code TECHNIQUE[:SEGMENT][*TURNS|+]}. */
     public String name(int tokens) {
-      int segment = Math.ceilDiv(Math.ceilDiv(tokens, segments), CHUNK) * CHUNK;
+      int segment =
+          Math.ceilDiv(Math.ceilDiv(tokens, segments), KernelSpec.CHUNK) * KernelSpec.CHUNK;
       String cut = segments == 1 ? "" : ":" + segment;
       return technique + cut + (turns == 1 ? "" : "*" + turns) + (relay ? "+" : "");
     }

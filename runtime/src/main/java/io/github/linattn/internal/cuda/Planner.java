@@ -6,6 +6,7 @@ import io.github.linattn.internal.cuda.ForwardPlan.Kind;
 import io.github.linattn.internal.cuda.ForwardPlan.Step;
 import io.github.linattn.kernelgen.ElementType;
 import io.github.linattn.kernelgen.KernelEntry;
+import io.github.linattn.kernelgen.KernelSpec;
 import io.github.linattn.kernelgen.Operation;
 import io.github.linattn.kernelgen.Precision;
 import io.github.linattn.kernelgen.Technique;
@@ -26,7 +27,7 @@ import java.util.stream.Stream;
  */
 final class Planner {
   /** Tokens of a chunk, and the step between lengths of segments. */
-  static final int CHUNK = 64;
+  static final int CHUNK = KernelSpec.CHUNK;
 
   /** A part of a segment that is summed alone has so many tokens for each column of q and k. */
   private static final int LEAST_PART_PER_COLUMN = 16;
