@@ -5,8 +5,8 @@
 // products   3 of bf16 for each of the formula
 // block      512 threads: warpgroups copies and sums (64 registers), scores (112), state (256), rows (80)
 // grid       heads x items x tiles of 64 value columns; two of an item are a cluster
-// tokens     chunks of 64, 2 in shared memory, of q and k 4 boxes each
-// shared     223912 bytes from a multiple of 1024 on, 224936 with what finding it may take:
+// tokens     chunks of 64, 2 in shared memory, of q and k 3 boxes each
+// shared     190096 bytes from a multiple of 1024 on, 191120 with what finding it may take:
 //   offset  bytes  holds
 //        0  17408  pair 0: keys and z [72 x 64], upper and lower halves
 //    17408  16384  pair 0: queries [64 x 64], upper and lower halves
@@ -14,18 +14,16 @@
 //    51200  16384  pair 1: queries [64 x 64], upper and lower halves
 //    67584  17408  pair 2: keys and z [72 x 64], upper and lower halves
 //    84992  16384  pair 2: queries [64 x 64], upper and lower halves
-//   101376  17408  pair 3: keys and z [72 x 64], upper and lower halves
-//   118784  16384  pair 3: queries [64 x 64], upper and lower halves
-//   135168  16384  stage 0: values [64 x 64], upper and lower halves
-//   151552  16384  stage 1: values [64 x 64], upper and lower halves
-//   167936  16384  outputs 0 [64 x 64]
-//   184320  16384  outputs of the forward: fp32 box [64 x 64]
-//   200704  17408  weights 0 and ones [72 x 64], upper and lower halves
-//   218112    512  factors of the outputs [64 x 2]
-//   218624    512  lengths of the rows of q [64]
-//   219136   4096  g and d of rows [64] each, d in 3 parts
-//   223232    256  partial sums of the gradients of a and b
-//   223488    424  barriers, scales, the item
+//   101376  16384  stage 0: values [64 x 64], upper and lower halves
+//   117760  16384  stage 1: values [64 x 64], upper and lower halves
+//   134144  16384  outputs 0 [64 x 64]
+//   150528  16384  outputs of the forward: fp32 box [64 x 64]
+//   166912  17408  weights 0 and ones [72 x 64], upper and lower halves
+//   184320    512  factors of the outputs [64 x 2]
+//   184832    512  lengths of the rows of q [64]
+//   185344   4096  g and d of rows [64] each, d in 3 parts
+//   189440    256  partial sums of the gradients of a and b
+//   189696    400  barriers, scales, the item
 #include "linattn/hopper_gradient.cuh"
 
 namespace {
@@ -216,7 +214,7 @@ struct Spec {
   static constexpr int kAuxiliaryGroups = 1;
   static constexpr int kStages = 2;
   static constexpr int kSlots = 0;
-  static constexpr int kPairs = 4;
+  static constexpr int kPairs = 3;
   static constexpr int kWeightBuffers = 1;
   static constexpr int kOutputBuffers = 1;
   using Registers = ::Registers;
@@ -225,7 +223,7 @@ struct Spec {
 
 using Plan = linattn::hopper::HopperPlan<Spec>;
 static_assert(Plan::kThreads == 512, "the header and the resource plan disagree on threads");
-static_assert(Plan::kSharedBytes == 224936, "the header and the resource plan disagree on the map");
+static_assert(Plan::kSharedBytes == 191120, "the header and the resource plan disagree on the map");
 static_assert(Plan::kStateRegisters == 72, "the header and the resource plan disagree on state");
 }  // namespace
 

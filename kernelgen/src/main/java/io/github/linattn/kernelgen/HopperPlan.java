@@ -136,8 +136,12 @@ public record HopperPlan(
   private static final List<Buffers> SPLIT =
       List.of(new Buffers(2, 0, 2, 1), new Buffers(2, 0, 1, 1), new Buffers(1, 0, 2, 1));
 
-  /** Boxes of q, and as many of k, where these stream: all that fit. */
-  private static final int PAIRS = 4;
+  /**
+   * Boxes of q, and as many of k, where these stream: all that fit. Where warps sum boxes of k,
+   * each the same ones of every chunk, as many as a chunk has: so the same threads arrive at a
+   * barrier of a place each time.
+   */
+  private static final int MOST_PAIRS = 4;
 
   /** With two warpgroups of the state. */
   private static final List<Buffers> COMPACT_CONVERTED = List.of(new Buffers(2, 5, 1, 1));
@@ -208,7 +212,7 @@ public record HopperPlan(
     if (compact) {
       choices = compact(products);
     } else if (streams(operation, headDim, products)) {
-      choices = List.of(new Buffers(2, 0, PAIRS, 1, 1));
+      choices = List.of(new Buffers(2, 0, reverse ? MOST_PAIRS : boxes(headDim), 1, 1));
     } else if (merged) {
       choices = isQueryGradient(operation) ? BESIDE_PRODUCER : BESIDE;
     } else {
